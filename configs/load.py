@@ -1,0 +1,129 @@
+"""From files and overrides to one resolved `Config`: base.yaml, then one file for the place, then `key=value`.
+
+Strict on purpose: a key that the schema does not know is an error that names the nearest one it does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from configs.schema import Config
+from tasks.errors import ConfigError
+
+BASE = Path(__file__).with_name("base.yaml")
+
+
+def load_config(place: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Resolve the configuration.
+
+    Args:
+        place: a YAML file whose keys replace those of base.yaml.
+        overrides: `dotted.key=value`, values in YAML; a later one wins.
+
+    Raises:
+        ConfigError: a file can't be read, a key is unknown, or a value is out of bounds; names file and key.
+    """
+    tree = _read(BASE)
+    if place is not None:
+        _merge(tree, _read(place), source=str(place))
+    for override in overrides:
+        key, separator, value = override.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {override!r}: write it as key=value, as in train.learning_rate=3e-5")
+        patch: Any = _scalar(value)
+        for part in reversed(key.split(".")):
+            patch = {part: patch}
+        _merge(tree, patch, source=f"--set {override}")
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def config_hash(config: Config) -> str:
+    """Hex SHA-256 over the resolved configuration; equal for equal settings, however they were spelled."""
+    return hashlib.sha256(config.model_dump_json(by_alias=True).encode()).hexdigest()
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved configuration as YAML that loads again."""
+    return yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such config file") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected keys and values at the top level")
+    return tree
+
+
+def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tuple[str, ...] = ()) -> None:
+    """Put `patch` over `tree` in place, refusing keys that the schema does not know at that path."""
+    known = _known_keys(path)
+    for key, value in patch.items():
+        if known is not None and key not in known:
+            raise ConfigError(f"{source}: unknown key {'.'.join((*path, key))!r}{_nearest(key, path, known)}")
+        below = tree.get(key)
+        if isinstance(value, Mapping) and isinstance(below, dict):
+            _merge(below, value, source, (*path, key))
+        else:
+            if isinstance(value, Mapping):
+                _merge({}, value, source, (*path, key))
+            tree[key] = value
+
+
+def _known_keys(path: tuple[str, ...]) -> list[str] | None:
+    """The keys that the schema allows below `path`; None where the schema has no keys there."""
+    model: type[BaseModel] | None = Config
+    for part in path:
+        model = _submodel(model, part)
+        if model is None:
+            return None
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    for name, field in model.model_fields.items():
+        if key == (field.alias or name):
+            candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+            return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    return None
+
+
+def _nearest(key: str, path: tuple[str, ...], known: list[str]) -> str:
+    if close := difflib.get_close_matches(key, known, n=1):
+        return f"; did you mean {'.'.join((*path, close[0]))!r}?"
+    return f"; known here: {', '.join(known)}"
+
+
+def _scalar(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set value {text!r} is not readable as YAML: {error}") from error
+    if isinstance(value, str):  # YAML 1.1 reads 3e-5 as a string; people mean the number
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"]) or "config"
+        lines.append(f"{key}: {problem['msg']} (got {problem['input']!r})" if problem["loc"] else problem["msg"])
+    return "configuration: " + "; ".join(lines)

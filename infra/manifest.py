@@ -1,0 +1,117 @@
+"""Manifest last: a folder of the workspace exists for readers only once its MANIFEST.json does.
+
+Every artifact (span, validated rows, checkpoint, vectors, model) is written with `commit` and read through
+`open_folder`; nothing else decides whether a folder is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from infra.store import Conflict, Store, sha256_of
+from tasks.errors import StoreError
+from tasks.records import Record
+
+MANIFEST = "MANIFEST.json"
+
+
+class MissingFolder(StoreError):
+    """There is no complete folder under this key."""
+
+
+class CorruptFolder(StoreError):
+    """A folder's files are not those that its manifest names."""
+
+
+class FileEntry(Record):
+    name: str
+    bytes: int = Field(ge=0)
+    sha256: str
+
+
+class Manifest(Record):
+    """What lies in a folder. `facts` are the writer's numbers about it (rows, width, step, ...)."""
+
+    version: Literal[1] = 1
+    kind: str
+    files: tuple[FileEntry, ...]
+    facts: dict[str, Any]
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 over the manifest, and so over every byte in the folder."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+
+def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, Any]) -> Manifest:
+    """Upload every file below the local folder `source` to `prefix`, then the manifest.
+
+    Raises:
+        Conflict: a complete folder with other content is there already.
+    """
+    paths = sorted(path for path in source.rglob("*") if path.is_file())
+    files = tuple(
+        FileEntry(name=p.relative_to(source).as_posix(), bytes=p.stat().st_size, sha256=sha256_of(p)) for p in paths
+    )
+    manifest = Manifest(kind=kind, files=files, facts=facts)
+    key = f"{prefix}/{MANIFEST}"
+    if store.exists(key):
+        if store.read(key) == manifest.to_json():
+            return manifest
+        raise Conflict(f"{store.uri}/{prefix} is complete and holds something else; nothing was written")
+    for path, entry in zip(paths, files, strict=True):
+        store.upload(path, f"{prefix}/{entry.name}")
+    store.write(key, manifest.to_json())
+    return manifest
+
+
+def read_manifest(store: Store, prefix: str) -> Manifest:
+    """The manifest of a complete folder.
+
+    Raises:
+        MissingFolder: there is none.
+        CorruptFolder: it is not readable as a manifest.
+    """
+    try:
+        return Manifest.model_validate_json(store.read(f"{prefix}/{MANIFEST}"))
+    except FileNotFoundError as error:
+        raise MissingFolder(f"{store.uri}/{prefix} has no {MANIFEST}: it was never completed") from error
+    except ValidationError as error:
+        raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST} is not a manifest: {_first(error)}") from error
+
+
+def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
+    """A local path to a complete folder whose every file was checked against its checksum.
+
+    Raises:
+        MissingFolder, CorruptFolder: as they say; the message names the file.
+    """
+    manifest = read_manifest(store, prefix)
+    if manifest.kind != kind:
+        raise CorruptFolder(f"{store.uri}/{prefix} holds a {manifest.kind}, expected a {kind}")
+    folder = store.local(prefix)
+    for entry in manifest.files:
+        path = folder / entry.name
+        if not path.is_file():
+            raise CorruptFolder(f"{path} is gone, though {MANIFEST} names it")
+        if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
+            raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
+    return folder, manifest
+
+
+def quarantine(store: Store, prefix: str) -> str:
+    """Move a corrupt folder out of the readers' sight, keeping it for inspection; returns where it is now."""
+    number = 1
+    while store.list(target := f"quarantine/{prefix}.{number}"):
+        number += 1
+    store.move(prefix, target)
+    return target
+
+
+def _first(error: ValidationError) -> str:
+    return json.dumps(error.errors()[0]["msg"])

@@ -1,0 +1,360 @@
+"""What passes between the planes: the spec that starts a stage, and the record that it ends with.
+
+Records hold references (keys of the workspace), never data. Both planes import this file; it needs neither
+torch nor Prefect.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema import Config, Severity
+from tasks.records import Record
+
+
+class Stage(enum.StrEnum):
+    """The stages, in order."""
+
+    validate = "validate"
+    health = "health"
+    warmup = "warmup"
+    train = "train"
+    evaluate = "evaluate"
+    infer = "infer"
+    release = "release"
+
+
+# --- references -------------------------------------------------------------------------------------------------
+
+
+class SpanRef(Record):
+    """One version of one span of ingested input: `spans/<name>/v<version>/`."""
+
+    name: str
+    version: int = Field(ge=1)
+
+    @property
+    def prefix(self) -> str:
+        return f"spans/{self.name}/v{self.version}"
+
+
+class RowsRef(Record):
+    """The validated rows of one span; a folder with a manifest."""
+
+    span: SpanRef
+    prefix: str
+    rows: int
+
+
+class CheckpointRef(Record):
+    """A complete checkpoint; `sha256` is over its manifest, so it names exact weights."""
+
+    prefix: str
+    step: int
+    sha256: str
+
+
+class CheckpointState(Record):
+    """`state.json` of a checkpoint: where the lineage stands. The control plane reads this, never the weights.
+
+    There is no random state beside `seed`: every step's generator is seeded from (seed, global step), and the
+    position in the data is the step number, because the batch plan is a pure function.
+    """
+
+    version: Literal[1] = 1
+    lineage: str
+    run_key: str
+    step: int = Field(ge=0, description="global optimiser steps along the lineage")
+    first_step: int = Field(ge=0, description="the global step at which this run began")
+    complete: bool = Field(description="the run's last batch is done, so its spans count as consumed")
+    consumed: tuple[RowsRef, ...] = Field(description="all spans in the weights, oldest first; of this run if complete")
+    parent: CheckpointRef | None
+    seed: int
+
+
+class ModelRef(Record):
+    """A model version with the checkpoint that it came from."""
+
+    version: str
+    checkpoint: CheckpointRef
+
+
+# --- what each stage is given -----------------------------------------------------------------------------------
+
+
+class ValidateInputs(Record):
+    """The window is every span that this run will train on; history is what the lineage trained on before."""
+
+    stage: Literal[Stage.validate] = Stage.validate
+    window: tuple[SpanRef, ...]
+    history: tuple[RowsRef, ...]
+
+
+class HealthInputs(Record):
+    stage: Literal[Stage.health] = Stage.health
+
+
+class WarmupInputs(Record):
+    stage: Literal[Stage.warmup] = Stage.warmup
+    rows: tuple[RowsRef, ...]
+    parent: CheckpointRef | None
+
+
+class TrainInputs(Record):
+    """`rows` are trained on; the in-loop evaluation also looks at the holdout of `history`."""
+
+    stage: Literal[Stage.train] = Stage.train
+    rows: tuple[RowsRef, ...]
+    history: tuple[RowsRef, ...]
+    parent: CheckpointRef | None
+
+
+class EvaluateInputs(Record):
+    """The holdout is pooled over all `rows`; the champion, where there is one, is judged on the same."""
+
+    stage: Literal[Stage.evaluate] = Stage.evaluate
+    rows: tuple[RowsRef, ...]
+    challenger: ModelRef
+    champion: ModelRef | None
+
+
+class InferInputs(Record):
+    stage: Literal[Stage.infer] = Stage.infer
+    rows: RowsRef
+    model: ModelRef
+
+
+class ReleaseInputs(Record):
+    stage: Literal[Stage.release] = Stage.release
+    model: ModelRef
+    vectors: str
+    rows: RowsRef
+
+
+Inputs = ValidateInputs | HealthInputs | WarmupInputs | TrainInputs | EvaluateInputs | InferInputs | ReleaseInputs
+
+
+class JobSpec(Record):
+    """Everything a worker needs to know; written to the workspace before the worker starts."""
+
+    version: Literal[1] = 1
+    run_key: str
+    span: SpanRef
+    attempt: int = Field(ge=1)
+    workspace: str
+    workers: int = Field(ge=1)
+    config: Config
+    inputs: Inputs = Field(discriminator="stage")
+
+    @property
+    def stage(self) -> Stage:
+        return self.inputs.stage
+
+    @property
+    def stage_prefix(self) -> str:
+        return stage_prefix(self.run_key, self.stage)
+
+    @property
+    def attempt_prefix(self) -> str:
+        return f"{self.stage_prefix}/attempt-{self.attempt}"
+
+
+def stage_prefix(run_key: str, stage: Stage) -> str:
+    """The folder of one stage of one run."""
+    return f"runs/{run_key}/{stage.value}"
+
+
+# --- what each stage ends with ----------------------------------------------------------------------------------
+
+
+class Check(Record):
+    """One expectation and what came of it. `sentence` is for people, with the numbers in it."""
+
+    name: str
+    passed: bool
+    severity: Severity
+    observed: float | None
+    sentence: str
+
+
+class ValidateOutcome(Record):
+    stage: Literal[Stage.validate] = Stage.validate
+    rows: tuple[RowsRef, ...]
+    rows_in: int
+    rows_clean: int
+    rows_quarantined: int
+    reasons: dict[str, int] = Field(description="quarantine reason -> rows")
+    quarantine: str | None = Field(description="key of the Parquet file with the bad rows")
+    checks: tuple[Check, ...]
+
+
+class HealthOutcome(Record):
+    """Numbers by rank, and the bandwidth and latency of the collectives."""
+
+    stage: Literal[Stage.health] = Stage.health
+    device: str
+    matmul_gflops: tuple[float, ...]
+    slowest_to_median: float
+    free_memory_gib: tuple[float, ...]
+    free_disk_gib: float
+    collectives: dict[str, float] = Field(description="empty for one worker; GB/s and microseconds by name")
+    checks: tuple[Check, ...]
+
+
+class ShapeTiming(Record):
+    """The trial run at one rung of the ladder."""
+
+    query_tokens: int
+    item_tokens: int
+    first_step_seconds: float
+    step_seconds: float
+
+
+class WarmupOutcome(Record):
+    stage: Literal[Stage.warmup] = Stage.warmup
+    device: str
+    shapes: tuple[ShapeTiming, ...]
+    validation_seconds: float
+    checkpoint_seconds: float
+    peak_memory_gib: float
+
+
+class CurvePoint(Record):
+    """The holdout as the in-loop evaluation saw it."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+class TrainOutcome(Record):
+    stage: Literal[Stage.train] = Stage.train
+    checkpoint: CheckpointRef
+    model_version: str
+    first_step: int
+    last_step: int
+    resumed_at_step: int | None
+    rows_trained: int
+    pairs_per_second: float
+    final_loss: float
+    curve: tuple[CurvePoint, ...]
+    precision: str
+
+
+class SliceMetrics(Record):
+    column: str
+    value: str
+    rows: int
+    metrics: dict[str, float]
+
+
+class Verdict(Record):
+    """One gate's judgement. `passed` is None where the gate does not apply (no champion yet)."""
+
+    metric: str
+    severity: Severity
+    passed: bool | None
+    value: float | None
+    baseline: float | None
+    sentence: str
+
+
+class EvaluateOutcome(Record):
+    """Metrics of the challenger and, on the same rows, of the champion. The gates are judged in the control plane."""
+
+    stage: Literal[Stage.evaluate] = Stage.evaluate
+    holdout_rows: int
+    corpus_items: int
+    challenger: dict[str, float]
+    champion: dict[str, float] | None
+    champion_version: str | None
+    slices: tuple[SliceMetrics, ...]
+
+
+class InferOutcome(Record):
+    stage: Literal[Stage.infer] = Stage.infer
+    prefix: str
+    vectors: int
+    width: int
+    shards: int
+    shards_reused: int
+    texts_per_second: float
+
+
+class ReleaseOutcome(Record):
+    """The exported, probed model folder; the pointer itself is moved by the control plane."""
+
+    stage: Literal[Stage.release] = Stage.release
+    model: str
+    min_cosine: float
+    probed: int
+
+
+Outcome = (
+    ValidateOutcome | HealthOutcome | WarmupOutcome | TrainOutcome | EvaluateOutcome | InferOutcome | ReleaseOutcome
+)
+
+
+class RunPlan(Record):
+    """`runs/<run key>/plan.json`: what one run will do, fixed before it does it."""
+
+    version: Literal[1] = 1
+    run_key: str
+    span: SpanRef
+    window: tuple[SpanRef, ...] = Field(description="the spans this run trains on, oldest first, ending with `span`")
+    history: tuple[RowsRef, ...] = Field(description="what the lineage trained on before")
+    parent: CheckpointRef | None
+    workspace: str
+    config: Config
+
+
+class Release(Record):
+    """`releases/<n>.json`: a model version bound to the vectors made by exactly that model."""
+
+    version: Literal[1] = 1
+    number: int = Field(ge=1)
+    previous: int | None = Field(description="the release that was current when this one was made")
+    span: SpanRef
+    run_key: str
+    model: ModelRef
+    model_prefix: str
+    vectors_prefix: str
+    vectors: int
+    metrics: dict[str, float]
+    created_at: str
+
+
+class Phases(Record):
+    """Where the seconds of an attempt went. They add up to its wall time, apart from rounding."""
+
+    queued: float = 0.0
+    booting: float = 0.0
+    compiling: float = 0.0
+    restoring: float = 0.0
+    productive: float = 0.0
+    lost: float = 0.0
+
+
+class StageResult(Record):
+    """`result.json`: written last, after all outputs are complete and checksummed."""
+
+    version: Literal[1] = 1
+    run_key: str
+    attempt: int
+    config_sha256: str
+    phases: Phases
+    outcome: Outcome = Field(discriminator="stage")
+
+
+class WorkerFailure(Record):
+    """`error-rank<r>.json`: how one worker process died; the earliest among the ranks is the root cause."""
+
+    version: Literal[1] = 1
+    rank: int
+    at: float = Field(description="seconds since the epoch")
+    failure: str
+    message: str
+    traceback: str
+    phases: Phases

@@ -1,0 +1,66 @@
+"""The rows of a span: the columns that every stage knows, how they are read, and which are held out.
+
+Ingest writes them, validate cleans them, all later stages read them through `read_rows`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.manifest import open_folder
+from infra.store import Store
+from tasks.contracts import RowsRef
+from tasks.errors import DataError
+
+ROW_ID = "row_id"  # string, unique within a span
+TIME = "time"  # timestamp[us, UTC]
+QUERY = "query"  # string
+ITEM = "item"  # string: the text of the item
+ITEM_ID = "item_id"  # string; rows with one item_id are about one item
+LABEL = "label"  # float64, may be null
+
+CORE = {
+    ROW_ID: pa.string(),
+    TIME: pa.timestamp("us", tz="UTC"),
+    QUERY: pa.string(),
+    ITEM: pa.string(),
+    ITEM_ID: pa.string(),
+    LABEL: pa.float64(),
+}
+# Any other column keeps its name in the source and is float64, bool or string.
+
+SPAN_KIND = "span"
+ROWS_KIND = "rows"
+
+
+def read_rows(store: Store, refs: Iterable[RowsRef], columns: Sequence[str]) -> pa.Table:
+    """Validated rows of several spans as one table, in the order of `refs`, with the core and the named columns.
+
+    Raises:
+        DataError: a span lacks one of `columns`; names span and column.
+    """
+    wanted = list(dict.fromkeys([*CORE, *columns]))
+    tables = []
+    for ref in refs:
+        folder, manifest = open_folder(store, ref.prefix, ROWS_KIND)
+        for entry in manifest.files:
+            schema = pq.read_schema(folder / entry.name)
+            if missing := [column for column in wanted if column not in schema.names]:
+                raise DataError(
+                    f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature or slice; "
+                    f"it has {', '.join(schema.names)}"
+                )
+            tables.append(pq.read_table(folder / entry.name, columns=wanted))
+    if not tables:
+        return pa.table({name: pa.array([], CORE.get(name, pa.string())) for name in wanted})
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def is_holdout(row_id: str, share: float) -> bool:
+    """Whether a row is held out: a hash of its id, so the answer never changes, whatever else the data holds."""
+    digest = hashlib.blake2b(row_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
