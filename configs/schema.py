@@ -62,7 +62,7 @@ class WarmupConfig(Record):
 
 
 class ScratchEncoder(Record):
-    """A BERT encoder made from nothing, with a WordPiece tokenizer trained on the first run's texts."""
+    """A BERT encoder made from nothing, with a byte-pair tokenizer trained on the first run's texts."""
 
     vocab_size: Positive
     hidden_size: Positive

@@ -60,8 +60,6 @@ class LocalRunner:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
             "PYTHONUNBUFFERED": "1",
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
             "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // spec.workers)),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(_free_port()),
@@ -94,7 +92,7 @@ class LocalRunner:
             died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
             last_lines = "\n".join(tail)
             raise ERRORS[from_exit_code(code)](
-                f"{spec.stage.value}: worker {rank} of {spec.workers} {died} without a word; the last lines:\n{last_lines}"
+                f"{spec.stage.value}: worker {rank} of {spec.workers} {died} without a word; last lines:\n{last_lines}"
             )
         first = min(records.values(), key=lambda record: record.at)
         where = f" (worker {first.rank} of {spec.workers})" if spec.workers > 1 else ""

@@ -59,14 +59,22 @@ def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, 
         FileEntry(name=p.relative_to(source).as_posix(), bytes=p.stat().st_size, sha256=sha256_of(p)) for p in paths
     )
     manifest = Manifest(kind=kind, files=files, facts=facts)
-    key = f"{prefix}/{MANIFEST}"
-    if store.exists(key):
-        if store.read(key) == manifest.to_json():
-            return manifest
-        raise Conflict(f"{store.uri}/{prefix} is complete and holds something else; nothing was written")
-    for path, entry in zip(paths, files, strict=True):
-        store.upload(path, f"{prefix}/{entry.name}")
-    store.write(key, manifest.to_json())
+    if not _sealed_alike(store, prefix, manifest):
+        for path, entry in zip(paths, files, strict=True):
+            store.upload(path, f"{prefix}/{entry.name}")
+        store.write(f"{prefix}/{MANIFEST}", manifest.to_json())
+    return manifest
+
+
+def seal(store: Store, prefix: str, files: tuple[FileEntry, ...], kind: str, facts: dict[str, Any]) -> Manifest:
+    """Write the manifest of a folder whose files were uploaded one by one, by several workers or attempts.
+
+    Raises:
+        Conflict: a complete folder with other content is there already.
+    """
+    manifest = Manifest(kind=kind, files=files, facts=facts)
+    if not _sealed_alike(store, prefix, manifest):
+        store.write(f"{prefix}/{MANIFEST}", manifest.to_json())
     return manifest
 
 
@@ -105,12 +113,22 @@ def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
 
 
 def quarantine(store: Store, prefix: str) -> str:
-    """Move a corrupt folder out of the readers' sight, keeping it for inspection; returns where it is now."""
+    """Move a corrupt folder or file out of the readers' sight, keeping it for inspection; returns where it is now."""
     number = 1
-    while store.list(target := f"quarantine/{prefix}.{number}"):
+    while store.list(target := f"quarantine/{prefix}.{number}") or store.exists(target):
         number += 1
     store.move(prefix, target)
     return target
+
+
+def _sealed_alike(store: Store, prefix: str, manifest: Manifest) -> bool:
+    """Whether the folder is complete with this very content already."""
+    key = f"{prefix}/{MANIFEST}"
+    if not store.exists(key):
+        return False
+    if store.read(key) != manifest.to_json():
+        raise Conflict(f"{store.uri}/{prefix} is complete and holds something else; nothing was written")
+    return True
 
 
 def _first(error: ValidationError) -> str:

@@ -57,6 +57,13 @@ class CheckpointRef(Record):
     sha256: str
 
 
+class CurvePoint(Record):
+    """Numbers at one global step: a loss as training saw it, or the holdout as the in-loop evaluation did."""
+
+    step: int
+    metrics: dict[str, float]
+
+
 class CheckpointState(Record):
     """`state.json` of a checkpoint: where the lineage stands. The control plane reads this, never the weights.
 
@@ -73,6 +80,8 @@ class CheckpointState(Record):
     consumed: tuple[RowsRef, ...] = Field(description="all spans in the weights, oldest first; of this run if complete")
     parent: CheckpointRef | None
     seed: int
+    losses: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.log_every_steps")
+    curve: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.evaluate_every_steps")
 
 
 class ModelRef(Record):
@@ -222,13 +231,6 @@ class WarmupOutcome(Record):
     peak_memory_gib: float
 
 
-class CurvePoint(Record):
-    """The holdout as the in-loop evaluation saw it."""
-
-    step: int
-    metrics: dict[str, float]
-
-
 class TrainOutcome(Record):
     stage: Literal[Stage.train] = Stage.train
     checkpoint: CheckpointRef
@@ -238,7 +240,7 @@ class TrainOutcome(Record):
     resumed_at_step: int | None
     rows_trained: int
     pairs_per_second: float
-    final_loss: float
+    losses: tuple[CurvePoint, ...]
     curve: tuple[CurvePoint, ...]
     precision: str
 

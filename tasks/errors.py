@@ -120,6 +120,7 @@ ERRORS: dict[FailureClass, type[StageError]] = {
     )
 }
 
+_NO_MEMORY = ("out of memory", "can't allocate memory")
 # What gloo and NCCL say when another worker of the same stage is gone.
 _PEER_LOST = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe")
 
@@ -130,9 +131,9 @@ def classify(error: BaseException) -> FailureClass:
     """The class of any exception; what nobody foresaw is CODE, so that it never burns a retry."""
     if isinstance(error, StageError):
         return error.failure
-    if isinstance(error, KeyboardInterrupt | SystemExit):
+    if not isinstance(error, Exception):  # an interruption: Ctrl-C, a signal, Prefect ending the run
         return FailureClass.CANCELLED
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+    if isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in _NO_MEMORY):
         return FailureClass.OOM
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
         return FailureClass.STORE

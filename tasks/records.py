@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict
 class Record(BaseModel):
     """A frozen value. Unknown keys are refused, so that an old reader never half-understands a new writer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A number may be NaN (a metric gone wrong); as JSON null it could not be read back.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     def to_json(self) -> bytes:
         """Indented JSON, newline at the end: what lies in the workspace is meant to be read by people too."""
-        return self.model_dump_json(indent=2).encode() + b"\n"
+        return self.model_dump_json(indent=2, by_alias=True).encode() + b"\n"

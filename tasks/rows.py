@@ -6,7 +6,7 @@ Ingest writes them, validate cleans them, all later stages read them through `re
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,11 +37,11 @@ SPAN_KIND = "span"
 ROWS_KIND = "rows"
 
 
-def read_rows(store: Store, refs: Iterable[RowsRef], columns: Sequence[str]) -> pa.Table:
-    """Validated rows of several spans as one table, in the order of `refs`, with the core and the named columns.
+def read_rows(store: Store, refs: Sequence[RowsRef], columns: Sequence[str]) -> pa.Table:
+    """Validated rows of one or more spans as one table, in the order of `refs`, with the core and the named columns.
 
     Raises:
-        DataError: a span lacks one of `columns`; names span and column.
+        DataError: a span lacks one of `columns`, or has it in another type than the spans before; names both.
     """
     wanted = list(dict.fromkeys([*CORE, *columns]))
     tables = []
@@ -51,13 +51,33 @@ def read_rows(store: Store, refs: Iterable[RowsRef], columns: Sequence[str]) -> 
             schema = pq.read_schema(folder / entry.name)
             if missing := [column for column in wanted if column not in schema.names]:
                 raise DataError(
-                    f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature or slice; "
-                    f"it has {', '.join(schema.names)}"
+                    f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature "
+                    f"or slice; it has {', '.join(schema.names)}"
                 )
-            tables.append(pq.read_table(folder / entry.name, columns=wanted))
-    if not tables:
-        return pa.table({name: pa.array([], CORE.get(name, pa.string())) for name in wanted})
-    return pa.concat_tables(tables, promote_options="permissive")
+            tables.append((ref.span.name, pq.read_table(folder / entry.name, columns=wanted)))
+    schema = _schema(tables)
+    return pa.concat_tables([table.cast(schema) for _, table in tables])
+
+
+def _schema(tables: Sequence[tuple[str, pa.Table]]) -> pa.Schema:
+    """One type for each column of (span, table). A span in which a column is null throughout has no say in its type."""
+    first = tables[0][1].schema
+    types: dict[str, pa.DataType] = {}
+    for span, table in tables:
+        for field, column in zip(table.schema, table.columns, strict=True):
+            if column.null_count < len(column) and types.setdefault(field.name, field.type) != field.type:
+                raise DataError(
+                    f"span {span}: column {field.name!r} is {field.type}, but {types[field.name]} in the spans before; "
+                    "ingest the spans that differ again, from one source, so that they get one type"
+                )
+    return pa.schema([(field.name, types.get(field.name, field.type)) for field in first])
+
+
+def distinct_items(rows: pa.Table) -> pa.Table:
+    """One row per item, in the order of the item ids; of several rows about an item, the last."""
+    order = pa.array(range(rows.num_rows), pa.int64())
+    last = rows.select([ITEM_ID]).append_column("order", order).group_by(ITEM_ID).aggregate([("order", "max")])
+    return rows.take(last.sort_by(ITEM_ID)["order_max"])
 
 
 def is_holdout(row_id: str, share: float) -> bool:

@@ -23,6 +23,13 @@ from tasks.contracts import JobSpec, Outcome, Stage, StageResult, WorkerFailure
 from tasks.errors import POLICIES, ConfigError, StageError, classify
 from tasks.worker.job import Job, PhaseClock, Rank
 
+# Libraries of the worker plane never reach out and never draw bars into a log.
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
 STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: seconds since the epoch when the process was asked for
 
 
@@ -32,6 +39,7 @@ def main() -> int:
     parser.add_argument("stage", choices=[stage.value for stage in Stage])
     parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
     arguments = parser.parse_args()
+    os.environ.update(QUIET)
     _die_with_the_runner()
     signal.signal(signal.SIGTERM, _terminate)
     now = time.time()

@@ -1,0 +1,168 @@
+"""The commands and their options. What they do lies elsewhere and is imported when a command runs, not before.
+
+Results go to standard output, everything else to standard error; so `--json` leaves pure JSON on the former.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from infra.store import Store, open_store
+from tasks.errors import CancelledError, ConfigError
+from tasks.sources import Format
+from tasks.spans import SpanKind
+
+if TYPE_CHECKING:
+    from tasks.records import Record
+
+Workspace = Annotated[str, typer.Option(envvar="MILLRACE_WORKSPACE", help="Where spans, runs and releases lie.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts; its keys are in docs/cli.md.")]
+HERE = "./workspace"
+
+
+class _Interruptible(TyperGroup):
+    """Lets Ctrl-C and SIGTERM end with the exit code of their class instead of typer's."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            how = str(error) or "Ctrl-C"
+            raise CancelledError(f"stopped by {how}; what is finished is kept, and the same command goes on") from None
+
+
+app = typer.Typer(
+    cls=_Interruptible,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # `main` tells errors
+    help="Keep an embedding model, and the vectors it produces, fresh: span by span, from data to release.",
+)
+
+
+@app.command()
+def ingest(
+    source: Annotated[Path, typer.Option(help="A file, or a folder of files; gzip is recognised.")],
+    form: Annotated[Format, typer.Option("--format", help="How the records are written.")],
+    time_column: Annotated[str, typer.Option(help="The column that says when: ISO 8601, or seconds since 1970.")],
+    span: Annotated[SpanKind, typer.Option(help="The length of a span.")],
+    columns: Annotated[str, typer.Option("--map", help="query=COLUMN,item=COLUMN[,id=..][,item_id=..][,label=..]")],
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Cut a source into spans and put them into the workspace."""
+    import tasks.ingest
+    from flows.cli import show
+    from flows.console import display
+
+    mapping = tasks.ingest.parse_map(columns)
+    with display() as listener:
+        summary = tasks.ingest.ingest(
+            open_store(workspace), source, form, time_column, span, mapping, progress=listener.progress
+        )
+    _print(summary, show.ingested, as_json)
+
+
+@app.command()
+def run(
+    span: Annotated[str | None, typer.Option(help="For example 2022-Q4; default: the oldest not yet trained.")] = None,
+    workspace: Workspace = HERE,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as train.epochs=2.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Print the resolved settings and the plan; do nothing.")] = False,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the pipeline over one span: train, evaluate, and release if the gates agree."""
+    from flows.cli import running, show
+
+    store, overrides = open_store(workspace), settings or []
+    if dry_run:
+        _print(running.dry_run(store, span, config, overrides), show.dry_run, as_json)
+    else:
+        _print(running.run(store, span, config, overrides, verbose), show.run, as_json)
+
+
+@app.command()
+def status(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
+    """Spans, lineages, the current release, and what the attempts cost and yielded."""
+    from flows.cli import outputs, show
+
+    _print(outputs.status(_existing(workspace)), show.status, as_json)
+
+
+@app.command()
+def releases(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
+    """All releases, and which one is current."""
+    from flows.cli import outputs, show
+
+    _print(outputs.releases(_existing(workspace)), show.releases, as_json)
+
+
+@app.command()
+def rollback(
+    to: Annotated[int | None, typer.Option(help="The release to go to; default: the one before the current.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Make an earlier release current again, model and vectors at once."""
+    from flows.cli import outputs, show
+
+    _print(outputs.rollback(_existing(workspace), to), show.rolled_back, as_json)
+
+
+@app.command()
+def report(
+    span: Annotated[str | None, typer.Option(help="The last run over this span.")] = None,
+    run_key: Annotated[str | None, typer.Option("--run", help="This run; default: the last one.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """One run in full: stages, checks, curve, metrics, slices, verdicts, attempts."""
+    from flows.cli import outputs, show
+
+    if span is not None and run_key is not None:
+        raise ConfigError("report: give --span or --run, not both")
+    store = _existing(workspace)
+    key = run_key or outputs.last_run(store, span)
+    _print(outputs.report(store, key), show.report, as_json)
+
+
+@app.command()
+def up(as_json: AsJson = False) -> None:
+    """Start the Prefect server in the background, or find the one that runs."""
+    from flows.cli import show
+    from infra import prefect_server
+
+    _print(prefect_server.up(prefect_server.state_home()), show.server, as_json)
+
+
+@app.command()
+def down() -> None:
+    """Stop the Prefect server that `up` or `run` started from this directory."""
+    from infra import prefect_server
+
+    home = prefect_server.state_home()
+    typer.echo("Prefect server stopped" if prefect_server.down(home) else f"no Prefect server of {home} is running")
+
+
+def _existing(workspace: str) -> Store:
+    """The store of a workspace that holds something; a typo must not look like an empty one."""
+    store = open_store(workspace)
+    if not store.list("spans"):
+        raise ConfigError(
+            f"{store.uri} holds no span, so it is no workspace yet; check --workspace, or begin with: millrace ingest"
+        )
+    return store
+
+
+def _print(output: Record, show: Callable[[Any], None], as_json: bool) -> None:
+    if as_json:
+        typer.echo(output.to_json(), nl=False)
+    else:
+        show(output)

@@ -1,0 +1,294 @@
+"""What the commands print, as records: `--json` prints them as they are, `show.py` words them for people.
+
+Their keys are documented in docs/cli.md, with which a test compares them. All is read from the workspace; Prefect is
+never asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+import tasks.releases
+from configs.schema import Config
+from infra.manifest import read_manifest
+from infra.store import Store
+from tasks import catalog, ledger, lineage
+from tasks.contracts import (
+    Check,
+    CurvePoint,
+    HealthOutcome,
+    Release,
+    RunPlan,
+    SliceMetrics,
+    SpanRef,
+    Stage,
+    StageResult,
+    TrainOutcome,
+    ValidateOutcome,
+    stage_prefix,
+)
+from tasks.errors import ConfigError
+from tasks.ledger import LedgerRecord, Totals
+from tasks.plan import read_plan
+from tasks.records import Record
+from tasks.report import RunReport, all_reports, run_report
+from tasks.results import read_judgement, read_result, vectors_made
+from tasks.spans import first_day
+
+
+class StageLine(Record):
+    """One stage of a run. `cached`: it was done before the command ran; `seconds` are of all attempts."""
+
+    stage: Stage
+    done: bool
+    cached: bool
+    attempts: int
+    seconds: float
+
+
+class RunOutput(Record):
+    """`millrace run`. A refused model is a result like any other."""
+
+    state: Literal["Released", "Rejected", "NothingToDo"]
+    sentence: str = Field(description="why it was rejected, or why there is nothing to do; empty for a release")
+    ui_url: str | None = Field(description="null where no server was needed")
+    report: RunReport | None
+    stages: tuple[StageLine, ...]
+
+
+class PlanOutput(Record):
+    """What a run would do."""
+
+    run_key: str
+    span: SpanRef
+    window: tuple[SpanRef, ...]
+    history: tuple[str, ...] = Field(description="names of the spans that the lineage trained on before")
+    parent: str | None = Field(description="key of the checkpoint that training starts from")
+    parent_step: int | None
+
+
+class DryRunOutput(Record):
+    """`millrace run --dry-run`. `plan` is null where there is nothing to do; `sentence` says why."""
+
+    config: dict[str, Any]
+    plan: PlanOutput | None
+    sentence: str
+
+
+class SpanRun(Record):
+    run_key: str
+    lineage: str
+    state: Literal["Released", "Rejected", "Unfinished"]
+    release: int | None
+
+
+class SpanStatus(Record):
+    """The latest version of one span."""
+
+    name: str
+    version: int
+    rows: int
+    trained: tuple[str, ...] = Field(description="lineages whose weights have seen this span, in whichever version")
+    runs: tuple[SpanRun, ...]
+
+
+class LineageStatus(Record):
+    """The last completed checkpoint of a lineage."""
+
+    name: str
+    span: str = Field(description="the newest span in the weights")
+    step: int
+    checkpoint: str
+    run_key: str
+
+
+class StatusOutput(Record):
+    """`millrace status`."""
+
+    workspace: str
+    spans: tuple[SpanStatus, ...]
+    lineages: tuple[LineageStatus, ...]
+    release: Release | None = Field(description="the current one")
+    totals: Totals
+
+
+class ReleasesOutput(Record):
+    """`millrace releases`, oldest first."""
+
+    current: int | None
+    releases: tuple[Release, ...]
+
+
+class RollbackOutput(Record):
+    """`millrace rollback`: the release that is current now, and the one that was."""
+
+    previous: int | None
+    release: Release
+
+
+class StageCheck(Check):
+    stage: Stage
+
+
+class ReportOutput(Record):
+    """`millrace report`."""
+
+    report: RunReport
+    window: tuple[SpanRef, ...]
+    stages: tuple[StageLine, ...]
+    checks: tuple[StageCheck, ...]
+    quarantined: dict[str, int] = Field(description="reason -> rows set apart by validate")
+    losses: tuple[CurvePoint, ...]
+    curve: tuple[CurvePoint, ...]
+    slices: tuple[SliceMetrics, ...]
+    ledger: tuple[LedgerRecord, ...]
+
+
+def status(store: Store) -> StatusOutput:
+    """The workspace as it stands.
+
+    Raises:
+        StoreError: a record is not readable; names the file.
+    """
+    reports = all_reports(store)
+    names = sorted({key.split("/")[1] for key in store.list("lineages")})
+    heads = {name: head for name in names if (head := lineage.head(store, name)) is not None}
+    seen = {name: {rows.span.name for rows in state.consumed} for name, (_, state) in heads.items()}
+    return StatusOutput(
+        workspace=store.uri,
+        spans=tuple(
+            SpanStatus(
+                name=span.name,
+                version=span.version,
+                rows=int(read_manifest(store, span.prefix).facts["rows"]),
+                trained=tuple(name for name in heads if span.name in seen[name]),
+                runs=tuple(
+                    SpanRun(run_key=r.run_key, lineage=r.lineage, state=r.state, release=r.release)
+                    for r in reports
+                    if r.span == span.name
+                ),
+            )
+            for span in catalog.list_spans(store)
+        ),
+        lineages=tuple(
+            LineageStatus(
+                name=name,
+                span=max((rows.span.name for rows in state.consumed), key=first_day),
+                step=ref.step,
+                checkpoint=ref.prefix,
+                run_key=state.run_key,
+            )
+            for name, (ref, state) in heads.items()
+        ),
+        release=tasks.releases.current(store),
+        totals=ledger.totals(ledger.records(store), vectors_made(store)),
+    )
+
+
+def releases(store: Store) -> ReleasesOutput:
+    """All releases. Raises StoreError if one, or the pointer, is not readable."""
+    serving = tasks.releases.current(store)
+    return ReleasesOutput(
+        current=serving.number if serving else None,
+        releases=tuple(tasks.releases.history(store)),
+    )
+
+
+def rollback(store: Store, to: int | None) -> RollbackOutput:
+    """Go back to release `to`, by default to the one before. Raises as `tasks.releases.rollback` does."""
+    try:
+        serving = tasks.releases.current(store)
+    except tasks.releases.StoreError:  # what a rollback is there to repair
+        serving = None
+    release = tasks.releases.rollback(store, to)
+    return RollbackOutput(previous=serving.number if serving else None, release=release)
+
+
+def last_run(store: Store, span: str | None) -> str:
+    """The key of the run that was tried last, over this span if one is named.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    keys = _run_keys(store)
+    if span is not None:
+        first_day(span)  # a name in no known form gets that error
+        keys = [key for key in keys if read_plan(store, key).span.name == span]
+    if not keys:
+        raise ConfigError(f"{store.uri} holds no run{f' over span {span}' if span else ''}; begin one: millrace run")
+    tried = [record.run_key for record in ledger.records(store) if record.run_key in keys]
+    return tried[-1] if tried else keys[-1]
+
+
+def report(store: Store, run_key: str) -> ReportOutput:
+    """One run in full, whether or not it came to its end.
+
+    Raises:
+        ConfigError: there is no such run.
+        StoreError: a record of the run is not readable; names the file.
+    """
+    keys = _run_keys(store)
+    if run_key not in keys:
+        raise ConfigError(f"{store.uri} holds no run {run_key}; it holds {', '.join(keys) or 'none'}")
+    plan = read_plan(store, run_key)
+    attempts = tuple(ledger.records(store, run_key))
+    results = [result for stage in Stage if (result := read_result(store, run_key, stage)) is not None]
+    judged = read_judgement(store, run_key)
+    trained = next((r.outcome for r in results if isinstance(r.outcome, TrainOutcome)), None)
+    validated = next((r.outcome for r in results if isinstance(r.outcome, ValidateOutcome)), None)
+    return ReportOutput(
+        report=run_report(store, plan),
+        window=plan.window,
+        stages=stage_lines(store, run_key, attempts, cached=()),
+        checks=tuple(check for result in results for check in _checks(result)),
+        quarantined=validated.reasons if validated else {},
+        losses=trained.losses if trained else (),
+        curve=trained.curve if trained else (),
+        slices=judged.outcome.slices if judged else (),
+        ledger=attempts,
+    )
+
+
+def plan_output(plan: RunPlan) -> PlanOutput:
+    """The part of a plan that tells what is special about it."""
+    return PlanOutput(
+        run_key=plan.run_key,
+        span=plan.span,
+        window=plan.window,
+        history=tuple(rows.span.name for rows in plan.history),
+        parent=plan.parent.prefix if plan.parent else None,
+        parent_step=plan.parent.step if plan.parent else None,
+    )
+
+
+def config_output(config: Config) -> dict[str, Any]:
+    """The resolved configuration with the keys that it has in YAML."""
+    return config.model_dump(mode="json", by_alias=True)
+
+
+def stage_lines(
+    store: Store, run_key: str, attempts: tuple[LedgerRecord, ...], cached: tuple[Stage, ...]
+) -> tuple[StageLine, ...]:
+    """One line for every stage, also for those that the run has not come to."""
+    return tuple(
+        StageLine(
+            stage=stage,
+            done=store.exists(f"{stage_prefix(run_key, stage)}/result.json"),
+            cached=stage in cached,
+            attempts=sum(record.stage is stage for record in attempts),
+            seconds=round(sum(record.wall_seconds for record in attempts if record.stage is stage), 3),
+        )
+        for stage in Stage
+    )
+
+
+def _checks(result: StageResult) -> list[StageCheck]:
+    if isinstance(result.outcome, ValidateOutcome | HealthOutcome):
+        return [StageCheck(stage=result.outcome.stage, **check.model_dump()) for check in result.outcome.checks]
+    return []
+
+
+def _run_keys(store: Store) -> list[str]:
+    return [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]

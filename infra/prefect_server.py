@@ -1,0 +1,310 @@
+"""The Prefect server in the background of this machine: started when needed, found again, stopped by pid.
+
+It is a convenience for one machine. Where PREFECT_API_URL is set, that server is used and nothing is started.
+What the server remembers is for looking at; results live in the workspace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from tasks.errors import HostError
+from tasks.records import Record
+
+HOST = "127.0.0.1"
+USUAL_PORT = 4200
+START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
+BUSY_SECONDS = 30.0  # a server that was found running but doesn't answer for so long is replaced
+STOP_SECONDS = 15.0
+TAIL_LINES = 20
+OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state directory
+
+_PRIVATE = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # the server inside a flow's process loses task records
+}
+_SERVER = {
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",  # its pages call an analytics host from the browser
+    "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+}
+
+_children: dict[int, subprocess.Popen[bytes]] = {}  # started by this very process, which has to reap them
+
+
+class Server(Record):
+    """A Prefect server that answers. `pid` is None for one that somebody else runs, behind PREFECT_API_URL."""
+
+    url: str
+    ui_url: str
+    home: str
+    pid: int | None
+    started: bool
+
+
+class _Entry(Record):
+    """`server.json`: the process that was started last for a state directory."""
+
+    pid: int
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/api"
+
+
+def state_home() -> Path:
+    """Where the server and the Prefect client keep their state: $PREFECT_HOME, else `.prefect` in this directory."""
+    return Path(os.environ.get("PREFECT_HOME") or ".prefect").expanduser().resolve()
+
+
+def up(home: Path) -> Server:
+    """A server that answers: the one behind PREFECT_API_URL, the one already running for `home`, or a new one.
+
+    Safe to call from several processes at once; the later ones wait for the first.
+
+    Raises:
+        HostError: the server that PREFECT_API_URL names doesn't answer, or the local one doesn't start; with the
+            last lines of its log.
+    """
+    home = home.resolve()
+    if url := os.environ.get("PREFECT_API_URL"):
+        return _elsewhere(url.rstrip("/"), home)
+    with _locked(home):
+        entry = _read_entry(home)
+        if entry is not None and _is_server(entry):
+            if _wait(entry, home, BUSY_SECONDS):
+                return _server(entry, home, started=False)
+            _end(entry)
+        _end_strays(home)
+        return _server(_start(home), home, started=True)
+
+
+def down(home: Path) -> bool:
+    """Stop the server of `home` and its children; False where none was running. Touches no other process.
+
+    Raises:
+        HostError: `home` is not writable.
+    """
+    home = home.resolve()
+    if not home.is_dir():
+        return _end_strays(home)
+    with _locked(home):
+        entry = _read_entry(home)
+        running = entry is not None and _is_server(entry)
+        if entry is not None and running:
+            _end(entry)
+        (home / "server.json").unlink(missing_ok=True)
+        return _end_strays(home) or running
+
+
+def client_environment(server: Server) -> dict[str, str]:
+    """The environment that flows need to use `server` and no other, and to tell nobody else about it.
+
+    Must be set before Prefect is imported.
+    """
+    environment = {**_PRIVATE, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
+    if server.pid is not None:  # a company's proxy can't reach this machine's loopback
+        direct = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy", ""), HOST, "localhost"]
+        environment["NO_PROXY"] = environment["no_proxy"] = ",".join(filter(None, direct))
+    return environment
+
+
+def _elsewhere(url: str, home: Path) -> Server:
+    try:
+        answer = _get(f"{url}/health")
+        trouble = None if answer is True else "something answers there, but it is not a Prefect API"
+    except urllib.error.HTTPError as error:  # without the client's credentials it may refuse, but it is there
+        trouble = None if error.code in (401, 403) else f"HTTP {error.code}"
+    except (OSError, ValueError) as error:
+        trouble = str(error)
+    if trouble:
+        raise HostError(
+            f"PREFECT_API_URL is {url}, but {url}/health does not answer: {trouble}. Start that server, correct the "
+            "address (it ends in /api), or unset PREFECT_API_URL to use a server on this machine"
+        )
+    ui_url = os.environ.get("PREFECT_UI_URL") or url.removesuffix("/api")
+    return Server(url=url, ui_url=ui_url, home=str(home), pid=None, started=False)
+
+
+def _server(entry: _Entry, home: Path, started: bool) -> Server:
+    return Server(url=entry.url, ui_url=entry.url.removesuffix("/api"), home=str(home), pid=entry.pid, started=started)
+
+
+def _start(home: Path) -> _Entry:
+    """Start a server on the usual port, or on a free one where that is taken, also if it is taken meanwhile."""
+    port = USUAL_PORT if _is_free(USUAL_PORT) else _free_port()
+    while True:
+        log = home / "server.log"
+        with log.open("ab") as output:
+            begin = output.tell()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)],
+                cwd=home,
+                env=_server_environment(home, port),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        _children[process.pid] = process
+        entry = _Entry(pid=process.pid, port=port)
+        _write_entry(home, entry)
+        if _wait(entry, home, START_SECONDS):
+            return entry
+        exited = process.poll()
+        _end(entry)
+        (home / "server.json").unlink(missing_ok=True)
+        said = log.read_bytes()[begin:].decode(errors="replace")
+        if exited is not None and "already in use" in said:
+            port = _free_port()
+            continue
+        ended = f"did not answer within {START_SECONDS:.0f} s" if exited is None else f"ended with status {exited}"
+        last_lines = "\n".join(said.strip().splitlines()[-TAIL_LINES:])
+        raise HostError(f"the Prefect server on port {port} {ended}; {log} ends with:\n{last_lines}")
+
+
+def _server_environment(home: Path, port: int) -> dict[str, str]:
+    return {
+        **os.environ,
+        **_PRIVATE,
+        **_SERVER,
+        OWNER: str(home),
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_API_HOST": HOST,
+        "PREFECT_SERVER_API_PORT": str(port),  # the pages take the address of the API from here
+        "PREFECT_CLI_PROMPT": "false",
+    }
+
+
+def _wait(entry: _Entry, home: Path, seconds: float) -> bool:
+    """Whether the server of `entry` answers, as the server of `home`, before the time is over or it ends."""
+    deadline = time.monotonic() + seconds
+    while _is_server(entry):
+        if _answers(entry, home):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return False
+
+
+def _answers(entry: _Entry, home: Path) -> bool:
+    """Whether it is healthy and ours: another state directory's server may have taken the port just before."""
+    try:
+        return _get(f"{entry.url}/health") is True and _get(f"{entry.url}/admin/settings")["home"] == str(home)
+    except urllib.error.HTTPError as error:
+        return error.code in (401, 403)  # the user's own settings ask for credentials
+    except (OSError, ValueError):
+        return False
+
+
+def _end_strays(home: Path) -> bool:
+    """End servers of `home` that no `server.json` names any more, because someone deleted the directory."""
+    mark = f"{OWNER}={home}".encode()
+    found = False
+    for environment in Path("/proc").glob("[0-9]*/environ"):  # elsewhere than on Linux nothing is found
+        with contextlib.suppress(OSError):
+            pid = int(environment.parent.name)
+            command = _command_line(pid).split()
+            if mark in environment.read_bytes().split(b"\0") and "prefect" in command and "--port" in command:
+                _end(_Entry(pid=pid, port=int(command[command.index("--port") + 1])))
+                found = True
+    return found
+
+
+def _end(entry: _Entry) -> None:
+    """SIGTERM to the server's session, SIGKILL to what is left of it; the server leads its own process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(entry.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while _is_server(entry) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(entry.pid, signal.SIGKILL)
+    if child := _children.pop(entry.pid, None):
+        child.wait()
+
+
+def _is_server(entry: _Entry) -> bool:
+    """Whether the process is there and is the server that was started: pids are used again by others."""
+    if child := _children.get(entry.pid):  # its command line is empty for a moment, while it starts
+        return child.poll() is None
+    command = _command_line(entry.pid)
+    return "prefect server start" in command and f"--port {entry.port}" in command
+
+
+def _command_line(pid: int) -> str:
+    """The command line of a process; empty where there is none, and for one that ended but was not reaped."""
+    if sys.platform == "linux":
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            return ""
+    return subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
+
+
+def _read_entry(home: Path) -> _Entry | None:
+    try:
+        return _Entry.model_validate_json((home / "server.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def _write_entry(home: Path, entry: _Entry) -> None:
+    staged = home / ".tmp-server.json"
+    staged.write_bytes(entry.to_json())
+    os.replace(staged, home / "server.json")
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        handle = (home / "server.lock").open("a")
+    except OSError as error:
+        raise HostError(f"{home}, where Prefect keeps its state, is not writable: {error}; set PREFECT_HOME") from error
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _get(url: str) -> Any:
+    """The JSON at a URL; without a proxy on the loopback."""
+    direct = [urllib.request.ProxyHandler({})] if f"//{HOST}:" in url else []
+    with urllib.request.build_opener(*direct).open(url, timeout=5) as answer:
+        return json.load(answer)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

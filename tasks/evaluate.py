@@ -1,0 +1,49 @@
+"""Stage evaluate, control side: challenger and champion on the same holdout, then the gates, judged once."""
+
+from __future__ import annotations
+
+from infra.manifest import quarantine
+from infra.store import Store, open_store
+from tasks import gates, releases
+from tasks.contracts import EvaluateInputs, EvaluateOutcome, ModelRef, RunPlan, TrainOutcome, ValidateOutcome
+from tasks.results import Judgement, UnusableResult, judgement_key, read_judgement
+from tasks.stage import run_stage, stage_task
+from tasks.train import model_of
+
+
+@stage_task
+def evaluate(plan: RunPlan, validated: ValidateOutcome, trained: TrainOutcome) -> Judgement:
+    """Metrics and verdicts. The champion is the release that is current when this first runs.
+
+    A refused gate is no error: it is in the verdicts.
+    """
+    store = open_store(plan.workspace)
+    inputs = EvaluateInputs(
+        rows=(*plan.history, *validated.rows),
+        challenger=model_of(trained),
+        champion=_champion(store, plan),
+    )
+    return _judge(store, plan, run_stage(plan, inputs, EvaluateOutcome))
+
+
+def _champion(store: Store, plan: RunPlan) -> ModelRef | None:
+    """The released model, but never this run's own: a run that is asked again does not compete with itself."""
+    release = releases.current(store)
+    while release is not None and release.run_key == plan.run_key:
+        release = releases.read(store, release.previous) if release.previous is not None else None
+    return release.model if release is not None else None
+
+
+def _judge(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:
+    """The gates' verdicts on this outcome, asked once and kept."""
+    key = judgement_key(plan.run_key)
+    try:
+        kept = read_judgement(store, plan.run_key)
+    except UnusableResult:
+        quarantine(store, key)
+        kept = None
+    if kept is not None and kept.outcome.to_json() == outcome.to_json():
+        return kept
+    judgement = Judgement(outcome=outcome, verdicts=gates.judge(outcome, plan.config.evaluate.gates))
+    store.write(key, judgement.to_json())
+    return judgement

@@ -1,0 +1,127 @@
+"""The gates before a release: is the challenger good enough, in itself and beside the champion?
+
+great-expectations judges on a table of one row; this file says what is held against what, and words the verdicts.
+A refused gate is a result of the run, never an exception.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+
+from configs.schema import GateConfig
+from tasks.contracts import EvaluateOutcome, Verdict
+from tasks.errors import ConfigError
+from tasks.expectations import Limit, judge_numbers
+
+_DECIMALS = 9  # differences are rounded here, so that a drop of exactly the threshold is no more than the threshold
+
+
+def judge(outcome: EvaluateOutcome, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
+    """One verdict for each gate, in the order of the configuration.
+
+    A gate against the champion does not apply (`passed` is None) where there is no champion, or where the champion
+    has no such metric, as after a head was added. A metric that is no finite number fails its gate.
+
+    Raises:
+        ConfigError: a gate names a metric that the evaluation does not give.
+    """
+    for gate in gates:
+        if gate.metric not in outcome.challenger:
+            raise ConfigError(_unknown(gate.metric, list(outcome.challenger)))
+    compared = {
+        f"gate {number}: {gate.metric}": gate
+        for number, gate in enumerate(gates)
+        if gate.baseline == "none" or _champions(outcome, gate) is not None
+    }
+    passed = judge_numbers(
+        {name: _judged(outcome, gate) for name, gate in compared.items()},
+        {name: _limit(gate) for name, gate in compared.items()},
+    )
+    return tuple(
+        Verdict(
+            metric=gate.metric,
+            severity=gate.severity,
+            passed=passed.get(f"gate {number}: {gate.metric}"),
+            value=_finite(outcome.challenger[gate.metric]),
+            baseline=_finite(_champions(outcome, gate)),
+            sentence=_sentence(outcome, gate),
+        )
+        for number, gate in enumerate(gates)
+    )
+
+
+def refused(verdicts: Sequence[Verdict]) -> bool:
+    """Whether a critical gate failed; warnings and gates that do not apply refuse nothing."""
+    return any(verdict.severity == "critical" and verdict.passed is False for verdict in verdicts)
+
+
+def _champions(outcome: EvaluateOutcome, gate: GateConfig) -> float | None:
+    """The champion's value where the gate asks for it and there is one."""
+    if gate.baseline == "none" or outcome.champion is None:
+        return None
+    return outcome.champion.get(gate.metric)
+
+
+def _judged(outcome: EvaluateOutcome, gate: GateConfig) -> float:
+    """The number held against the threshold: the value, or how far it is above the champion's."""
+    return round(outcome.challenger[gate.metric] - (_champions(outcome, gate) or 0.0), _DECIMALS)
+
+
+def _limit(gate: GateConfig) -> Limit:
+    threshold = round(gate.threshold, _DECIMALS)
+    return Limit(threshold, None) if gate.direction == "higher" else Limit(None, threshold)
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _sentence(outcome: EvaluateOutcome, gate: GateConfig) -> str:
+    value, champions = outcome.challenger[gate.metric], _champions(outcome, gate)
+    if not math.isfinite(value):
+        return f"{gate.metric} is {value}: the evaluation gave no number to judge."
+    if gate.baseline == "none":
+        bound = "at least" if gate.direction == "higher" else "at most"
+        value_text, threshold = _texts(value, gate.threshold)
+        return f"{gate.metric} {value_text}; {bound} {threshold} is required."
+    if outcome.champion is None:
+        return f"{gate.metric} {_texts(value)[0]}; no champion yet to compare with."
+    if champions is None:
+        return f"{gate.metric} {_texts(value)[0]}; the champion gives no {gate.metric} to compare with."
+    if not math.isfinite(champions):
+        return f"{gate.metric} {_texts(value)[0]}; the champion's is {champions}, which nothing can be compared with."
+    return _comparison(gate, value, champions)
+
+
+def _comparison(gate: GateConfig, value: float, champions: float) -> str:
+    difference = round(value - champions, _DECIMALS)
+    value_text, champions_text, size, threshold = _texts(value, champions, abs(difference), abs(gate.threshold))
+    if difference == 0:
+        compared = f"{gate.metric} {value_text} equals the champion's"
+    else:
+        side = "above" if difference > 0 else "below"
+        compared = f"{gate.metric} {value_text} is {size} {side} the champion's {champions_text}"
+    worse, better = ("drop", "gain") if gate.direction == "higher" else ("rise", "drop")
+    slack = -gate.threshold if gate.direction == "higher" else gate.threshold
+    if slack == 0:
+        return f"{compared}; no {worse} is allowed."
+    return (
+        f"{compared}; " + (f"allowed is a {worse} of" if slack > 0 else f"required is a {better} of") + f" {threshold}."
+    )
+
+
+def _texts(*numbers: float) -> list[str]:
+    """Four decimals, or as many more as it takes until numbers that differ read differently."""
+    rounded = {round(number, _DECIMALS) for number in (*numbers, 0.0)}
+    decimals = next(
+        (d for d in range(4, _DECIMALS) if len({f"{number:.{d}f}" for number in rounded}) == len(rounded)), _DECIMALS
+    )
+    return [f"{number:.{decimals}f}" for number in numbers]
+
+
+def _unknown(metric: str, known: list[str]) -> str:
+    if close := difflib.get_close_matches(metric, known, n=3):
+        return f"evaluate.gates: no metric {metric!r}; did you mean {' or '.join(repr(c) for c in close)}?"
+    return f"evaluate.gates: no metric {metric!r}; the evaluation gives {', '.join(sorted(known))}"

@@ -1,0 +1,18 @@
+"""Stage health, control side: the workers that will train prove first that they compute and communicate right."""
+
+from __future__ import annotations
+
+from tasks.contracts import HealthInputs, HealthOutcome, RunPlan, ValidateOutcome
+from tasks.stage import run_stage, stage_task, warn_of
+
+
+@stage_task
+def health(plan: RunPlan, after: ValidateOutcome) -> HealthOutcome:
+    """Measured numbers of as many workers as train. `after` orders the stages.
+
+    Raises:
+        HostError: a worker computes wrong, is too slow or too small.
+    """
+    outcome = run_stage(plan, HealthInputs(), HealthOutcome, workers=plan.config.train.workers)
+    warn_of(outcome.checks)
+    return outcome

@@ -1,0 +1,222 @@
+"""From a user's files to spans of the workspace: `spans/<span>/v<n>/`, immutable, manifest last.
+
+Each span in the input is taken as the whole span: ingesting it again with other rows makes a new version of it,
+with the same rows nothing at all. Whether the rows are good is not judged here; that is validate's work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import difflib
+import errno
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Set
+from pathlib import Path
+
+import pyarrow as pa
+
+from infra.manifest import MANIFEST, commit, read_manifest
+from infra.store import Store
+from tasks.canonical import CANONICAL, Canonicaliser
+from tasks.catalog import latest_version, list_spans
+from tasks.contracts import SpanRef
+from tasks.errors import ConfigError, DataError, StoreError
+from tasks.progress import Progress
+from tasks.records import Record
+from tasks.rows import SPAN_KIND
+from tasks.sources import Format, SourceReader
+from tasks.spans import SpanKind, first_day, in_order, span_of
+from tasks.spool import BuiltSpan, Spools, build_span
+
+ROWS_BETWEEN_REPORTS = 2000
+_REQUIRED = ("query", "item")
+_SYNTAX = "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN]"
+
+
+class IngestedSpan(Record):
+    """One span of the input. `new` is false where the workspace held exactly these rows already."""
+
+    name: str
+    version: int
+    rows: int
+    new: bool
+
+
+class IngestSummary(Record):
+    """What came of the input, spans oldest first."""
+
+    spans: tuple[IngestedSpan, ...]
+    rows: int
+    files: int
+
+
+def parse_map(text: str) -> dict[str, str]:
+    """`query=text,item=product_title` as a mapping from canonical names to source columns.
+
+    Raises:
+        ConfigError: it is not written so, names something twice, or `check_map` refuses it.
+    """
+    mapping: dict[str, str] = {}
+    for pair in text.split(","):
+        name, separator, column = (part.strip() for part in pair.partition("="))
+        if not (name and separator and column):
+            raise ConfigError(f"--map {text!r}: {pair!r} is not name=column; write it as {_SYNTAX}")
+        if name in mapping:
+            raise ConfigError(f"--map {text!r}: {name!r} is given twice; write it as {_SYNTAX}")
+        mapping[name] = column
+    check_map(mapping)
+    return mapping
+
+
+def check_map(mapping: Mapping[str, str]) -> None:
+    """Raises ConfigError for a name that no stage knows (with the nearest that one does), or without query and item."""
+    for name in mapping:
+        if name not in CANONICAL:
+            close = difflib.get_close_matches(name, CANONICAL, n=1)
+            meant = f"the nearest is {close[0]!r}" if close else f"known are {', '.join(CANONICAL)}"
+            raise ConfigError(f"--map: unknown name {name!r}; {meant}; write it as {_SYNTAX}")
+    for name in _REQUIRED:
+        if name not in mapping:
+            raise ConfigError(f"--map: {name!r} is missing; write it as {_SYNTAX}")
+
+
+def ingest(
+    store: Store,
+    source: Path,
+    format: Format,  # noqa: A002 (called so on the command line too)
+    time_column: str,
+    span: SpanKind,
+    mapping: Mapping[str, str],
+    progress: Callable[[Progress], None] | None = None,
+) -> IngestSummary:
+    """Cut the records of `source` into spans and commit those that are new or changed.
+
+    All spans are built in a temporary folder (TMPDIR) first, so that bad input leaves nothing in the workspace.
+    Memory does not grow with the input; temporary disk does, to about twice its uncompressed size.
+
+    Args:
+        source: a file, or a folder of files.
+        time_column: the source column that says when; ISO 8601, or seconds or milliseconds since 1970.
+        mapping: canonical name (query, item, id, item_id, label) -> source column.
+        progress: called now and then, in bytes read and then in spans written.
+
+    Raises:
+        ConfigError: the path, the mapping, or a span kind other than the one that the workspace is cut by.
+        DataError: an unreadable file, a missing column, or a bad value; names file, row and column.
+        StoreError: a disk is full; or, as Conflict, another ingest is writing.
+    """
+    check_map(mapping)
+    _refuse_other_kinds(store, span)
+    reader = SourceReader(source, format)
+    tell = progress or (lambda _: None)
+    temporary = f"the temporary folder {tempfile.gettempdir()}"
+    with (
+        _frugal_arrow(),
+        _explaining_full_disk(temporary, "free some, or set TMPDIR to a folder on a larger disk"),
+        tempfile.TemporaryDirectory(prefix="millrace-ingest-") as scratch,
+    ):
+        built = _build(reader, Path(scratch), Canonicaliser(format, time_column, span, mapping), mapping, tell)
+        with (
+            _explaining_full_disk(f"the workspace {store.uri}", "free some, and ingest again"),
+            store.lock("ingest"),
+        ):
+            _refuse_other_kinds(store, span)
+            spans = []
+            for done, one in enumerate(built, start=1):
+                spans.append(_commit(store, one))
+                tell(Progress(what="writing spans", done=done, total=len(built), note=one.name))
+    return IngestSummary(spans=tuple(spans), rows=sum(one.rows for one in spans), files=len(reader.files))
+
+
+def _build(
+    reader: SourceReader,
+    scratch: Path,
+    canonicaliser: Canonicaliser,
+    mapping: Mapping[str, str],
+    tell: Callable[[Progress], None],
+) -> list[BuiltSpan]:
+    """All spans of the input as Parquet below `scratch`, oldest first. Two passes: types are known after the first."""
+    what = f"reading {reader.files[0].name if len(reader.files) == 1 else f'{len(reader.files)} files'}"
+    seen: set[str] = set()
+    rows = 0
+    with Spools(scratch) as spools:
+        for record in reader:
+            if record.row == 1 and reader.form is not Format.jsonl:
+                _require(record.file, mapping, record.values.keys())
+            seen.update(record.values)
+            row = canonicaliser.convert(record)
+            spools.append(row.span, row.to_line(record))
+            rows += 1
+            if rows % ROWS_BETWEEN_REPORTS == 0:
+                tell(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
+    tell(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
+    _require(reader.files[0], mapping, seen)  # a JSONL record may leave out what is null, so only all together tell
+    built = []
+    for name in in_order(list(spools.spans)):
+        built.append(build_span(name, spools.path(name), scratch / name, canonicaliser.columns()))
+        spools.path(name).unlink()
+    return built
+
+
+def _require(file: Path, mapping: Mapping[str, str], columns: Set[str]) -> None:
+    for name, column in mapping.items():
+        if column not in columns:
+            there = ", ".join(sorted(columns))
+            raise DataError(f"{file}: missing column {column!r}, which --map gives as {name}; there are {there}")
+
+
+def _refuse_other_kinds(store: Store, span: SpanKind) -> None:
+    """Months and quarters side by side would train on the same rows twice."""
+    for ref in list_spans(store):
+        start = first_day(ref.name)
+        if span_of(dt.datetime(start.year, start.month, start.day), span) != ref.name:
+            raise ConfigError(
+                f"--span {span.value}: {store.uri} is cut differently, as {ref.name!r} shows, and spans that overlap "
+                "would be trained on twice; keep to that length, or use another workspace"
+            )
+
+
+def _commit(store: Store, built: BuiltSpan) -> IngestedSpan:
+    latest = latest_version(store, built.name)
+    if latest is not None:
+        facts = read_manifest(store, SpanRef(name=built.name, version=latest).prefix).facts
+        if facts.get("content_sha256") == built.content_sha256:
+            return IngestedSpan(name=built.name, version=latest, rows=built.rows, new=False)
+    ref = SpanRef(name=built.name, version=(latest or 0) + 1)
+    store.delete(ref.prefix)  # without a manifest: what an ingest that was killed left behind
+    facts = {
+        "span": ref.name,
+        "version": ref.version,
+        "rows": built.rows,
+        "columns": built.columns,
+        "content_sha256": built.content_sha256,
+    }
+    try:
+        commit(store, ref.prefix, built.folder, SPAN_KIND, facts)
+    except BaseException:
+        if not store.exists(f"{ref.prefix}/{MANIFEST}"):
+            store.delete(ref.prefix)
+        raise
+    return IngestedSpan(name=ref.name, version=ref.version, rows=built.rows, new=True)
+
+
+@contextlib.contextmanager
+def _frugal_arrow() -> Iterator[None]:
+    """Arrow's own allocator keeps tens of megabytes of what it freed, more the longer the input; malloc does not."""
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+
+
+@contextlib.contextmanager
+def _explaining_full_disk(place: str, way_out: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(f"no space left in {place}; {way_out}") from error
+        raise

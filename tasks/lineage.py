@@ -1,0 +1,77 @@
+"""Where a lineage stands: its completed checkpoints, read from their manifests and `state.json` alone.
+
+The weights are never opened here, and nothing is written; checkpoints are made by the train stage's workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from pydantic import ValidationError
+
+from infra.manifest import MANIFEST, CorruptFolder, Manifest, read_manifest
+from infra.store import Store
+from tasks.contracts import CheckpointRef, CheckpointState
+
+CHECKPOINT_KIND = "checkpoint"
+STATE = "state.json"
+
+_STEP = re.compile(r"step-(\d{8})")
+_WAY_OUT = (
+    "restore the folder from a backup, or move it out of lineages/: the lineage then goes on from the checkpoint before"
+)
+
+
+def head(store: Store, lineage: str) -> tuple[CheckpointRef, CheckpointState] | None:
+    """The last completed checkpoint, from which the next run starts; None for a lineage not begun.
+
+    Raises:
+        CorruptFolder: as `completed` says.
+    """
+    found = completed(store, lineage)
+    return found[-1] if found else None
+
+
+def completed(store: Store, lineage: str) -> list[tuple[CheckpointRef, CheckpointState]]:
+    """The checkpoints at which a run's last batch was done, by step. Those made on the way are left out.
+
+    Raises:
+        CorruptFolder: a manifest or state.json is not readable; names the file and the way out.
+    """
+    prefix = f"lineages/{lineage}"
+    found = []
+    for key in store.list(prefix):
+        folder, _, name = key.rpartition("/")
+        step = _STEP.fullmatch(folder.removeprefix(f"{prefix}/"))
+        if name != MANIFEST or step is None:
+            continue
+        try:
+            manifest = read_manifest(store, folder)
+        except CorruptFolder as error:
+            raise CorruptFolder(f"{error}; {_WAY_OUT}") from error
+        if manifest.facts.get("complete") is False:  # made on the way; only the train stage looks into it
+            continue
+        state = _read_state(store, folder, manifest)
+        if state.complete:
+            found.append((CheckpointRef(prefix=folder, step=state.step, sha256=manifest.sha256), state))
+    return sorted(found, key=lambda checkpoint: checkpoint[0].step)
+
+
+def _read_state(store: Store, folder: str, manifest: Manifest) -> CheckpointState:
+    where = f"{store.uri}/{folder}/{STATE}"
+    checksum = next((entry.sha256 for entry in manifest.files if entry.name == STATE), None)
+    try:
+        data = store.read(f"{folder}/{STATE}")
+    except FileNotFoundError as error:
+        raise CorruptFolder(f"{where} is gone, so the checkpoint can't be continued; {_WAY_OUT}") from error
+    if hashlib.sha256(data).hexdigest() != checksum:
+        raise CorruptFolder(f"{where} does not match its checksum in {MANIFEST}; {_WAY_OUT}")
+    try:
+        return CheckpointState.model_validate_json(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise CorruptFolder(
+            f"{where} was written by another version: {key or 'file'}: {problem['msg']}; {_WAY_OUT}"
+        ) from error

@@ -1,0 +1,208 @@
+"""What a run will do, decided from the ingested spans and the head of the lineage before anything is done.
+
+Asking is free: `plan_run` writes nothing, and asking twice for the same work gives the same run key.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from configs.load import config_hash, to_yaml
+from configs.schema import Config
+from infra.store import Conflict, Store
+from tasks import catalog, lineage
+from tasks.contracts import CheckpointRef, CheckpointState, RowsRef, RunPlan, SpanRef
+from tasks.errors import ConfigError, StoreError
+from tasks.spans import first_day
+
+NEW_LINEAGE = "start a new lineage: --set lineage=NAME"
+
+
+class NothingToDo(ConfigError):
+    """Every ingested span is trained already; no fault of anybody's."""
+
+
+def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
+    """The run over `span`, or over the oldest span not yet trained; a finished run is found again, not planned anew.
+
+    Raises:
+        NothingToDo: no span was named, and the lineage has trained all there are.
+        ConfigError: no spans, an unknown span, or one that can't come next; says which can, and the way out.
+        StoreError: the lineage's head or an earlier plan is not readable.
+    """
+    spans = sorted(catalog.list_spans(store), key=_position)
+    if not spans:
+        raise ConfigError(
+            f"{store.uri} holds no ingested span; first: "
+            f"millrace ingest --source FILE --time-column COLUMN --span quarter --map query=...,item=... "
+            f"--workspace {store.uri}"
+        )
+    wanted = None if span is None else _ingested(spans, span)
+    head = lineage.head(store, config.lineage)
+    if head is None:
+        window = spans[:1] if wanted is None else spans[: spans.index(wanted) + 1]
+        return _plan(store, config, window, history=(), parent=None)
+    parent, state = head
+    if wanted is not None and (trained := _trained(state, wanted)) is not None:
+        return _again(store, config, wanted, trained)
+    window = [_next(config.lineage, spans, state, wanted)]
+    return _plan(store, config, window, history=state.consumed, parent=parent)
+
+
+def run_key(config: Config, window: Sequence[SpanRef], parent: CheckpointRef | None) -> str:
+    """16 hex digits that name the work: pipeline, span and window with versions, configuration, parent weights."""
+    work = {
+        "pipeline": config.pipeline,
+        "span": window[-1].model_dump(),
+        "window": [ref.model_dump() for ref in window],
+        "config": config_hash(config),
+        "parent": parent.sha256 if parent else "",
+    }
+    return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def save_plan(store: Store, plan: RunPlan) -> None:
+    """Write `plan.json` and `config.yaml` of the run, unless they are there.
+
+    Raises:
+        Conflict: another plan is there under this run key.
+        StoreError: what is there can't be read.
+    """
+    try:
+        store.create(_plan_key(plan.run_key), plan.to_json())
+    except Conflict:
+        # The place of the workspace may have changed since; all else must not.
+        there = read_plan(store, plan.run_key).model_copy(update={"workspace": plan.workspace})
+        if there != plan:
+            raise Conflict(f"{store.uri}/{_plan_key(plan.run_key)} holds another plan; move it away") from None
+    store.write(f"runs/{plan.run_key}/config.yaml", to_yaml(plan.config).encode())
+
+
+def read_plan(store: Store, run_key: str) -> RunPlan:
+    """The plan of an earlier run.
+
+    Raises:
+        StoreError: there is none, or this version can't read it.
+    """
+    where = f"{store.uri}/{_plan_key(run_key)}"
+    try:
+        return RunPlan.model_validate_json(store.read(_plan_key(run_key)))
+    except FileNotFoundError as error:
+        raise StoreError(f"{where} is gone; restore it from a backup, or {NEW_LINEAGE}") from error
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"]) or "file"
+        raise StoreError(f"{where} was written by another version: {key}: {problem['msg']}; {NEW_LINEAGE}") from error
+
+
+def _plan(
+    store: Store, config: Config, window: Sequence[SpanRef], history: tuple[RowsRef, ...], parent: CheckpointRef | None
+) -> RunPlan:
+    return RunPlan(
+        run_key=run_key(config, window, parent),
+        span=window[-1],
+        window=tuple(window),
+        history=history,
+        parent=parent,
+        workspace=store.uri,
+        config=config,
+    )
+
+
+def _plan_key(run_key: str) -> str:
+    return f"runs/{run_key}/plan.json"
+
+
+def _position(span: SpanRef) -> tuple[dt.date, str]:
+    return first_day(span.name), span.name
+
+
+def _ingested(spans: Sequence[SpanRef], name: str) -> SpanRef:
+    first_day(name)  # a name in no known form gets that error, not a guess
+    for span in spans:
+        if span.name == name:
+            return span
+    names = [span.name for span in spans]
+    near = sorted(difflib.get_close_matches(name, names, n=3)) or names[-3:]
+    raise ConfigError(f"span {name!r} was not ingested; near it: {', '.join(near)} (of {len(names)} spans)")
+
+
+def _trained(state: CheckpointState, span: SpanRef) -> SpanRef | None:
+    return next((rows.span for rows in state.consumed if rows.span.name == span.name), None)
+
+
+def _next(name: str, spans: Sequence[SpanRef], state: CheckpointState, wanted: SpanRef | None) -> SpanRef:
+    """The one span that may be trained now; ConfigError if `wanted` is another."""
+    watermark = max((rows.span for rows in state.consumed), key=_position)
+    later = [span for span in spans if _position(span) > _position(watermark)]
+    if wanted is None:
+        if later:
+            return later[0]
+        raise NothingToDo(
+            f"nothing to do: lineage {name} has trained all spans up to {watermark.name}{_left_out(spans, state)}"
+        )
+    if wanted not in later:
+        raise ConfigError(
+            f"span {wanted.name} is older than {watermark.name}, which lineage {name} has trained already; "
+            f"spans are trained in order, so {NEW_LINEAGE}"
+        )
+    if before := [span.name for span in later[: later.index(wanted)]]:
+        raise ConfigError(
+            f"span {wanted.name} can't come next in lineage {name}, which stands at {watermark.name}: "
+            f"run {_listed(before)} first"
+        )
+    return wanted
+
+
+def _left_out(spans: Sequence[SpanRef], state: CheckpointState) -> str:
+    """What arrived too late for this lineage, as a clause for people; empty if nothing did."""
+    late = [span.name for span in spans if _trained(state, span) != span]
+    return f"; arrived too late for it: {_listed(late)} (to train on them, {NEW_LINEAGE})" if late else ""
+
+
+def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef) -> RunPlan:
+    """The plan of the run that trained this span before; ConfigError if it was another run than the one asked for."""
+    if wanted.version != trained.version:
+        raise ConfigError(
+            f"lineage {config.lineage} trained span {wanted.name} as v{trained.version}, and v{wanted.version} is the "
+            f"newest now; no span is trained twice, so to train on it, {NEW_LINEAGE}"
+        )
+    last = [state for _, state in lineage.completed(store, config.lineage) if state.consumed[-1].span == trained]
+    if not last:
+        raise ConfigError(
+            f"lineage {config.lineage} trained span {wanted.name} together with later spans in its first run, so there "
+            f"is no run of that span alone; name a later span, or {NEW_LINEAGE}"
+        )
+    plan = read_plan(store, last[-1].run_key)
+    if run_key(config, plan.window, plan.parent) != plan.run_key:
+        raise ConfigError(
+            f"span {wanted.name} was trained by run {plan.run_key} with other settings: "
+            f"{_differences(plan.config, config)}. Ask with the same ones (runs/{plan.run_key}/config.yaml), "
+            f"or {NEW_LINEAGE}"
+        )
+    return plan.model_copy(update={"workspace": store.uri})
+
+
+def _differences(then: Config, now: Config) -> str:
+    old, new = _flat(then.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
+    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    return _listed([f"{key} ({old.get(key)} then, {new.get(key)} now)" for key in keys])
+
+
+def _flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        leaves |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return leaves
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

@@ -1,0 +1,176 @@
+"""Releases: numbered, immutable records that bind a model to its vectors, and the one pointer to the current one.
+
+Model and vectors move together because there is nothing else to move. Nothing is ever deleted here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, ValidationError
+
+from infra.manifest import open_folder, read_manifest
+from infra.store import Conflict, Store
+from tasks.contracts import ModelRef, Release, SpanRef
+from tasks.errors import ConfigError, StoreError
+from tasks.ledger import now
+from tasks.records import Record
+
+CURRENT = "releases/CURRENT"
+
+_NUMBER = re.compile(r"releases/(\d+)\.json")
+
+
+class Pointer(Record):
+    """`releases/CURRENT`. `newest` is the highest number it ever pointed to: below it, nothing is published again."""
+
+    release: int = Field(ge=1)
+    newest: int = Field(ge=1)
+
+
+def current(store: Store) -> Release | None:
+    """The release that serves; None before the first.
+
+    Raises:
+        StoreError: the pointer or the release is not readable; names the file and the way out.
+    """
+    _, pointer = _read_pointer(store)
+    return read(store, pointer.release) if pointer else None
+
+
+def history(store: Store) -> list[Release]:
+    """All releases, oldest first, whether or not they serve."""
+    return [read(store, number) for number in _numbers(store)]
+
+
+def read(store: Store, number: int) -> Release:
+    """One release by its number.
+
+    Raises:
+        StoreError: it is gone or damaged; names the file.
+    """
+    key = f"releases/{number}.json"
+    try:
+        return Release.model_validate_json(store.read(key))
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{store.uri}/{key} is gone; restore it, or go to another: millrace rollback --to N"
+        ) from error
+    except ValidationError as error:
+        raise StoreError(
+            f"{store.uri}/{key} is not a release: {error.errors()[0]['msg']}; restore it, or go to another: "
+            f"millrace rollback --to N"
+        ) from error
+
+
+def publish(
+    store: Store,
+    *,
+    span: SpanRef,
+    run_key: str,
+    model: ModelRef,
+    model_prefix: str,
+    vectors_prefix: str,
+    vectors: int,
+    metrics: dict[str, float],
+) -> Release:
+    """Record a release of this run and make it the current one.
+
+    Asking again for the same run finds its release. The pointer moves only to a release it has never been at, so
+    asking again undoes neither a later release nor a rollback.
+
+    Raises:
+        MissingFolder: the model or the vectors are not complete.
+        StoreError: the pointer or a release is not readable.
+    """
+    for prefix in (model_prefix, vectors_prefix):
+        read_manifest(store, prefix)
+    release = next((release for release in history(store) if release.run_key == run_key), None)
+    while release is None:
+        serving = current(store)
+        draft = Release(
+            number=max(_numbers(store), default=0) + 1,
+            previous=serving.number if serving else None,
+            span=span,
+            run_key=run_key,
+            model=model,
+            model_prefix=model_prefix,
+            vectors_prefix=vectors_prefix,
+            vectors=vectors,
+            metrics=metrics,
+            created_at=now(),
+        )
+        try:
+            store.create(f"releases/{draft.number}.json", draft.to_json())
+            release = draft
+        except Conflict:  # another lineage took the number; take the next
+            continue
+    while True:
+        raw, pointer = _read_pointer(store)
+        if pointer is not None and release.number <= pointer.newest:
+            return release
+        try:
+            store.swap(CURRENT, Pointer(release=release.number, newest=release.number).to_json(), expected=raw)
+        except Conflict:  # another lineage published in between; look again
+            continue
+        return release
+
+
+def rollback(store: Store, to: int | None = None) -> Release:
+    """Make an earlier release current again, model and vectors at once; by default the one before the current.
+
+    Raises:
+        ConfigError: there is no such release, it is current already, or its model or vectors are not whole.
+        Conflict: somebody else moved the pointer meanwhile.
+        StoreError: the pointer is not readable and `to` was not given.
+    """
+    numbers = _numbers(store)
+    if not numbers:
+        raise ConfigError(f"{store.uri} has no release to roll back to")
+    try:
+        raw, pointer = _read_pointer(store)
+    except StoreError:
+        if to is None:
+            raise
+        raw, pointer = store.read(CURRENT), None  # a damaged pointer is repaired by naming a release
+    target = _before(store, pointer) if to is None else to
+    if target not in numbers:
+        raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, numbers))}")
+    if pointer is not None and target == pointer.release:
+        raise ConfigError(f"release {target} is the current one already")
+    release = read(store, target)
+    for prefix in (release.model_prefix, release.vectors_prefix):
+        try:
+            open_folder(store, prefix, read_manifest(store, prefix).kind)
+        except StoreError as error:
+            raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
+    newest = max(target, pointer.newest if pointer else max(numbers))
+    store.swap(CURRENT, Pointer(release=target, newest=newest).to_json(), expected=raw)
+    return release
+
+
+def _before(store: Store, pointer: Pointer | None) -> int:
+    if pointer is None:
+        raise ConfigError(f"{store.uri} has no current release, so none before it; name one: millrace rollback --to N")
+    previous = read(store, pointer.release).previous
+    if previous is None:
+        raise ConfigError(f"release {pointer.release} is the first: there is none before it to roll back to")
+    return previous
+
+
+def _numbers(store: Store) -> list[int]:
+    return sorted(int(found[1]) for key in store.list("releases") if (found := _NUMBER.fullmatch(key)))
+
+
+def _read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:
+    try:
+        raw = store.read(CURRENT)
+    except FileNotFoundError:
+        return None, None
+    try:
+        return raw, Pointer.model_validate_json(raw)
+    except ValidationError as error:
+        raise StoreError(
+            f"{store.uri}/{CURRENT} is not readable: {error.errors()[0]['msg']}; point it to a release again: "
+            f"millrace rollback --to N"
+        ) from error

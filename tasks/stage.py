@@ -1,0 +1,244 @@
+"""One stage of one run: skipped when it is done, else one attempt on the runner, with its record in the ledger.
+
+`run_stage` works without Prefect. `stage_task` puts a stage's plain function under a Prefect task, which owns the
+retries: Prefect waits and tries again, the failure class decides whether that can help.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import prefect
+import prefect.runtime.task_run
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_run_logger
+from prefect.states import Completed
+
+import infra.runner
+from infra.manifest import quarantine
+from infra.runner import Listener, Runner
+from infra.store import Store, open_store
+from tasks import ledger
+from tasks.contracts import Check, Inputs, JobSpec, RunPlan, StageResult
+from tasks.errors import ERRORS, POLICIES, CodeError, StageError, StoreError, classify
+from tasks.progress import Progress
+from tasks.records import Record
+from tasks.results import check_inputs, check_outputs, read_result, result_key
+
+P = ParamSpec("P")
+R = TypeVar("R")
+O = TypeVar("O", bound=Record)  # noqa: E741
+
+PROGRESS_SECONDS = 10.0  # between two lines of progress in a log
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_was_done: ContextVar[bool] = ContextVar("was_done", default=False)
+
+
+def run_stage(
+    plan: RunPlan,
+    inputs: Inputs,
+    outcome_type: type[O],
+    workers: int = 1,
+    runner: Runner | None = None,
+    listener: Listener | None = None,
+) -> O:
+    """The outcome of one stage: the one on record if the stage is done, else that of a new attempt.
+
+    A result that can't be relied on (unreadable, made from other inputs, its folders incomplete) is moved to
+    quarantine/ and the stage runs again. Nobody else may run the same stage meanwhile: hold the lineage's lock.
+
+    Raises:
+        StageError: of the class that ended the attempt, after the ledger has its record. An interruption (Ctrl-C,
+            a signal, Prefect ending the run) passes through unchanged, recorded as CANCELLED.
+    """
+    store = open_store(plan.workspace)
+    sinks = _Sinks(listener or _listener.get())
+    stage = inputs.stage
+    for abandoned in ledger.close_abandoned(store, plan.run_key, stage):
+        sinks.log(f"{stage}: attempt {abandoned.attempt} of an earlier invocation ended without a record; closed it")
+    if (done := _done(store, plan, inputs, outcome_type, sinks)) is not None:
+        sinks.log(f"{stage} {plan.span.name}: done before, in runs/{plan.run_key}/{stage}")
+        _was_done.set(True)
+        return done
+    spec = JobSpec(
+        run_key=plan.run_key,
+        span=plan.span,
+        attempt=ledger.next_attempt(store, plan.run_key, stage),
+        workspace=plan.workspace,
+        workers=workers,
+        config=plan.config,
+        inputs=inputs,
+    )
+    store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    sinks.log(f"{stage} {plan.span.name}: attempt {spec.attempt} starts, {workers} worker{'s' * (workers > 1)}")
+    outcome = _attempt(store, spec, outcome_type, runner or infra.runner.make_runner(plan.config, store), sinks)
+    sinks.log(f"{stage} {plan.span.name}: attempt {spec.attempt} is done")
+    return outcome
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Let `listener` hear all stages that run inside the block, beside the log."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def warn_of(checks: tuple[Check, ...]) -> None:
+    """Put every check that failed, but not critically enough to stop the stage, into the log as a warning."""
+    for check in checks:
+        if not check.passed:
+            _logger().warning("%s: %s", check.name, check.sentence)
+
+
+class StageTask(Generic[P, R]):
+    """A stage as the flow calls it; `fn` is the plain function, for use without Prefect."""
+
+    def __init__(self, fn: Callable[Concatenate[RunPlan, P], R]) -> None:
+        self.fn = fn
+        functools.update_wrapper(self, fn)
+        self.task: prefect.Task[..., Any] = prefect.Task(
+            _with_state(fn),
+            name=fn.__name__,
+            task_run_name=fn.__name__ + " {plan.span.name}",
+            retry_condition_fn=_retry_helps,
+            cache_policy=NO_CACHE,  # the workspace alone says what is done
+            persist_result=False,
+        )
+
+    def __call__(self, plan: RunPlan, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run as a task of the current flow run, with the budget and jitter of the plan's configuration."""
+        retry = plan.config.retry
+        # The condition sets the delay of each retry, by class, on this copy of the task.
+        task = self.task.with_options(retries=retry.attempts - 1, retry_jitter_factor=retry.jitter)
+        state: State[R] = task(plan, *args, **kwargs, return_state=True)
+        return state.result()
+
+
+def stage_task(fn: Callable[Concatenate[RunPlan, P], R]) -> StageTask[P, R]:
+    """Make a Prefect task of a stage's function, whose first parameter is `plan`.
+
+    The task is named like the function, its runs like `train 2022-Q4`; one that finds the stage done ends in the
+    state Cached.
+    """
+    return StageTask(fn)
+
+
+def _attempt(store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner, sinks: _Sinks) -> O:
+    record, began = ledger.begin(store, spec), time.monotonic()
+    try:
+        runner.run(spec, sinks)
+        outcome = _outcome(read_result(store, spec.run_key, spec.stage), outcome_type)
+        if outcome is None:
+            raise CodeError(
+                f"{spec.stage}: the workers ended well but left no {store.uri}/{spec.stage_prefix}/result.json"
+            )
+    except BaseException as error:
+        _record_failure(store, record, time.monotonic() - began, error)
+        sinks.log(f"{spec.stage} {spec.span.name}: attempt {spec.attempt} ended with {classify(error)}: {error}")
+        if isinstance(error, StageError) or not isinstance(error, Exception):
+            raise
+        raise ERRORS[classify(error)](f"{spec.stage}: {type(error).__name__}: {error}") from error
+    ledger.end(store, record, time.monotonic() - began)
+    return outcome
+
+
+def _record_failure(store: Store, record: ledger.LedgerRecord, wall_seconds: float, error: BaseException) -> None:
+    try:
+        ledger.end(store, record, wall_seconds, error)
+    except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
+        _logger().error(
+            "the ledger record of %s attempt %d was not closed: %s", record.stage, record.attempt, unwritable
+        )
+
+
+def _done(store: Store, plan: RunPlan, inputs: Inputs, outcome_type: type[O], sinks: _Sinks) -> O | None:
+    try:
+        result = read_result(store, plan.run_key, inputs.stage)
+        if result is None:
+            return None
+        check_inputs(store, result, inputs)
+        check_outputs(store, result.outcome)
+        return _outcome(result, outcome_type)
+    except StoreError as error:
+        moved = quarantine(store, result_key(plan.run_key, inputs.stage))
+        sinks.log(f"{inputs.stage}: its result can't be relied on and is in {moved} now; running again. {error}")
+        return None
+
+
+def _outcome(result: StageResult | None, outcome_type: type[O]) -> O | None:
+    return result.outcome if result is not None and isinstance(result.outcome, outcome_type) else None
+
+
+def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
+    """The body of the task: what was done before ends as Cached, a failure tells when no retry is left."""
+
+    @functools.wraps(fn)
+    def body(plan: RunPlan, *args: Any, **kwargs: Any) -> R | State[R]:
+        token = _was_done.set(False)
+        try:
+            value = fn(plan, *args, **kwargs)
+            where = f"runs/{plan.run_key}/{fn.__name__}"
+            return Completed(name="Cached", message=f"done before: {where}", data=value) if _was_done.get() else value
+        except StageError as error:
+            attempts, tried = plan.config.retry.attempts, prefect.runtime.task_run.run_count
+            if not error.policy.transient or tried < attempts:
+                raise
+            raise type(error)(
+                f"{error} (That was try {tried} of {attempts}, as retry.attempts allows. Running span {plan.span.name} "
+                f"again goes on from here, with as many tries.)"
+            ) from error.__cause__
+        finally:
+            _was_done.reset(token)
+
+    return body
+
+
+def _retry_helps(task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether Prefect may try again; sets how long it waits first: the class's delay, doubled with each try."""
+    error = state.result(raise_on_failure=False)
+    policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
+    if policy is None or not policy.transient:
+        return False
+    task.retry_delay_seconds = policy.delay_seconds * 2 ** (task_run.run_count - 1)
+    return True
+
+
+class _Sinks:
+    """Where a stage's output goes: the log of the task run, thinned, and whoever listens."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        self._listener = listener
+        self._logger = _logger()
+        self._spoke_at = 0.0
+
+    def log(self, line: str) -> None:
+        self._logger.info("%s", line)
+        if self._listener is not None:
+            self._listener.log(line)
+
+    def progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.done >= progress.total or now - self._spoke_at >= PROGRESS_SECONDS:
+            self._spoke_at = now
+            self._logger.info("%s %d/%d %s", progress.what, progress.done, progress.total, progress.note)
+        if self._listener is not None:
+            self._listener.progress(progress)
+
+
+def _logger() -> logging.Logger | logging.LoggerAdapter[Any]:
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger("millrace")

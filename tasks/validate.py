@@ -1,0 +1,18 @@
+"""Stage validate, control side: the rows of the run's spans, checked, with the bad ones set apart."""
+
+from __future__ import annotations
+
+from tasks.contracts import RunPlan, ValidateInputs, ValidateOutcome
+from tasks.stage import run_stage, stage_task, warn_of
+
+
+@stage_task
+def validate(plan: RunPlan) -> ValidateOutcome:
+    """Clean rows for every span of the window.
+
+    Raises:
+        DataError: a critical check failed; the message has its numbers.
+    """
+    outcome = run_stage(plan, ValidateInputs(window=plan.window, history=plan.history), ValidateOutcome)
+    warn_of(outcome.checks)
+    return outcome

@@ -1,0 +1,18 @@
+"""Stage warmup, control side: the training step at every shape of the ladder, before an hour is spent on it."""
+
+from __future__ import annotations
+
+from tasks.contracts import HealthOutcome, RunPlan, ValidateOutcome, WarmupInputs, WarmupOutcome
+from tasks.stage import run_stage, stage_task
+
+
+@stage_task
+def warmup(plan: RunPlan, validated: ValidateOutcome, after: HealthOutcome) -> WarmupOutcome:
+    """Seconds per shape of a trial run on the run's own rows. `after` orders the stages.
+
+    Raises:
+        OutOfMemoryError: a shape does not fit.
+        CompileError: a graph did not compile.
+    """
+    inputs = WarmupInputs(rows=validated.rows, parent=plan.parent)
+    return run_stage(plan, inputs, WarmupOutcome, workers=plan.config.train.workers)

@@ -1,0 +1,78 @@
+"""Models made anew: from a pretrained folder, or from nothing with a tokenizer trained on the first run's texts."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from transformers import AutoConfig, AutoModel, BertConfig
+
+from configs.schema import Config
+from tasks.errors import ConfigError
+from tasks.rows import ITEM, QUERY
+from tasks.worker.checkpoint import ModelParts, set_dropout
+from tasks.worker.features import FeatureTable, fit_features
+from tasks.worker.model import EmbeddingModel, shape_of
+from tasks.worker.tokens import load_tokenizer, train_tokenizer
+
+
+def build_parts(config: Config, rows: pa.Table) -> ModelParts:
+    """A lineage's first model; the same configuration, seed and rows give the same weights.
+
+    Raises:
+        ConfigError: the pretrained folder can't be used, with what it lacks.
+    """
+    table = fit_features(rows, config.features)
+    torch.manual_seed(config.seed)
+    if config.model.pretrained is not None:
+        return _from_pretrained(pretrained_folder(config.model.pretrained), config, table)
+    return _from_scratch(config, rows, table)
+
+
+def pretrained_folder(name: str) -> Path:
+    """The local folder that `model.pretrained` means: a path, or `package:NAME/FOLDER` inside an installed package."""
+    if not name.startswith("package:"):
+        return Path(name).expanduser()
+    package, _, below = name.removeprefix("package:").partition("/")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"model.pretrained {name!r}: the package {package!r} is not installed")
+    return Path(next(iter(spec.submodule_search_locations))) / below
+
+
+def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> ModelParts:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"model.pretrained: {folder} has no config.json; give a local Hugging Face model folder")
+    tokenizer = load_tokenizer(folder)
+    encoder_config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    longest = max(config.train.shapes[-1].query, config.train.shapes[-1].item, config.infer.token_rungs[-1])
+    if longest > encoder_config.max_position_embeddings:
+        raise ConfigError(
+            f"a shape of {longest} tokens is longer than the {encoder_config.max_position_embeddings} positions of the "
+            f"encoder in {folder}"
+        )
+    set_dropout(encoder_config, config.model.dropout)
+    model = EmbeddingModel(encoder_config, shape_of(config, encoder_config.hidden_size, table))
+    model.encoder.load_state_dict(AutoModel.from_pretrained(folder, local_files_only=True).state_dict())
+    return ModelParts(model, tokenizer, table, encoder_config)
+
+
+def _from_scratch(config: Config, rows: pa.Table, table: FeatureTable) -> ModelParts:
+    scratch = config.model.scratch
+    assert scratch is not None  # the schema sees to it
+    texts = (text for column in (QUERY, ITEM) for text in rows[column].to_pylist())
+    tokenizer = train_tokenizer(texts, scratch.vocab_size)
+    encoder_config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=scratch.hidden_size,
+        num_hidden_layers=scratch.layers,
+        num_attention_heads=scratch.attention_heads,
+        intermediate_size=scratch.intermediate_size,
+        max_position_embeddings=scratch.max_tokens,
+        architectures=["BertModel"],
+    )
+    set_dropout(encoder_config, config.model.dropout)
+    model = EmbeddingModel(encoder_config, shape_of(config, scratch.hidden_size, table))
+    return ModelParts(model, tokenizer, table, encoder_config)

@@ -1,0 +1,199 @@
+"""Checkpoints: everything training needs to go on exactly, in safetensors and JSON, written beside the training.
+
+A checkpoint is self-contained: weights, optimiser, state, tokenizer, encoder config, feature table. No trace of the
+device is in it. Which checkpoint to continue from is decided here for a run's own partial ones, and by the plan for
+the parent.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import AutoConfig, PretrainedConfig
+
+from infra.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
+from infra.store import Store
+from tasks.contracts import CheckpointRef, CheckpointState
+from tasks.errors import StoreError
+from tasks.worker import features, tokens
+from tasks.worker.features import FeatureTable
+from tasks.worker.model import EmbeddingModel, ModelShape
+from tasks.worker.optimizer import optimizer_tensors, restore_optimizer
+
+KIND = "checkpoint"
+SHAPE_FILE = "shape.json"
+PARTIAL_KEPT = 2  # of one run: the newest, and the one before in case the newest turns out corrupt
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """A model with what belongs to it: how texts and features become its inputs."""
+
+    model: EmbeddingModel
+    tokenizer: Tokenizer
+    features: FeatureTable
+    encoder_config: PretrainedConfig
+
+
+def checkpoint_prefix(lineage: str, step: int) -> str:
+    """Eight digits keep the names in the order of the steps."""
+    return f"lineages/{lineage}/step-{step:08d}"
+
+
+def set_dropout(encoder_config: PretrainedConfig, dropout: float) -> None:
+    """Dropout is the configuration's at each run, not the pretrained model's."""
+    encoder_config.hidden_dropout_prob = dropout
+    encoder_config.attention_probs_dropout_prob = dropout
+
+
+def load_parts(store: Store, ref: CheckpointRef, dropout: float = 0.0) -> ModelParts:
+    """The model of a checkpoint, on the CPU, as it was trained, whatever the configuration says now.
+
+    Raises:
+        StoreError: the checkpoint is missing, corrupt, or not the one that `ref` names.
+    """
+    folder = _verified(store, ref)
+    encoder_config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    set_dropout(encoder_config, dropout)
+    table = FeatureTable.model_validate_json((folder / features.FILE).read_text())
+    model = EmbeddingModel(encoder_config, ModelShape.model_validate_json((folder / SHAPE_FILE).read_text()))
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config)
+
+
+def load_optimizer(
+    store: Store, ref: CheckpointRef, model: EmbeddingModel, optimizer: torch.optim.AdamW
+) -> CheckpointState:
+    """Put a checkpoint's optimiser state back; returns the state that goes with it."""
+    folder = _verified(store, ref)
+    restore_optimizer(model, optimizer, load_file(folder / "optimizer.safetensors"))
+    return CheckpointState.model_validate_json((folder / "state.json").read_text())
+
+
+def _verified(store: Store, ref: CheckpointRef) -> Path:
+    try:
+        folder, manifest = open_folder(store, ref.prefix, KIND)
+    except (CorruptFolder, MissingFolder) as error:
+        raise StoreError(
+            f"the checkpoint cannot be used: {error}. Restore this folder from a backup, or start a new lineage "
+            "with --set lineage=NAME"
+        ) from error
+    if manifest.sha256 != ref.sha256:
+        raise StoreError(f"{store.uri}/{ref.prefix} is not the checkpoint that this run was planned with")
+    return folder
+
+
+def find_partial(store: Store, lineage: str, run_key: str) -> CheckpointRef | None:
+    """The newest sound checkpoint that an earlier attempt of this very run left; corrupt ones are quarantined."""
+    for prefix in reversed(_prefixes(store, lineage)):
+        try:
+            manifest = read_manifest(store, prefix)
+            if manifest.facts.get("run_key") != run_key:
+                continue
+            open_folder(store, prefix, KIND)
+        except MissingFolder:
+            continue  # cut off while being written: not there for readers, replaced when its step comes again
+        except CorruptFolder as error:
+            print(f"{error}; moved to {quarantine(store, prefix)}, going on from the one before", flush=True)
+            continue
+        return CheckpointRef(prefix=prefix, step=manifest.facts["step"], sha256=manifest.sha256)
+    return None
+
+
+def drop_partials(store: Store, lineage: str, run_key: str, keep: int) -> None:
+    """Delete a run's partial checkpoints but for the newest `keep`, and whatever another run left unfinished there."""
+    own = []
+    for prefix in _prefixes(store, lineage):
+        facts = read_manifest(store, prefix).facts
+        if facts["run_key"] == run_key and not facts["complete"]:
+            own.append(prefix)
+    for prefix in own[: max(0, len(own) - keep)]:
+        store.delete(f"{prefix}/MANIFEST.json")
+        store.delete(prefix)
+
+
+class CheckpointWriter:
+    """Writes checkpoints on a thread of its own; training waits only for the copy in memory.
+
+    One write at a time: a new one first waits for the one before. An error of the thread is raised at the next call.
+    """
+
+    def __init__(self, store: Store, parts: ModelParts, optimizer: torch.optim.AdamW) -> None:
+        self.store = store
+        self.parts = parts
+        self.optimizer = optimizer
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._last: CheckpointRef | None = None
+
+    def save(self, state: CheckpointState) -> None:
+        """Begin to write the model as it is now.
+
+        Raises:
+            StoreError, OSError: the write before this one failed.
+        """
+        self.wait()
+        model = self.parts.model
+        weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+        moments = {name: value.cpu().clone() for name, value in optimizer_tensors(model, self.optimizer).items()}
+        self._thread = threading.Thread(target=self._write, args=(state, weights, moments), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> CheckpointRef | None:
+        """Wait for the write in progress; the checkpoint written last. Raises what that write raised."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return self._last
+
+    def _write(
+        self, state: CheckpointState, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor]
+    ) -> None:
+        try:
+            self._last = self._commit(state, weights, moments)
+        except BaseException as error:  # handed over to the training thread
+            self._error = error
+
+    def _commit(
+        self, state: CheckpointState, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor]
+    ) -> CheckpointRef:
+        prefix = checkpoint_prefix(state.lineage, state.step)
+        with tempfile.TemporaryDirectory(prefix="millrace-") as name:
+            folder = Path(name)
+            save_file(weights, folder / "model.safetensors")
+            save_file(moments, folder / "optimizer.safetensors")
+            (folder / "state.json").write_bytes(state.to_json())
+            (folder / features.FILE).write_bytes(self.parts.features.to_json())
+            (folder / SHAPE_FILE).write_bytes(self.parts.model.shape.to_json())
+            self.parts.tokenizer.save(str(folder / tokens.FILE))
+            self.parts.encoder_config.save_pretrained(folder)
+            _clear_unfinished(self.store, prefix, state.run_key)
+            facts = {"step": state.step, "run_key": state.run_key, "complete": state.complete}
+            manifest = commit(self.store, prefix, folder, KIND, facts)
+        return CheckpointRef(prefix=prefix, step=state.step, sha256=manifest.sha256)
+
+
+def _clear_unfinished(store: Store, prefix: str, run_key: str) -> None:
+    """Make room at a step where an unfinished checkpoint lies: cut off while written, or of a run given up."""
+    try:
+        facts = read_manifest(store, prefix).facts
+    except MissingFolder:
+        store.delete(prefix)
+        return
+    if not facts["complete"] and facts["run_key"] != run_key:
+        quarantine(store, prefix)
+
+
+def _prefixes(store: Store, lineage: str) -> list[str]:
+    """The lineage's complete checkpoint folders, in the order of their steps."""
+    manifests = (key for key in store.list(f"lineages/{lineage}") if key.endswith("/MANIFEST.json"))
+    return [key.removesuffix("/MANIFEST.json") for key in manifests]

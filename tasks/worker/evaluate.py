@@ -1,0 +1,81 @@
+"""evaluate: the challenger and, on the same rows, the champion, over the pooled holdout against every known item.
+
+It only measures. Whether the numbers are good enough is judged by the gates, in the control plane.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.contracts import EvaluateInputs, EvaluateOutcome, ModelRef, SliceMetrics
+from tasks.errors import DataError
+from tasks.progress import report
+from tasks.worker.accelerators import Accelerator, open_accelerator
+from tasks.worker.checkpoint import load_parts
+from tasks.worker.embed import EmbedSettings
+from tasks.worker.holdout import Holdout, Judged, judge, make_holdout
+from tasks.worker.job import Job
+from tasks.worker.pairs import load_rows, split_holdout
+
+
+def run(job: Job) -> EvaluateOutcome:
+    """Measure both models.
+
+    Raises:
+        DataError: the spans hold no holdout row.
+    """
+    inputs = job.spec.inputs
+    assert isinstance(inputs, EvaluateInputs)
+    with open_accelerator(job.config.accelerator, job.rank) as accelerator:
+        rows = load_rows(job.store, inputs.rows, job.config)
+        _, held = split_holdout(rows, job.config.evaluate.holdout_share)
+        if not held.num_rows:
+            raise DataError(
+                f"no holdout row among the {rows.num_rows} rows up to span {job.spec.span.name}; "
+                "raise evaluate.holdout_share or evaluate after more spans"
+            )
+        holdout, judged = _measure(job, accelerator, inputs.challenger, held, rows)
+        champion = None
+        if inputs.champion is not None:
+            its_holdout, its_judged = _measure(job, accelerator, inputs.champion, held, rows)
+            champion = its_judged.metrics(its_holdout)
+    return EvaluateOutcome(
+        holdout_rows=held.num_rows,
+        corpus_items=len(holdout.corpus),
+        challenger=judged.metrics(holdout),
+        champion=champion,
+        champion_version=inputs.champion.version if inputs.champion else None,
+        slices=_slices(job, held, holdout, judged),
+    )
+
+
+def _measure(
+    job: Job, accelerator: Accelerator, model: ModelRef, held: pa.Table, rows: pa.Table
+) -> tuple[Holdout, Judged]:
+    with job.clock.phase("restoring"):
+        parts = load_parts(job.store, model.checkpoint)
+        parts.model.to(accelerator.device)
+    holdout = make_holdout(held, rows, parts, job.config)
+    infer = job.config.infer
+    settings = EmbedSettings(infer.batch_rows, infer.token_rungs, accelerator.choose_precision(infer.precision))
+    judged = judge(
+        parts,
+        holdout,
+        accelerator,
+        settings,
+        progress=lambda done, total: report("evaluate", done, total, model.version),
+    )
+    return holdout, judged
+
+
+def _slices(job: Job, held: pa.Table, holdout: Holdout, judged: Judged) -> tuple[SliceMetrics, ...]:
+    found = []
+    for column in job.config.evaluate.slices:
+        values = np.asarray(held[column].cast(pa.string()).fill_null("(none)").to_pylist(), dtype=object)
+        for value in sorted(set(values)):
+            among = values == value
+            if among.sum() >= job.config.evaluate.min_slice_rows:
+                metrics = judged.metrics(holdout, among)
+                found.append(SliceMetrics(column=column, value=value, rows=int(among.sum()), metrics=metrics))
+    return tuple(found)

@@ -1,0 +1,86 @@
+"""The holdout as arrays, and a model's metrics on it: the same code in the training loop and in evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from configs.schema import Config
+from tasks.rows import ITEM, ITEM_ID, QUERY, distinct_items
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.checkpoint import ModelParts
+from tasks.worker.embed import EmbedSettings, embed
+from tasks.worker.features import FeatureArrays, encode_features
+from tasks.worker.metrics import classification_metrics, ranks_of_targets, retrieval_metrics
+from tasks.worker.pairs import label_classes, pair_mask
+from tasks.worker.tokens import TokenLists, tokenize
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Holdout rows against a corpus of items, tokenised for one model."""
+
+    query: TokenLists
+    query_features: FeatureArrays
+    corpus: TokenLists
+    corpus_features: FeatureArrays
+    target: np.ndarray  # int64 (rows,): each row's own item in the corpus
+    pair: np.ndarray  # bool (rows,): rows that count for retrieval
+    label_class: np.ndarray  # int64 (rows,): 0, 1, or -1
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a model makes of each row: `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1."""
+
+    ranks: np.ndarray
+    probabilities: np.ndarray | None
+
+    def metrics(self, holdout: Holdout, among: np.ndarray | None = None) -> dict[str, float]:
+        """All metrics over the rows, or over those where the bool array `among` is true."""
+        rows = np.ones(len(self.ranks), dtype=bool) if among is None else among
+        found = retrieval_metrics(self.ranks[rows & holdout.pair])
+        if self.probabilities is not None:
+            known = rows & (holdout.label_class >= 0)
+            found |= classification_metrics(holdout.label_class[known], self.probabilities[known])
+        return found
+
+
+def make_holdout(rows: pa.Table, items: pa.Table, parts: ModelParts, config: Config) -> Holdout:
+    """Holdout `rows` to be found among `items` (any rows; one is kept per item), which must hold every own item."""
+    corpus = distinct_items(items)
+    place = {item_id: row for row, item_id in enumerate(corpus[ITEM_ID].to_pylist())}
+    pad = parts.model.pad
+    longest = config.infer.token_rungs[-1]  # as long as what will be served, not as what was trained
+    return Holdout(
+        query=tokenize(parts.tokenizer, rows[QUERY].to_pylist(), longest, pad),
+        query_features=encode_features(parts.features, rows, "query"),
+        corpus=tokenize(parts.tokenizer, corpus[ITEM].to_pylist(), longest, pad),
+        corpus_features=encode_features(parts.features, corpus, "item"),
+        target=np.array([place[item_id] for item_id in rows[ITEM_ID].to_pylist()], dtype=np.int64),
+        pair=pair_mask(rows, config.heads),
+        label_class=label_classes(rows, config.heads),
+    )
+
+
+def judge(
+    parts: ModelParts,
+    holdout: Holdout,
+    accelerator: Accelerator,
+    settings: EmbedSettings,
+    progress: Callable[[int, int], None] | None = None,
+) -> Judged:
+    """Embed both sides and rank; every worker takes part in the embedding and gets the same answer."""
+    model = parts.model
+    queries = embed(model, accelerator, holdout.query, holdout.query_features, settings)
+    corpus = embed(model, accelerator, holdout.corpus, holdout.corpus_features, settings, progress=progress)
+    probabilities = None
+    if model.classifier is not None:
+        with torch.inference_mode():
+            sides = [torch.from_numpy(side).to(accelerator.device) for side in (queries, corpus[holdout.target])]
+            probabilities = model.classify(*sides).softmax(dim=1)[:, 1].cpu().numpy()
+    return Judged(ranks_of_targets(queries, corpus, holdout.target), probabilities)

@@ -1,0 +1,145 @@
+"""infer: a vector for every distinct item of the span, in Parquet shards, each committed on its own.
+
+A shard that an earlier attempt completed is not made again; the folder's manifest comes last, after all were counted.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from infra.manifest import FileEntry, seal
+from infra.store import Store, sha256_of
+from tasks.contracts import InferInputs, InferOutcome
+from tasks.errors import CodeError, DataError, StoreError
+from tasks.progress import report
+from tasks.rows import ITEM, ITEM_ID, distinct_items
+from tasks.worker.accelerators import Accelerator, open_accelerator
+from tasks.worker.checkpoint import ModelParts, load_parts
+from tasks.worker.embed import EmbedSettings, embed
+from tasks.worker.features import encode_features
+from tasks.worker.job import Job
+from tasks.worker.pairs import load_rows
+from tasks.worker.tokens import tokenize
+
+KIND = "vectors"
+NORM_TOLERANCE = 1e-3
+
+
+def run(job: Job) -> InferOutcome:
+    """Embed the span's items; the workers take turns at the shards.
+
+    Raises:
+        DataError: the span holds no item.
+        CodeError: a vector is not finite or not of unit length; nothing of that shard is written.
+    """
+    inputs = job.spec.inputs
+    assert isinstance(inputs, InferInputs)
+    config = job.config
+    shards = Shards(job.store, f"vectors/{inputs.model.version}/{inputs.rows.span.name}", job.spec.stage_prefix)
+    with open_accelerator(config.accelerator, job.rank) as accelerator:
+        with job.clock.phase("restoring"):
+            items = distinct_items(load_rows(job.store, [inputs.rows], config))
+            if not items.num_rows:
+                raise DataError(f"span {inputs.rows.span.name} has no item to embed")
+            parts = load_parts(job.store, inputs.model.checkpoint)
+            parts.model.to(accelerator.device)
+        starts = range(0, items.num_rows, config.infer.shard_rows)
+        began = time.monotonic()
+        reused = embedded = 0
+        for number in range(job.rank.index, len(starts), job.rank.world):
+            if shards.done(number):
+                reused += 1
+                continue
+            shard = items.slice(starts[number], config.infer.shard_rows)
+            vectors = _embed_shard(job, accelerator, parts, shard)
+            shards.write(number, shard[ITEM_ID], vectors, inputs.model.version)
+            embedded += len(vectors)
+            report("infer", min(starts[number] + config.infer.shard_rows, items.num_rows), items.num_rows)
+        seconds = time.monotonic() - began
+        counts = torch.tensor([reused, embedded], device=accelerator.device)
+        reused, embedded = accelerator.sum(counts).tolist()  # also: every worker is done with its shards
+        if job.rank.is_main:
+            facts = {"model_version": inputs.model.version, "span": inputs.rows.span.name, "width": parts.model.width}
+            shards.seal(len(starts), items.num_rows, facts)
+    return InferOutcome(
+        prefix=shards.prefix,
+        vectors=items.num_rows,
+        width=parts.model.width,
+        shards=len(starts),
+        shards_reused=reused,
+        texts_per_second=round(embedded / seconds, 2),
+    )
+
+
+class Shards:
+    """The Parquet shards of one vectors folder, and the notes of which are complete (kept with the run)."""
+
+    def __init__(self, store: Store, prefix: str, stage_prefix: str) -> None:
+        self.store = store
+        self.prefix = prefix
+        self.notes = f"{stage_prefix}/shards"
+
+    def done(self, number: int) -> bool:
+        """Whether a shard was completed before and its bytes are still those that were written."""
+        if not self.store.exists(self._note(number)):
+            return False
+        entry = FileEntry.model_validate_json(self.store.read(self._note(number)))
+        path = self.store.local(f"{self.prefix}/{entry.name}")
+        return path.is_file() and sha256_of(path) == entry.sha256
+
+    def write(self, number: int, item_ids: pa.ChunkedArray, vectors: np.ndarray, version: str) -> None:
+        """Write one shard: item_id string, vector fixed-size list of float32, model_version; then its note."""
+        width = vectors.shape[1]
+        flat = pa.array(vectors.reshape(-1), pa.float32())
+        table = pa.table(
+            {
+                ITEM_ID: item_ids,
+                "vector": pa.FixedSizeListArray.from_arrays(flat, width),
+                "model_version": pa.array([version] * len(vectors)).dictionary_encode(),
+            }
+        )
+        name = f"part-{number:05d}.parquet"
+        with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+            path = Path(folder) / name
+            pq.write_table(table, path, compression="zstd")
+            entry = FileEntry(name=name, bytes=path.stat().st_size, sha256=sha256_of(path))
+            self.store.upload(path, f"{self.prefix}/{name}")
+        self.store.write(self._note(number), entry.to_json())
+
+    def seal(self, shards: int, vectors: int, facts: dict[str, Any]) -> None:
+        """Write the folder's manifest. Raises StoreError if the shards do not hold every vector exactly once."""
+        entries = tuple(FileEntry.model_validate_json(self.store.read(self._note(n))) for n in range(shards))
+        counted = sum(pq.read_metadata(self.store.local(f"{self.prefix}/{entry.name}")).num_rows for entry in entries)
+        if counted != vectors:
+            raise StoreError(
+                f"{self.store.uri}/{self.prefix} holds {counted} vectors, expected {vectors}; run infer again"
+            )
+        seal(self.store, self.prefix, entries, KIND, {**facts, "vectors": vectors, "shards": shards})
+
+    def _note(self, number: int) -> str:
+        return f"{self.notes}/part-{number:05d}.json"
+
+
+def _embed_shard(job: Job, accelerator: Accelerator, parts: ModelParts, shard: pa.Table) -> np.ndarray:
+    """Unit vectors, float32 (rows, width), made by this worker alone. Raises CodeError if one is not sound."""
+    infer = job.config.infer
+    settings = EmbedSettings(infer.batch_rows, infer.token_rungs, accelerator.choose_precision(infer.precision))
+    tokens = tokenize(parts.tokenizer, shard[ITEM].to_pylist(), infer.token_rungs[-1], parts.model.pad)
+    features = encode_features(parts.features, shard, "item")
+    vectors = embed(parts.model, accelerator, tokens, features, settings, shared=False)
+    off = np.abs(np.linalg.norm(vectors, axis=1) - 1.0)
+    if not (off < NORM_TOLERANCE).all():  # a NaN compares false, and so is caught here too
+        row = int(np.argmax(~(off < NORM_TOLERANCE)))
+        raise CodeError(
+            f"item {shard[ITEM_ID][row].as_py()!r} got a vector that is not finite or not of unit length "
+            f"(norm off by {off[row]:.3g}); the checkpoint should not be released"
+        )
+    return vectors

@@ -1,0 +1,115 @@
+"""What happens around the training steps: losses read, holdout evaluated, checkpoints and TensorBoard events written.
+
+Everything here is due by the global step alone, so that a resumed run does it at the same steps as an unbroken one.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from infra.store import Store
+from tasks.contracts import CheckpointRef, CheckpointState, CurvePoint, JobSpec, RowsRef
+from tasks.errors import CodeError
+from tasks.progress import report
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.checkpoint import PARTIAL_KEPT, CheckpointWriter, ModelParts, drop_partials
+from tasks.worker.embed import EmbedSettings
+from tasks.worker.holdout import Holdout, judge
+
+
+class LoopRecorder:
+    """Losses, holdout curve and checkpoints of one run, at the steps when they are due."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        store: Store,
+        accelerator: Accelerator,
+        parts: ModelParts,
+        writer: CheckpointWriter,
+        state: CheckpointState,
+        last_step: int,
+        folder: Path,
+    ) -> None:
+        """`folder` is an empty local one for TensorBoard's event files."""
+        self.spec = spec
+        self.store = store
+        self.accelerator = accelerator
+        self.parts = parts
+        self.writer = writer
+        self.state = state
+        self.last_step = last_step
+        self.losses = list(state.losses)
+        self.curve = list(state.curve)
+        self.folder = folder
+        self.events = SummaryWriter(str(folder)) if accelerator.rank.is_main else None
+
+    def losses_if_due(self, step: int, parts: dict[str, torch.Tensor]) -> None:
+        """Read this step's losses off the device, summed over the workers; between the due steps nothing is read.
+
+        Raises:
+            CodeError: the loss is not a number; going on would write a checkpoint that nobody can use.
+        """
+        if step % self.spec.config.train.log_every_steps and step != self.last_step:
+            return
+        values = self.accelerator.sum(torch.stack(list(parts.values())).float()).tolist()
+        point = CurvePoint(step=step, metrics=dict(zip(parts, values, strict=True)))
+        if not all(math.isfinite(value) for value in values):
+            raise CodeError(
+                f"the loss is {values[0]} at step {step}; lower train.learning_rate or raise train.warmup_steps. "
+                f"The last checkpoint before it is sound"
+            )
+        self.losses.append(point)
+        self._event("train", point)
+        if self.accelerator.rank.is_main:
+            done, total = step - self.state.first_step, self.last_step - self.state.first_step
+            report("train", done, total, f"loss {point.metrics['loss']:.4f}")
+
+    def holdout_if_due(self, step: int, holdout: Holdout, settings: EmbedSettings) -> None:
+        """Evaluate before the first step, every `train.evaluate_every_steps` and after the last step."""
+        due = step in (self.state.first_step, self.last_step) or not step % self.spec.config.train.evaluate_every_steps
+        if not due or not len(holdout.query) or (self.curve and self.curve[-1].step == step):
+            return
+        judged = judge(self.parts, holdout, self.accelerator, settings)
+        self.curve.append(CurvePoint(step=step, metrics=judged.metrics(holdout)))
+        self._event("holdout", self.curve[-1])
+
+    def checkpoint_if_due(self, step: int) -> None:
+        """Begin a partial checkpoint every `train.checkpoint_every_steps`; the last step gets the complete one."""
+        if step % self.spec.config.train.checkpoint_every_steps or step == self.last_step:
+            return
+        if self.accelerator.rank.is_main:
+            self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
+            drop_partials(self.store, self.spec.config.lineage, self.spec.run_key, PARTIAL_KEPT)
+
+    def finish(self, consumed: tuple[RowsRef, ...]) -> CheckpointRef | None:
+        """Write the complete checkpoint and wait for it, then drop the partial ones; on rank 0, else None."""
+        if not self.accelerator.rank.is_main:
+            return None
+        self.writer.save(self._state(self.last_step, complete=True, consumed=consumed))
+        checkpoint = self.writer.wait()
+        drop_partials(self.store, self.spec.config.lineage, self.spec.run_key, keep=0)
+        self.close()
+        return checkpoint
+
+    def close(self) -> None:
+        """Bring the event files into the workspace."""
+        if self.events is not None:
+            self.events.close()
+            for path in sorted(self.folder.iterdir()):
+                self.store.upload(path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
+            self.events = None
+
+    def _state(self, step: int, complete: bool, consumed: tuple[RowsRef, ...]) -> CheckpointState:
+        changes = {"step": step, "complete": complete, "consumed": consumed}
+        curves = {"losses": tuple(self.losses), "curve": tuple(self.curve)}
+        return self.state.model_copy(update=changes | curves)
+
+    def _event(self, group: str, point: CurvePoint) -> None:
+        if self.events is not None:
+            for name, value in point.metrics.items():
+                self.events.add_scalar(f"{group}/{name}", value, point.step)

@@ -1,0 +1,61 @@
+"""From validated rows to what training eats: the split into training and holdout, token ids, features, classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from configs.schema import Config, HeadsConfig
+from infra.store import Store
+from tasks.contracts import RowsRef
+from tasks.rows import ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, is_holdout, read_rows
+from tasks.worker.batches import Pairs
+from tasks.worker.checkpoint import ModelParts
+from tasks.worker.features import encode_features
+from tasks.worker.tokens import tokenize
+
+
+def load_rows(store: Store, refs: Sequence[RowsRef], config: Config) -> pa.Table:
+    """Validated rows with every column that the configuration uses."""
+    columns = [*config.features.numeric, *config.features.categorical, *config.evaluate.slices]
+    return read_rows(store, refs, columns)
+
+
+def split_holdout(rows: pa.Table, share: float) -> tuple[pa.Table, pa.Table]:
+    """(training rows, holdout rows), by a stable hash of the row id."""
+    held = np.array([is_holdout(row_id, share) for row_id in rows[ROW_ID].to_pylist()], dtype=bool)
+    return rows.filter(pa.array(~held)), rows.filter(pa.array(held))
+
+
+def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
+    """int64 (rows,): 0, 1, or -1 for rows without a class (no label, a label between, no classification head)."""
+    classes = np.full(rows.num_rows, -1, dtype=np.int64)
+    if heads.classification is not None:
+        labels = rows[LABEL].to_numpy().astype(np.float64)  # null becomes NaN, and NaN compares false
+        classes[labels <= heads.classification.negative_max] = 0
+        classes[labels >= heads.classification.positive_min] = 1
+    return classes
+
+
+def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
+    """bool (rows,): whether query and item belong together."""
+    if heads.contrastive is not None and heads.contrastive.positives_only:
+        return label_classes(rows, heads) == 1
+    return np.ones(rows.num_rows, dtype=bool)
+
+
+def make_pairs(rows: pa.Table, parts: ModelParts, config: Config) -> Pairs:
+    """Training rows as arrays."""
+    longest = config.train.shapes[-1]
+    pad = parts.model.pad
+    return Pairs(
+        query=tokenize(parts.tokenizer, rows[QUERY].to_pylist(), longest.query, pad),
+        item=tokenize(parts.tokenizer, rows[ITEM].to_pylist(), longest.item, pad),
+        query_features=encode_features(parts.features, rows, "query"),
+        item_features=encode_features(parts.features, rows, "item"),
+        item_key=np.unique(np.asarray(rows[ITEM_ID].to_pylist(), dtype=object).astype(str), return_inverse=True)[1],
+        pair=pair_mask(rows, config.heads).astype(np.float32),
+        label_class=label_classes(rows, config.heads),
+    )

@@ -1,0 +1,81 @@
+"""sentence-transformers modules for a model with feature interaction.
+
+A released folder whose model has an interaction carries a copy of this file and of interaction.py, so that
+`SentenceTransformer(path, trust_remote_code=True)` gives the pipeline's own vectors without the pipeline. Inputs are
+strings, or dicts with `text` and any of the features: `{"text": "...", "price": 9.5, "locale": "de"}`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers.sentence_transformer.modules import Transformer
+
+from .interaction import Interaction
+
+
+class FeatureTransformer(Transformer):
+    """The text encoder; it also turns the features of dict inputs into `numeric` and `categorical` tensors."""
+
+    table: dict[str, Any]
+
+    def preprocess(self, inputs: list[Any], **kwargs: Any) -> dict[str, Any]:
+        records = [entry if isinstance(entry, dict) else {"text": entry} for entry in inputs]
+        features = super().preprocess([record["text"] for record in records], **kwargs)
+        features["numeric"] = torch.tensor([self._numeric(record) for record in records], dtype=torch.float32)
+        features["categorical"] = torch.tensor([self._categorical(record) for record in records], dtype=torch.int64)
+        return features
+
+    def _numeric(self, record: dict[str, Any]) -> list[float]:
+        scales = self.table["numeric"]
+        values = {name: record.get(name) for name in scales}
+        return [
+            0.0 if value is None or value != value else (value - scales[name]["mean"]) / scales[name]["deviation"]
+            for name, value in values.items()
+        ]
+
+    def _categorical(self, record: dict[str, Any]) -> list[int]:
+        found = []
+        for name, values in self.table["categorical"].items():
+            value = record.get(name)
+            found.append(values.index(value) + 1 if value in values else 0)
+        return found
+
+    @classmethod
+    def load(cls, model_name_or_path: str, **kwargs: Any) -> FeatureTransformer:
+        module = super().load(model_name_or_path, **kwargs)
+        module.table = json.loads((Path(model_name_or_path) / "features.json").read_text())
+        return module
+
+
+class FeatureInteraction(torch.nn.Module):
+    """Crosses the pooled text vector with the features; see interaction.py."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.settings = settings
+        self.interaction = Interaction(**settings)
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        text = features["sentence_embedding"]
+        features["sentence_embedding"] = self.interaction(text, features["numeric"], features["categorical"])
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        return int(self.settings["output_width"])
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        folder = Path(output_path)
+        (folder / "config.json").write_text(json.dumps(self.settings, indent=2))
+        save_file(self.interaction.state_dict(), folder / "model.safetensors")
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> FeatureInteraction:
+        folder = Path(model_name_or_path) / subfolder
+        module = cls(json.loads((folder / "config.json").read_text()))
+        module.interaction.load_state_dict(load_file(folder / "model.safetensors"))
+        return module

@@ -1,0 +1,291 @@
+"""The validate stage: rows that are not fit to train on are set aside, and a window that is not stops the run.
+
+great-expectations judges the columns, every row, and the window as a whole. Clean rows become one folder for each
+span; bad rows become a Parquet file with their reasons. It needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.schema import Config, Severity
+from infra.manifest import CorruptFolder, MissingFolder, commit, open_folder
+from infra.store import Store
+from tasks.contracts import Check, RowsRef, SpanRef, ValidateInputs, ValidateOutcome
+from tasks.errors import CodeError, DataError
+from tasks.expectations import Limit, judge_numbers
+from tasks.progress import report
+from tasks.rows import ITEM, LABEL, QUERY, ROW_ID, ROWS_KIND
+from tasks.worker.drift import MIN_ROWS, population_stability
+from tasks.worker.job import Job
+from tasks.worker.row_checks import (
+    ID_RULES,
+    JudgedSpan,
+    characters,
+    check_columns,
+    judge_span,
+    open_span,
+    read_span,
+    row_rules,
+)
+
+QUARANTINE_KIND = "quarantine"
+_HISTORY_ROWS = 200_000  # the drift is measured against the newest earlier spans, up to about so many rows
+_LABELS, _QUERY_LENGTHS, _ITEM_LENGTHS = "label drift", "query length drift", "item length drift"
+
+
+class Measure(NamedTuple):
+    """A number about the whole window, and the limit that it is held against."""
+
+    value: float
+    limit: Limit
+    severity: Severity
+    sentence: str
+
+
+@dataclass
+class Tally:
+    """What is known about the window so far; the clean rows themselves wait on disk."""
+
+    rows_in: int = 0
+    clean: dict[SpanRef, int] = field(default_factory=dict)
+    bad: list[pa.Table] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    failed: set[str] = field(default_factory=set)
+    ids: list[pa.ChunkedArray] = field(default_factory=list)
+    filled: Counter[str] = field(default_factory=Counter)
+    distributions: list[dict[str, np.ndarray]] = field(default_factory=list)
+
+    @property
+    def rows_clean(self) -> int:
+        return sum(self.clean.values())
+
+    def add(self, span: SpanRef, judged: JudgedSpan, features: Sequence[str]) -> None:
+        self.rows_in += len(judged.clean) + len(judged.bad)
+        self.clean[span] = len(judged.clean)
+        if len(judged.bad):
+            self.bad.append(judged.bad)
+        for reason, finding in judged.findings.items():
+            self.reasons.update({reason: len(finding.unexpected)})
+            if not finding.passed:
+                self.failed.add(reason)
+        self.ids.append(judged.clean[ROW_ID])
+        self.filled.update({column: len(judged.clean) - judged.clean[column].null_count for column in features})
+        self.distributions.append(_distributions(judged.clean))
+
+
+def run(job: Job) -> ValidateOutcome:
+    """Judge the window, write its clean rows and its bad ones.
+
+    Raises:
+        DataError: a column is missing (nothing is written), or a critical check failed (bad rows and the checks are
+            written, clean rows are not); the message names each check with its numbers, and the files.
+        MissingFolder, CorruptFolder: a span or an earlier span's rows can't be trusted.
+    """
+    inputs = job.spec.inputs
+    if not isinstance(inputs, ValidateInputs):
+        raise CodeError(f"validate was given the inputs of {inputs.stage.value}")
+    config = job.config
+    window = [open_span(job.store, span) for span in inputs.window]
+    checks = list(check_columns([part for parts in window for part in parts], config))
+    history = _history(job.store, inputs.history)
+    features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical)))
+    tally = Tally()
+    with job.scratch() as scratch:
+        for number, (span, parts) in enumerate(zip(inputs.window, window, strict=True), start=1):
+            earlier_ids = pa.chunked_array([c for ids in tally.ids for c in ids.chunks], pa.string())
+            judged = judge_span(span, read_span(parts), config, earlier_ids)
+            tally.add(span, judged, features)
+            _write(judged.clean, _rows_folder(scratch, span) / "part-00000.parquet")
+            note = f"{span.name}: {len(judged.clean)} rows clean, {len(judged.bad)} bad"
+            report("spans validated", number, len(window), note)
+        checks += _row_checks(tally, config)
+        checks += _window_checks(tally, features, history, inputs.window[-1], config)
+        outcome = ValidateOutcome(
+            rows=(),
+            rows_in=tally.rows_in,
+            rows_clean=tally.rows_clean,
+            rows_quarantined=tally.rows_in - tally.rows_clean,
+            reasons={reason: rows for reason, rows in tally.reasons.most_common() if rows},
+            quarantine=_quarantine(job, scratch, tally),
+            checks=tuple(checks),
+        )
+        _stop_if_critical(job, outcome, inputs.window)
+        rows = tuple(_commit(job, scratch, span, rows) for span, rows in tally.clean.items() if rows)
+        return outcome.model_copy(update={"rows": rows})
+
+
+# --- the window against its limits ------------------------------------------------------------------------------
+
+
+def _row_checks(tally: Tally, config: Config) -> list[Check]:
+    """One check for each group of row rules. Single bad rows are a warning; their share is judged on its own."""
+    groups: dict[str, list[str]] = {}
+    for rule in (*row_rules(config), *ID_RULES):
+        groups.setdefault(rule.check, []).append(rule.reason)
+    checks = []
+    for name, reasons in groups.items():
+        bad = sum(tally.reasons[reason] for reason in reasons)
+        share = bad / max(tally.rows_in, 1)
+        found = ", ".join(f"{reason} in {tally.reasons[reason]}" for reason in reasons if tally.reasons[reason])
+        checks.append(
+            Check(
+                name=name,
+                passed=not tally.failed.intersection(reasons),
+                severity="warning",
+                observed=float(bad),
+                sentence=f"{bad} of {tally.rows_in} rows are bad ({share:.2%})" + (f": {found}." if bad else "."),
+            )
+        )
+    return checks
+
+
+def _window_checks(
+    tally: Tally,
+    features: Sequence[str],
+    history: Mapping[str, np.ndarray],
+    last: SpanRef,
+    config: Config,
+) -> list[Check]:
+    limits = config.validate_
+    clean, total = tally.rows_clean, tally.rows_in
+    share = (total - clean) / max(total, 1)
+    measures = {
+        "clean rows": Measure(clean, Limit(limits.min_rows, None), "critical",
+            f"{clean} clean rows in the window; at least {limits.min_rows} are required."),
+        "rows in the last span": Measure(tally.clean[last], Limit(1, None), "critical",
+            f"{tally.clean[last]} clean rows in span {last.name}, for which this run is; at least 1 is required."),
+        "quarantined share": Measure(share, Limit(None, limits.max_quarantined_share), "critical",
+            f"{total - clean} of {total} rows are bad ({share:.2%}); at most "
+            f"{limits.max_quarantined_share:.2%} may be."),
+    }  # fmt: skip
+    for column in features:
+        sentence = f"{tally.filled[column]} of {clean} clean rows have a {column}; at least 1 is required."
+        measures[f"{column} filled"] = Measure(tally.filled[column], Limit(1, None), "warning", sentence)
+    now = _joined(tally.distributions)
+    skipped = []
+    for name, limit in (
+        (_LABELS, limits.max_label_drift),
+        (_QUERY_LENGTHS, limits.max_length_drift),
+        (_ITEM_LENGTHS, limits.max_length_drift),
+    ):
+        if (fewest := min(len(history[name]), len(now[name]))) < MIN_ROWS:
+            what = f"{len(history[name])} earlier rows and {len(now[name])} in the window"
+            sentence = f"Not judged: {what}; with {fewest} on one side, fewer than {MIN_ROWS}, chance would decide."
+            skipped.append(Check(name=name, passed=True, severity="warning", observed=None, sentence=sentence))
+        else:
+            measures[name] = _drift(history[name], now[name], limit)
+    passed = judge_numbers(
+        {name: measure.value for name, measure in measures.items()},
+        {name: measure.limit for name, measure in measures.items()},
+    )
+    return [
+        Check(
+            name=name, passed=passed[name], severity=m.severity, observed=round(float(m.value), 6), sentence=m.sentence
+        )
+        for name, m in measures.items()
+    ] + skipped
+
+
+def _drift(earlier: np.ndarray, now: np.ndarray, limit: float) -> Measure:
+    drift = population_stability(earlier, now)
+    sentence = (
+        f"Population stability index {drift.psi:.3f} of {len(now)} rows against {len(earlier)} earlier ones, over "
+        f"{drift.bins} bins; at most {limit:g} is expected, chance alone gives about {drift.by_chance:.3f}."
+    )
+    return Measure(drift.psi, Limit(None, limit), "warning", sentence)
+
+
+# --- distributions for the drift --------------------------------------------------------------------------------
+
+
+def _distributions(table: pa.Table) -> dict[str, np.ndarray]:
+    """By check, 1-d float64, one number for each row, NaN where null."""
+    return {
+        _LABELS: table[LABEL].to_pandas().to_numpy(dtype="float64"),
+        _QUERY_LENGTHS: characters(table[QUERY]).to_pandas().to_numpy(dtype="float64"),
+        _ITEM_LENGTHS: characters(table[ITEM]).to_pandas().to_numpy(dtype="float64"),
+    }
+
+
+def _joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {
+        name: np.concatenate([np.empty(0), *(part[name] for part in parts)])
+        for name in (_LABELS, _QUERY_LENGTHS, _ITEM_LENGTHS)
+    }
+
+
+def _history(store: Store, refs: Sequence[RowsRef]) -> dict[str, np.ndarray]:
+    parts, rows = [], 0
+    for ref in reversed(refs):
+        if rows >= _HISTORY_ROWS:
+            break
+        try:
+            folder, manifest = open_folder(store, ref.prefix, ROWS_KIND)
+        except (MissingFolder, CorruptFolder) as error:
+            raise type(error)(f"rows of the earlier span {ref.span.name}: {error}") from error
+        files = (pq.ParquetFile(folder / entry.name) for entry in manifest.files)
+        parts.extend(_distributions(file.read(columns=[QUERY, ITEM, LABEL])) for file in files)
+        rows += ref.rows
+    return _joined(parts)
+
+
+# --- what is written --------------------------------------------------------------------------------------------
+
+
+def _rows_folder(scratch: Path, span: SpanRef) -> Path:
+    return scratch / "rows" / span.name
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+
+
+def _commit(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
+    prefix = f"{job.spec.attempt_prefix}/rows/{span.name}"
+    facts = {"span": span.name, "span_version": span.version, "rows": rows}
+    commit(job.store, prefix, _rows_folder(scratch, span), ROWS_KIND, facts)
+    return RowsRef(span=span, prefix=prefix, rows=rows)
+
+
+def _quarantine(job: Job, scratch: Path, tally: Tally) -> str | None:
+    """Write the bad rows of all spans; the key of their file, None where there are none."""
+    if not tally.bad:
+        return None
+    try:
+        table = pa.concat_tables(tally.bad, promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid):  # a column that nothing uses is text in one span, numbers in another
+        as_text = (t.cast(pa.schema([(name, pa.string()) for name in t.column_names])) for t in tally.bad)
+        table = pa.concat_tables(as_text, promote_options="default")
+    _write(table, scratch / "quarantine" / "quarantine.parquet")
+    prefix = f"{job.spec.attempt_prefix}/quarantine"
+    commit(job.store, prefix, scratch / "quarantine", QUARANTINE_KIND, {"rows": len(table)})
+    return f"{prefix}/quarantine.parquet"
+
+
+def _stop_if_critical(job: Job, outcome: ValidateOutcome, window: Sequence[SpanRef]) -> None:
+    failed = [check for check in outcome.checks if check.severity == "critical" and not check.passed]
+    if not failed:
+        return
+    key = f"{job.spec.attempt_prefix}/report.json"
+    job.store.write(key, outcome.to_json())
+    spans = window[0].name if len(window) == 1 else f"{window[0].name} to {window[-1].name}"
+    reasons = ", ".join(f"{reason} ({rows})" for reason, rows in outcome.reasons.items())
+    lines = [
+        f"span {spans} is not fit to train on:",
+        *(f"- {check.name}: {check.sentence}" for check in failed),
+        f"Bad rows by reason: {reasons or 'none'}.",
+        *([f"The bad rows lie in {job.store.uri}/{outcome.quarantine}"] if outcome.quarantine else []),
+        f"All checks lie in {job.store.uri}/{key}",
+        "Correct the source and ingest the span again, or change the limits under validate: in the configuration.",
+    ]
+    raise DataError("\n".join(lines))

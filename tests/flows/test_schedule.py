@@ -1,0 +1,107 @@
+"""The pinned versions make a Prefect that works: the API takes nulls, and a cron schedule really fires.
+
+With newer versions of fastapi or SQLAlchemy the server looks healthy, and no scheduled run is ever made; only
+waiting for one shows it. Takes up to 75 seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.prefect_server import Server, client_environment, down, up
+
+FLOW = """
+from prefect import flow
+
+@flow
+def tick() -> str:
+    return "tock"
+
+if __name__ == "__main__":
+    tick.serve(name="each-minute", cron="* * * * *", limit=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("prefect")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        try:
+            yield up(home)
+        finally:
+            down(home)
+
+
+@pytest.fixture(scope="module")
+def served(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A tiny flow, served on a schedule by its own process; where its output goes."""
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "tick.py").write_text(FLOW)
+    output = folder / "output.log"
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "tick.py"],
+            cwd=folder,
+            env={**os.environ, **client_environment(server)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            yield output
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=15)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it leads its own group, with the run's process in it
+            process.wait()
+
+
+def runs(server: Server) -> list[dict[str, Any]]:
+    request = urllib.request.Request(
+        f"{server.url}/flow_runs/filter", data=b"{}", headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_a_cron_schedule_fires_and_its_run_completes(server: Server, served: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        done = [run for run in runs(server) if run["state_type"] == "COMPLETED"]
+        if done:
+            break
+        time.sleep(0.5)
+    else:
+        states = [(run["name"], run["state_name"], run["expected_start_time"]) for run in runs(server)]
+        pytest.fail(f"no scheduled run completed; runs: {states}; the serving process says:\n{served.read_text()}")
+    assert done[0]["auto_scheduled"] is True
+    assert done[0]["expected_start_time"].rstrip("Z").partition("+")[0].endswith(":00")
+
+
+def test_the_api_takes_the_nulls_that_its_own_client_sends(server: Server, served: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "deployment", "ls"],
+        cwd=served.parent,
+        env={**os.environ, **client_environment(server), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tick/each-minute" in done.stdout

@@ -1,0 +1,176 @@
+"""The background server, for real: processes, ports and state directories. Each server is ended by its own pid."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import prefect_server
+from infra.prefect_server import Server, client_environment, down, state_home, up
+from tasks.errors import HostError
+
+UP = "import sys, pathlib; from infra.prefect_server import up; print(up(pathlib.Path(sys.argv[1])).model_dump_json())"
+ROOT = Path(prefect_server.__file__).resolve().parent.parent
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+def is_running(pid: int) -> bool:
+    return bool(prefect_server._command_line(pid))
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """What two processes got that called `up` at once, for a directory with the remains of an older server."""
+    home = tmp_path_factory.mktemp("prefect")
+    (home / "server.json").write_text(json.dumps({"pid": os.getpid(), "port": 4200}))
+    environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
+    racers = [
+        subprocess.Popen([sys.executable, "-c", UP, str(home)], stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+        for _ in range(2)
+    ]
+    try:
+        yield [Server.model_validate_json(racer.communicate(timeout=200)[0]) for racer in racers]
+    finally:
+        down(home)
+
+
+def test_two_calls_at_once_start_one_server(raced: list[Server]) -> None:
+    assert raced[0].url == raced[1].url
+    assert raced[0].pid == raced[1].pid != os.getpid()
+    assert sorted(server.started for server in raced) == [False, True]
+
+
+def test_a_running_server_is_found_again(raced: list[Server]) -> None:
+    assert up(Path(raced[0].home)) == raced[0].model_copy(update={"started": False})
+
+
+def test_it_serves_the_classic_pages_and_tells_nobody(raced: list[Server]) -> None:
+    assert get(f"{raced[0].url}/health") is True
+    pages = get(f"{raced[0].ui_url}/ui-settings")
+    assert (pages["default_ui"], pages["api_url"]) == ("v1", raced[0].url)
+    settings = get(f"{raced[0].url}/admin/settings")
+    assert settings["server"]["analytics_enabled"] is False
+    assert settings["server"]["ephemeral"]["enabled"] is False
+    assert settings["server"]["ui"]["show_promotional_content"] is False
+    with urllib.request.urlopen(urllib.request.Request(raced[0].ui_url, headers={"Accept": "text/html"})) as answer:
+        assert answer.url.rstrip("/") == raced[0].ui_url  # not sent on to /v2
+        assert b"<title>Prefect Server</title>" in answer.read()
+
+
+def test_a_server_that_someone_else_runs_is_used(raced: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", raced[0].url)
+    assert up(Path(raced[0].home)) == raced[0].model_copy(update={"started": False, "pid": None})
+
+
+@pytest.fixture(scope="module")
+def displaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, int]]:
+    """A server whose port was taken by somebody between the choice and the start, and that port."""
+    home = tmp_path_factory.mktemp("prefect")
+    with socket.socket() as taken, pytest.MonkeyPatch.context() as patch:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        patch.delenv("PREFECT_API_URL", raising=False)
+        patch.setattr(prefect_server, "USUAL_PORT", port)
+        patch.setattr(prefect_server, "_is_free", lambda port: True)
+        try:
+            yield up(home), port
+        finally:
+            down(home)
+
+
+def test_a_port_taken_meanwhile_is_given_up_for_another(displaced: tuple[Server, int]) -> None:
+    server, taken = displaced
+    assert server.started
+    assert not server.url.startswith(f"http://127.0.0.1:{taken}/")
+
+
+def test_a_server_whose_state_was_deleted_is_still_stopped(displaced: tuple[Server, int]) -> None:
+    server, _ = displaced
+    assert server.pid is not None
+    assert is_running(server.pid)
+    shutil.rmtree(server.home)
+    assert down(Path(server.home)) is True
+    assert not is_running(server.pid)
+    assert down(Path(server.home)) is False
+
+
+def test_down_leaves_alone_what_is_not_the_server(tmp_path: Path) -> None:
+    (tmp_path / "server.json").write_text(json.dumps({"pid": os.getpid(), "port": 4200}))
+    assert down(tmp_path) is False
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "prefect.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(HostError, match=r"(?s)ended with status \d+; .*server\.log ends with:.*not a database"):
+        up(tmp_path)
+    assert not (tmp_path / "server.json").exists()
+
+
+class _Hello(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>hello</html>")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        pass
+
+
+def test_an_address_that_is_no_prefect_api_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hello) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{web.server_port}"
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        try:
+            with pytest.raises(HostError, match=rf"{url}/health does not answer: .*unset PREFECT_API_URL"):
+                up(tmp_path)
+        finally:
+            web.shutdown()
+
+
+def test_an_address_where_nobody_listens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api/")
+    with pytest.raises(HostError, match=r"PREFECT_API_URL is http://127\.0\.0\.1:1/api, but"):
+        up(tmp_path)
+
+
+def test_flows_get_one_server_and_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "intra.example")
+    server = Server(url="http://127.0.0.1:9/api", ui_url="http://127.0.0.1:9", home="/h", pid=1, started=True)
+    environment = client_environment(server)
+    assert environment["PREFECT_API_URL"] == server.url
+    assert environment["PREFECT_HOME"] == "/h"
+    assert environment["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] == "false"
+    assert environment["DO_NOT_TRACK"] == "1"
+    assert environment["NO_PROXY"] == "intra.example,127.0.0.1,localhost"
+
+
+def test_state_lies_where_prefect_home_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "elsewhere"))
+    assert state_home() == tmp_path / "elsewhere"
+    monkeypatch.delenv("PREFECT_HOME")
+    monkeypatch.chdir(tmp_path)
+    assert state_home() == tmp_path / ".prefect"

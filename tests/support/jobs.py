@@ -1,0 +1,84 @@
+"""Jobs for worker code: a workspace with validated rows, and `Job`s over it, without runner or Prefect."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.load import load_config
+from configs.schema import Config
+from infra.manifest import commit
+from infra.store import DirectoryStore
+from tasks.contracts import Inputs, JobSpec, RowsRef, SpanRef
+from tasks.rows import CORE, ROWS_KIND
+from tasks.worker.job import Job, PhaseClock, Rank
+
+TINY = [
+    "model.scratch={vocab_size: 400, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, max_tokens: 64}",
+    "train.shapes=[{query: 8, item: 8}, {query: 16, item: 16}]",
+    "train.batch_rows=16",
+    "train.learning_rate=3e-3",
+    "train.precision=fp32",
+    "train.log_every_steps=1",
+    "train.checkpoint_every_steps=4",
+    "train.evaluate_every_steps=5",
+    "infer.token_rungs=[8, 16]",
+    "infer.shard_rows=40",
+    "evaluate.holdout_share=0.2",
+]
+COLOURS = ("red", "blue", "green", "black", "white", "grey", "pink")
+THINGS = ("shoe", "lamp", "chair", "kettle", "towel", "knife", "scarf", "mirror", "clock", "bag")
+
+
+def tiny_config(*overrides: str) -> Config:
+    """A model small enough for tests."""
+    return load_config(None, [*TINY, *overrides])
+
+
+def write_rows(store: DirectoryStore, span: str, count: int, folder: Path) -> RowsRef:
+    """Validated rows of one span: `count` queries for coloured things, with price, locale and label."""
+    index = range(count)
+    thing = [THINGS[i * 7 % len(THINGS)] for i in index]
+    colour = [COLOURS[i * 3 % len(COLOURS)] for i in index]
+    table = pa.table(
+        {
+            "row_id": [f"{span}-{i}" for i in index],
+            "time": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC)] * count, CORE["time"]),
+            "query": [f"want a {colour[i]} {thing[i]} please" + " now" * (i % 5) for i in index],
+            "item": [f"{colour[i]} {thing[i]} model {i % 9}" for i in index],
+            "item_id": [f"{colour[i]}-{thing[i]}-{i % 9}" for i in index],
+            "label": pa.array([float(i % 5 + 1) for i in index]),
+            "price": pa.array([None if i % 11 == 0 else 10.0 + i % 17 for i in index], pa.float64()),
+            "locale": [("en", "de")[i % 2] for i in index],
+        }
+    )
+    source = folder / f"rows-{span}"
+    source.mkdir(parents=True)
+    pq.write_table(table, source / "part-00000.parquet")
+    prefix = f"runs/fixture/validate/attempt-1/rows/{span}"
+    commit(store, prefix, source, ROWS_KIND, {"span": span, "version": 1, "rows": count})
+    return RowsRef(span=SpanRef(name=span, version=1), prefix=prefix, rows=count)
+
+
+def make_job(
+    store: DirectoryStore,
+    config: Config,
+    inputs: Inputs,
+    run_key: str = "run",
+    attempt: int = 1,
+    rank: Rank | None = None,
+) -> Job:
+    """A job for one process; `rank` says which among how many."""
+    spec = JobSpec(
+        run_key=run_key,
+        span=SpanRef(name="2026-01", version=1),
+        attempt=attempt,
+        workspace=store.uri,
+        workers=rank.world if rank else 1,
+        config=config,
+        inputs=inputs,
+    )
+    return Job(spec, store, rank or Rank(0, 1, 0), PhaseClock(0.0))
