@@ -61,7 +61,7 @@ def pipeline(
     config = load_config(Path(place) if place else None, overrides)
     store = open_store(workspace)
     with store.lock(f"lineages/{config.lineage}.run"):
-        plan = plan_run(store, config, span)
+        plan = plan_run(store, config, span or None)
         save_plan(store, plan)
         _announce(plan, unfinished_before(store, plan))
 

@@ -41,7 +41,7 @@ def read_rows(store: Store, refs: Sequence[RowsRef], columns: Sequence[str]) -> 
     """Validated rows of one or more spans as one table, in the order of `refs`, with the core and the named columns.
 
     Raises:
-        DataError: a span lacks one of `columns`, or has it in another type than the spans before; names both.
+        DataError: a span lacks one of `columns`; names span and column.
     """
     wanted = list(dict.fromkeys([*CORE, *columns]))
     tables = []
@@ -54,23 +54,8 @@ def read_rows(store: Store, refs: Sequence[RowsRef], columns: Sequence[str]) -> 
                     f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature "
                     f"or slice; it has {', '.join(schema.names)}"
                 )
-            tables.append((ref.span.name, pq.read_table(folder / entry.name, columns=wanted)))
-    schema = _schema(tables)
-    return pa.concat_tables([table.cast(schema) for _, table in tables])
-
-
-def _schema(tables: Sequence[tuple[str, pa.Table]]) -> pa.Schema:
-    """One type for each column of (span, table). A span in which a column is null throughout has no say in its type."""
-    first = tables[0][1].schema
-    types: dict[str, pa.DataType] = {}
-    for span, table in tables:
-        for field, column in zip(table.schema, table.columns, strict=True):
-            if column.null_count < len(column) and types.setdefault(field.name, field.type) != field.type:
-                raise DataError(
-                    f"span {span}: column {field.name!r} is {field.type}, but {types[field.name]} in the spans before; "
-                    "ingest the spans that differ again, from one source, so that they get one type"
-                )
-    return pa.schema([(field.name, types.get(field.name, field.type)) for field in first])
+            tables.append(pq.read_table(folder / entry.name, columns=wanted))
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def distinct_items(rows: pa.Table) -> pa.Table:

@@ -211,7 +211,8 @@ def _retry_helps(task: prefect.Task[..., Any], task_run: TaskRun, state: State[A
     policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
     if policy is None or not policy.transient:
         return False
-    task.retry_delay_seconds = policy.delay_seconds * 2 ** (task_run.run_count - 1)
+    delay = task.retry_delay_seconds = policy.delay_seconds * 2 ** (task_run.run_count - 1)
+    _logger().warning("%s; try %d of %d in about %.0f s", error, task_run.run_count + 1, task.retries + 1, delay)
     return True
 
 

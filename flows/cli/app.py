@@ -33,7 +33,7 @@ class _Interruptible(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             how = str(error) or "Ctrl-C"
-            raise CancelledError(f"stopped by {how}; what is finished is kept, and the same command goes on") from None
+            raise CancelledError(f"stopped by {how}; what was finished is kept") from None
 
 
 app = typer.Typer(

@@ -53,7 +53,7 @@ class RunOutput(Record):
 
     state: Literal["Released", "Rejected", "NothingToDo"]
     sentence: str = Field(description="why it was rejected, or why there is nothing to do; empty for a release")
-    ui_url: str | None = Field(description="null where no server was needed")
+    url: str | None = Field(description="the flow run's page, with its log; null where nothing ran")
     report: RunReport | None
     stages: tuple[StageLine, ...]
 

@@ -44,22 +44,23 @@ def run(store: Store, span: str | None, place: Path | None, overrides: Sequence[
         plan_run(store, load_config(place, overrides), span)  # what can't be planned needs no server
         server = prefect_server.up(prefect_server.state_home())
         print(f"Prefect UI: {server.ui_url}{' (started; millrace down stops it)' * server.started}", file=sys.stderr)
-        report = _run_flow(server, verbose, store.uri, span, str(place) if place else None, tuple(overrides))
+        report, url = _run_flow(server, verbose, store.uri, span, str(place) if place else None, tuple(overrides))
     except NothingToDo as error:
-        return RunOutput(state="NothingToDo", sentence=str(error), ui_url=None, report=None, stages=())
+        return RunOutput(state="NothingToDo", sentence=str(error), url=None, report=None, stages=())
     if report.state == "Unfinished":
         raise CodeError(f"run {report.run_key} ended well, but with neither a release nor a rejection")
     attempts = tuple(ledger.records(store, report.run_key))
     return RunOutput(
         state=report.state,
         sentence=report.why if report.state == "Rejected" else "",
-        ui_url=server.ui_url,
+        url=url,
         report=report,
         stages=outputs.stage_lines(store, report.run_key, attempts, report.cached),
     )
 
 
-def _run_flow(server: prefect_server.Server, verbose: bool, *parameters: Any) -> RunReport:
+def _run_flow(server: prefect_server.Server, verbose: bool, *parameters: Any) -> tuple[RunReport, str]:
+    """The flow's report, and the address of the flow run's page, where its log is."""
     os.environ.update(prefect_server.client_environment(server))
     # The log is in the UI. Here its lines would run through the bars, and tell each error with two tracebacks.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
@@ -68,9 +69,13 @@ def _run_flow(server: prefect_server.Server, verbose: bool, *parameters: Any) ->
     from tasks.stage import listening
 
     if verbose:
-        report = pipeline(*parameters)
+        state = pipeline(*parameters, return_state=True)
     else:
         with display() as listener, listening(listener):
-            report = pipeline(*parameters)
-    assert isinstance(report, RunReport), "called without return_state, a flow gives its data"
-    return report
+            state = pipeline(*parameters, return_state=True)
+    url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
+    if state.is_failed():
+        print(f"log: {url}", file=sys.stderr)
+    report = state.result()
+    assert isinstance(report, RunReport)
+    return report, url

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from flows.cli import outputs
 from infra.prefect_server import Server
@@ -47,6 +48,7 @@ def run(output: outputs.RunOutput) -> None:
     if output.report is None:
         _say(output.sentence)
         return
+    _say(f"run {output.report.run_key} over {output.report.span}, lineage {output.report.lineage}: {output.url}")
     _stages(output.stages)
     _verdict(output.report)
 
@@ -206,6 +208,11 @@ def _passed(passed: bool, severity: str) -> str:
     return "passed" if passed else {"critical": "REFUSED", "warning": "warning"}[severity]
 
 
+def _span(span: outputs.SpanStatus) -> list[str]:
+    runs = ", ".join(_run_state(run) for run in span.runs)
+    return [span.name, f"v{span.version}", f"{span.rows:,}", ", ".join(span.trained), runs]
+
+
 def _run_state(run: outputs.SpanRun) -> str:
     return f"{run.state} as {run.release}" if run.release is not None else run.state
 
@@ -252,7 +259,7 @@ def _table(columns: list[str], rows: Iterable[list[str]]) -> None:
         name = column.removeprefix(">")
         table.add_column(name, justify="right" if name != column else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a message are no markup
     _console().print(table)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 BINS = 10  # deciles of the earlier rows
-MIN_ROWS = 50  # on either side; with fewer, chance alone moves the index by more than the usual thresholds
+MIN_ROWS = 50  # on either side; with fewer, chance alone moves the index by more than any shift worth a warning
 _EPSILON = 1e-4  # stands in for the share of an empty bin, whose logarithm does not exist
 
 

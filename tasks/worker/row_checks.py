@@ -190,8 +190,9 @@ def row_rules(config: Config) -> list[Rule]:
     ]
     low, high = limits.min_text_chars, limits.max_text_chars
     for text in (QUERY, ITEM):
+        short = f"{text} is empty" if low == 1 else f"{text} shorter than {low} characters"
         rules += [
-            Rule(f"{text} length", between(f"{text} shorter than {low} characters", f"characters:{text}", low, None)),
+            Rule(f"{text} length", between(short, f"characters:{text}", low, None)),
             Rule(f"{text} length", between(f"{text} longer than {high} characters", f"characters:{text}", None, high)),
         ]
     rules += [

@@ -179,7 +179,7 @@ def _window_checks(
     ):
         if (fewest := min(len(history[name]), len(now[name]))) < MIN_ROWS:
             what = f"{len(history[name])} earlier rows and {len(now[name])} in the window"
-            sentence = f"Not judged: {what}; with {fewest} on one side, fewer than {MIN_ROWS}, chance would decide."
+            sentence = f"Not judged: {what}; {fewest} on one side is fewer than the {MIN_ROWS} that it takes."
             skipped.append(Check(name=name, passed=True, severity="warning", observed=None, sentence=sentence))
         else:
             measures[name] = _drift(history[name], now[name], limit)
@@ -196,12 +196,14 @@ def _window_checks(
 
 
 def _drift(earlier: np.ndarray, now: np.ndarray, limit: float) -> Measure:
+    """Held against the limit plus what chance gives, or each small span would warn; with many rows that is nothing."""
     drift = population_stability(earlier, now)
+    highest = limit + drift.by_chance
     sentence = (
         f"Population stability index {drift.psi:.3f} of {len(now)} rows against {len(earlier)} earlier ones, over "
-        f"{drift.bins} bins; at most {limit:g} is expected, chance alone gives about {drift.by_chance:.3f}."
+        f"{drift.bins} bins; at most {highest:.3f} is expected: {limit:g}, and {drift.by_chance:.3f} that chance gives."
     )
-    return Measure(drift.psi, Limit(None, limit), "warning", sentence)
+    return Measure(drift.psi, Limit(None, highest), "warning", sentence)
 
 
 # --- distributions for the drift --------------------------------------------------------------------------------

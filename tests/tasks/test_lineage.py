@@ -4,7 +4,7 @@ from infra.manifest import CorruptFolder
 from infra.store import DirectoryStore
 from tasks.contracts import CheckpointState, RowsRef, SpanRef
 from tasks.lineage import completed, head
-from tests.support.fake_runner import write_checkpoint
+from tests.support.fake_runner import commit_files, write_checkpoint
 
 
 @pytest.fixture
@@ -95,3 +95,10 @@ def test_the_way_out_works(store, tmp_path):
     store.write("lineages/main/step-00000030/state.json", b"{")
     store.move("lineages/main/step-00000030", "elsewhere")
     assert head(store, "main") == (before, state(20))
+
+
+def test_a_state_of_another_version_names_the_key(store):
+    newer = state(20).to_json().decode().replace('"seed": 17', '"seeds": 17')
+    commit_files(store, "lineages/main/step-00000020", {"state.json": newer}, "checkpoint")
+    with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json was written by another version: seed"):
+        head(store, "main")

@@ -1,6 +1,7 @@
 import datetime as dt
 import json
 import math
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -303,7 +304,7 @@ def test_too_many_bad_rows_stop_the_run_and_leave_no_clean_ones(store: Directory
         validate.run(job(store))
     message = str(raised.value)
     assert "quarantined share: 25 of 100 rows are bad (25.00%); at most 20.00% may be." in message
-    assert "item is null (20), query shorter than 1 characters (5)" in message
+    assert "item is null (20), query is empty (5)" in message
     assert f"{store.uri}/runs/k/validate/attempt-1/quarantine/quarantine.parquet" in message
     assert written(store) == [
         "attempt-1/quarantine/MANIFEST.json",
@@ -381,12 +382,14 @@ def test_a_span_that_is_not_parquet_is_named(store: DirectoryStore, tmp_path: Pa
 # --- drift against the spans before -----------------------------------------------------------------------------
 
 
-def validated(store: DirectoryStore, tmp_path: Path, values: Sequence[dict[str, Any]]) -> RowsRef:
-    folder = tmp_path / "validated"
-    folder.mkdir()
+def validated(
+    store: DirectoryStore, tmp_path: Path, values: Sequence[dict[str, Any]], name: str = "2026-02"
+) -> RowsRef:
+    folder = tmp_path / "validated" / name
+    folder.mkdir(parents=True)
     table = pa.table({name: pa.array([v.get(name) for v in values], kind) for name, kind in TYPES.items()})
     pq.write_table(table, folder / "part-00000.parquet")
-    ref = RowsRef(span=SpanRef(name="2026-02", version=1), prefix="runs/before/rows/2026-02", rows=len(values))
+    ref = RowsRef(span=SpanRef(name=name, version=1), prefix=f"runs/before/rows/{name}", rows=len(values))
     commit(store, ref.prefix, folder, ROWS_KIND, {"rows": len(values)})
     return ref
 
@@ -403,6 +406,19 @@ def test_rows_like_those_before_do_not_drift(store: DirectoryStore, tmp_path: Pa
         observed = check(outcome, name).observed
         assert observed is not None
         assert observed < 0.05
+
+
+def test_small_spans_do_not_warn_for_what_chance_gives(store: DirectoryStore, tmp_path: Path):
+    # 60 and 60 rows of one distribution: the bare index is above 0.25, and so it is for most such pairs
+    lengths = random.Random(4)
+    varied = [row(number, query="q" * (20 + int(lengths.expovariate(0.01)))) for number in range(120)]
+    write_span(store, tmp_path, MARCH, varied[60:])
+    outcome = validate.run(job(store, history=[validated(store, tmp_path, varied[:60])]))
+    found = check(outcome, "query length drift")
+    assert found.observed is not None
+    assert found.observed > 0.25
+    assert found.passed
+    assert "0.25, and 0.300 that chance gives" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -423,7 +439,7 @@ def test_drift_is_a_warning(store: DirectoryStore, tmp_path: Path, changes: dict
     found = check(outcome, name)
     assert found.severity == "warning"
     assert found.observed is not None
-    assert found.observed > 0.25
+    assert found.observed > 0.25 + 0.07
     assert "of 195 rows against 390 earlier ones" in found.sentence
     assert f"index {found.observed:.3f}" in found.sentence
     lenient = ["validate.max_label_drift=99", "validate.max_length_drift=99"]
@@ -439,6 +455,17 @@ def test_drift_is_not_judged_on_a_handful_of_rows(store: DirectoryStore, tmp_pat
         found = check(outcome, name)
         assert (found.passed, found.observed) == (True, None)
         assert f"Not judged: {before} earlier rows and {now} in the window" in found.sentence
+
+
+def test_of_a_long_history_the_newest_rows_count(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    old = validated(store, tmp_path, rows(60, label=0.0), "2026-01")
+    new = validated(store, tmp_path, rows(65, start=60), "2026-02")
+    write_span(store, tmp_path, MARCH, rows(65, start=125))
+    assert "against 125 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
+    monkeypatch.setattr(validate, "_HISTORY_ROWS", 65)
+    assert "against 65 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
 
 
 def test_bad_rows_do_not_count_as_drift(store: DirectoryStore, tmp_path: Path):

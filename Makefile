@@ -1,0 +1,38 @@
+# The chores, one verb each. CI calls these same targets.
+# Needs make and Python 3.11 or 3.12; everything else goes into .venv at pinned versions.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: install demo down check test bench reviews
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[worker,test]'
+	touch $@
+
+# Four spans of a made-up shop, from raw rows to released vectors. Safe to repeat: finished stages show as cached.
+demo: install
+	$(BIN)/python -m flows.demo
+
+# Stops what `make demo` and `millrace up` left running.
+down: install
+	$(BIN)/millrace down
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+test: install
+	$(BIN)/pytest
+
+# Speed and memory beside sentence-transformers. REVIEWS is the path of a reviews file, see docs/benchmarks.md.
+bench: install
+	$(BIN)/python -m tests.benchmarks.bench $(REVIEWS)
+
+# The table of the README: eight quarters of product reviews, trained one after the other.
+reviews: install
+	$(BIN)/python -m tests.benchmarks.reviews $(REVIEWS)

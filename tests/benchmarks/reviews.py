@@ -1,0 +1,142 @@
+"""The README's table: eight quarters of product reviews, trained one after the other from MiniLM's weights.
+
+    python -m tests.benchmarks.reviews path/to/reviews.jsonl.gz
+
+Beside each run's own metrics stands what the untrained weights find on the same holdout rows, and at the end what the
+released folder finds over all rows, measured with sentence-transformers alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from configs.load import load_config
+from flows.cli import running
+from flows.cli.outputs import RunOutput
+from infra.store import Store, open_store
+from tasks import releases
+from tasks.catalog import list_spans
+from tasks.ingest import ingest
+from tasks.rows import ITEM, ITEM_ID, QUERY, ROW_ID, distinct_items, is_holdout
+from tasks.sources import Format
+from tasks.spans import SpanKind, first_day
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE = ROOT / "configs" / "reviews.yaml"
+COLUMNS = {"id": "review_id", "query": "text", "item": "product_title", "label": "rating"}
+QUARTERS = [f"{year}-Q{quarter}" for year in (2021, 2022) for quarter in (1, 2, 3, 4)]
+
+
+def main() -> None:
+    """Run, and print the table as Markdown on standard output."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("source", type=Path, help="reviews as JSONL, plain or gzip")
+    parser.add_argument("--workspace", default="workspace/reviews")
+    arguments = parser.parse_args()
+    store = open_store(arguments.workspace)
+    ingest(store, arguments.source, Format.jsonl, "timestamp", SpanKind.quarter, COLUMNS)
+    rows = read_spans(store)
+    share = load_config(PLACE).evaluate.holdout_share
+    untrained = Retrieval(pretrained_folder(), rows, share)
+    print("| span | rows trained | holdout rows | untrained | champion | challenger | result |")
+    print("|---|---:|---:|---:|---:|---:|---|")
+    for quarter in QUARTERS:
+        print(f"span {quarter}", file=sys.stderr)
+        output = running.run(store, quarter, PLACE, (), verbose=False)
+        print(line(store, quarter, output, untrained.recall_up_to(quarter)), flush=True)
+    released = releases.current(store)
+    assert released is not None
+    trained = Retrieval(store.local(released.model_prefix), rows, share)
+    print(
+        f"\nAll {len(trained.targets)} holdout rows of all spans against all {len(trained.corpus)} titles, recall@10: "
+        f"untrained {untrained.recall():.1%}, release {released.number} ({released.span.name}) {trained.recall():.1%}"
+    )
+
+
+def read_spans(store: Store) -> pa.Table:
+    """Row id, texts and span of every ingested row that has both texts."""
+    import pyarrow.parquet as pq
+
+    tables = []
+    for span in list_spans(store):
+        table = pa.concat_tables(
+            pq.read_table(path, columns=[ROW_ID, QUERY, ITEM, ITEM_ID])
+            for path in sorted(store.local(span.prefix).glob("part-*.parquet"))
+        )
+        tables.append(table.append_column("span", pa.array([span.name] * table.num_rows)))
+    rows = pa.concat_tables(tables)
+    whole = [bool(query and item) for query, item in zip(rows[QUERY].to_pylist(), rows[ITEM].to_pylist(), strict=True)]
+    return rows.filter(pa.array(whole))
+
+
+class Retrieval:
+    """Ranks of the holdout's own titles under a sentence-transformers folder, with sentence-transformers alone."""
+
+    def __init__(self, folder: Path, rows: pa.Table, share: float) -> None:
+        from sentence_transformers import SentenceTransformer
+
+        model = SentenceTransformer(str(folder), device="cpu")
+        model.max_seq_length = 128
+        held = rows.filter(pa.array([is_holdout(row_id, share) for row_id in rows[ROW_ID].to_pylist()]))
+        corpus = distinct_items(rows)
+        self.corpus: np.ndarray = model.encode(corpus[ITEM].to_pylist(), batch_size=64, normalize_embeddings=True)
+        self.queries: np.ndarray = model.encode(held[QUERY].to_pylist(), batch_size=64, normalize_embeddings=True)
+        place = {item: number for number, item in enumerate(corpus[ITEM_ID].to_pylist())}
+        self.targets = np.array([place[item] for item in held[ITEM_ID].to_pylist()])
+        self.query_days = np.array([first_day(span).toordinal() for span in held["span"].to_pylist()])
+        days = [first_day(span).toordinal() for span in rows["span"].to_pylist()]
+        first_seen: dict[str, int] = {}
+        for item, day in zip(rows[ITEM_ID].to_pylist(), days, strict=True):
+            first_seen[item] = min(day, first_seen.get(item, day))
+        self.item_days = np.array([first_seen[item] for item in corpus[ITEM_ID].to_pylist()])
+
+    def recall(self, last_day: int | None = None) -> float:
+        """Recall@10 over the holdout rows up to a day (all: None), among the titles seen up to then."""
+        last = self.query_days.max() if last_day is None else last_day
+        rows, items = self.query_days <= last, self.item_days <= last
+        scores = np.where(items[None, :], self.queries[rows] @ self.corpus.T, -np.inf)
+        own = scores[np.arange(len(scores)), self.targets[rows]]
+        return float(((scores >= own[:, None]).sum(axis=1) <= 10).mean())
+
+    def recall_up_to(self, span: str) -> float:
+        """Recall@10 as the run over `span` measures it."""
+        return self.recall(first_day(span).toordinal())
+
+
+def line(store: Store, span: str, output: RunOutput, untrained: float) -> str:
+    """One row of the table."""
+    from tasks.contracts import EvaluateOutcome, Stage, TrainOutcome
+    from tasks.results import read_result
+
+    report = output.report
+    assert report is not None
+    trained = read_result(store, report.run_key, Stage.train)
+    evaluated = read_result(store, report.run_key, Stage.evaluate)
+    assert trained is not None
+    assert evaluated is not None
+    assert isinstance(trained.outcome, TrainOutcome)
+    assert isinstance(evaluated.outcome, EvaluateOutcome)
+    champion = f"{report.champion['recall@10']:.1%}" if report.champion else "-"
+    result = f"release {report.release}" if report.state == "Released" else f"rejected: {report.why}"
+    return (
+        f"| {span} | {trained.outcome.rows_trained} | {evaluated.outcome.holdout_rows} | {untrained:.1%} "
+        f"| {champion} | {evaluated.outcome.challenger['recall@10']:.1%} | {result} |"
+    )
+
+
+def pretrained_folder() -> Path:
+    """The weights that the runs start from."""
+    from tasks.worker.build import pretrained_folder as find
+
+    pretrained = load_config(PLACE).model.pretrained
+    assert pretrained is not None
+    return find(pretrained)
+
+
+if __name__ == "__main__":
+    main()

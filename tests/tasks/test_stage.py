@@ -1,0 +1,259 @@
+import asyncio
+import json
+import logging
+
+import pytest
+from prefect.exceptions import TerminationSignal
+
+import infra.runner
+from infra.runner import Listener
+from infra.store import DirectoryStore
+from tasks import ledger
+from tasks.contracts import (
+    HealthInputs,
+    HealthOutcome,
+    JobSpec,
+    RunPlan,
+    Stage,
+    TrainInputs,
+    TrainOutcome,
+    ValidateInputs,
+    ValidateOutcome,
+)
+from tasks.errors import CodeError, DataError, FailureClass, HostError, OutOfMemoryError, StoreError
+from tasks.plan import plan_run
+from tasks.progress import Progress
+from tasks.stage import listening, run_stage
+from tests.support.fake_runner import FakeRunner, ingest, small_config
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2")
+    return store
+
+
+@pytest.fixture
+def runner(store) -> FakeRunner:
+    return FakeRunner(store)
+
+
+@pytest.fixture
+def plan(store) -> RunPlan:
+    return plan_run(store, small_config())
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.steps: list[Progress] = []
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def progress(self, progress: Progress) -> None:
+        self.steps.append(progress)
+
+
+def health(plan: RunPlan, runner: FakeRunner, listener: Listener | None = None) -> HealthOutcome:
+    return run_stage(plan, HealthInputs(), HealthOutcome, workers=2, runner=runner, listener=listener)
+
+
+def validate(plan: RunPlan, runner: FakeRunner) -> ValidateOutcome:
+    return run_stage(plan, ValidateInputs(window=plan.window, history=plan.history), ValidateOutcome, runner=runner)
+
+
+def train(plan: RunPlan, runner: FakeRunner, rows: ValidateOutcome) -> TrainOutcome:
+    return run_stage(
+        plan, TrainInputs(rows=rows.rows, history=plan.history, parent=plan.parent), TrainOutcome, runner=runner
+    )
+
+
+def failures(store: DirectoryStore) -> list[FailureClass | None]:
+    return [record.failure for record in ledger.records(store)]
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_runs_its_job_and_leaves_spec_result_and_ledger_record(store, runner, plan):
+    outcome = health(plan, runner)
+    assert outcome.device == "fake"
+    (spec,) = runner.specs
+    assert (spec.attempt, spec.workers, spec.config, spec.run_key) == (1, 2, plan.config, plan.run_key)
+    left = [key.removeprefix(f"runs/{plan.run_key}/") for key in store.list("runs")]
+    assert left == ["health/attempt-1/ledger.json", "health/attempt-1/spec.json", "health/result.json"]
+    assert failures(store) == [None]
+
+
+def test_a_done_stage_is_not_run_again(store, runner, plan):
+    first = validate(plan, runner)
+    assert validate(plan, runner) == first
+    assert runner.stages == ["validate"]
+    assert len(ledger.records(store)) == 1
+
+
+def test_without_a_runner_the_place_that_the_configuration_names_is_used(monkeypatch, runner, plan):
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    assert run_stage(plan, HealthInputs(), HealthOutcome).device == "fake"
+
+
+def test_log_lines_and_progress_reach_the_listener_and_the_log(runner, plan, caplog):
+    heard = Heard()
+    with caplog.at_level(logging.INFO, "millrace"):
+        health(plan, runner, heard)
+    assert "fake health of 2021-Q1" in heard.lines
+    assert heard.steps == [Progress(what="health", done=1, total=1)]
+    assert "fake health of 2021-Q1" in caplog.messages
+
+
+def test_whoever_listens_hears_all_stages_in_the_block(runner, plan):
+    heard = Heard()
+    with listening(heard):
+        validate(plan, runner)
+        validate(plan, runner)
+    health(plan, runner)
+    assert heard.lines[-1] == f"validate 2021-Q1: done before, in runs/{plan.run_key}/validate"
+    assert [step.what for step in heard.steps] == ["validate"]
+
+
+# --- failing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_attempt_is_recorded_and_the_next_call_is_a_new_attempt(store, runner, plan):
+    runner.fail(Stage.health, HostError("the machine went away"))
+    with pytest.raises(HostError, match="the machine went away"):
+        health(plan, runner)
+    health(plan, runner)
+    assert [spec.attempt for spec in runner.specs] == [1, 2]
+    assert failures(store) == [FailureClass.HOST, None]
+
+
+@pytest.mark.parametrize(
+    "interruption",
+    [KeyboardInterrupt(), TerminationSignal(signal=15), asyncio.CancelledError(), SystemExit(143)],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_interruption_passes_through_and_is_recorded_as_cancelled(store, runner, plan, interruption):
+    runner.fail(Stage.health, interruption)
+    with pytest.raises(type(interruption)) as raised:
+        health(plan, runner)
+    assert raised.value is interruption
+    assert failures(store) == [FailureClass.CANCELLED]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(MemoryError("no more"), OutOfMemoryError), (OSError(28, "no space left"), StoreError), (ValueError("x"), CodeError)],
+)
+def test_any_other_error_of_a_runner_gets_its_class(store, runner, plan, error, expected):
+    runner.fail(Stage.health, error)
+    with pytest.raises(expected, match=f"health: {type(error).__name__}: ") as raised:
+        health(plan, runner)
+    assert raised.value.__cause__ is error
+    assert failures(store) == [expected.failure]
+
+
+def test_workers_that_end_without_a_result_are_a_bug(runner, plan, monkeypatch):
+    monkeypatch.setattr(runner, "run", lambda spec, listener: None)
+    with pytest.raises(CodeError, match=rf"left no .*runs/{plan.run_key}/health/result\.json"):
+        health(plan, runner)
+
+
+def test_a_full_disk_does_not_hide_the_first_error(store, runner, plan, monkeypatch, caplog):
+    runner.fail(Stage.health, DataError("row 3 is bad"))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ledger, "end", full)
+    with pytest.raises(DataError, match="row 3 is bad"):
+        health(plan, runner)
+    assert "No space left on device" in caplog.text
+
+
+def test_an_attempt_of_a_killed_orchestrator_is_closed_and_not_overwritten(store, runner, plan):
+    class Killed(BaseException):
+        pass
+
+    runner.fail(Stage.health, Killed())
+    with pytest.raises(Killed):
+        health(plan, runner)
+    key = f"runs/{plan.run_key}/health/attempt-1/ledger.json"
+    as_if_killed = json.loads(store.read(key)) | {"ended_at": None, "failure": None}
+    store.write(key, json.dumps(as_if_killed).encode())
+    health(plan, runner)
+    assert failures(store) == [FailureClass.HOST, None]
+    assert [spec.attempt for spec in runner.specs] == [1, 2]
+
+
+# --- results that can't be relied on ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 2}'])
+def test_a_damaged_result_is_set_aside_and_the_stage_runs_again(store, runner, plan, damage):
+    first = validate(plan, runner)
+    key = f"runs/{plan.run_key}/validate/result.json"
+    for _ in range(2):
+        store.write(key, damage)
+        assert validate(plan, runner) == first
+    assert [spec.attempt for spec in runner.specs] == [1, 2, 3]
+    assert [store.read(f"quarantine/{key}.{n}") for n in (1, 2)] == [damage, damage]
+
+
+def test_the_result_of_another_stage_is_not_taken(store, runner, plan):
+    validate(plan, runner)
+    health(plan, runner)
+    prefix = f"runs/{plan.run_key}"
+    store.write(f"{prefix}/health/result.json", store.read(f"{prefix}/validate/result.json"))
+    assert isinstance(health(plan, runner), HealthOutcome)
+    assert runner.stages == ["validate", "health", "health"]
+
+
+@pytest.mark.parametrize("victim", ["MANIFEST.json", "part-0.parquet"])
+def test_a_stage_whose_output_is_gone_runs_again(store, runner, plan, victim):
+    rows = validate(plan, runner).rows[0]
+    store.delete(f"{rows.prefix}/{victim}")
+    heard = Heard()
+    with listening(heard):
+        assert validate(plan, runner).rows == (rows,)
+    assert runner.stages == ["validate", "validate"]
+    assert any("its result can't be relied on" in line and rows.prefix in line for line in heard.lines)
+    assert validate(plan, runner).rows == (rows,)
+    assert len(runner.specs) == 2
+
+
+def test_a_stage_whose_manifest_is_damaged_sets_the_folder_aside_and_runs_again(store, runner, plan):
+    rows = validate(plan, runner).rows[0]
+    store.write(f"{rows.prefix}/MANIFEST.json", b"{")
+    assert validate(plan, runner).rows == (rows,)
+    assert store.exists(f"quarantine/{rows.prefix}.1/part-0.parquet")
+
+
+def test_a_result_made_from_other_inputs_is_not_taken(store, runner, plan):
+    rows = validate(plan, runner)
+    first = train(plan, runner, rows)
+    fewer = rows.model_copy(update={"rows": (rows.rows[0].model_copy(update={"rows": 3}),)})
+    store.delete(first.checkpoint.prefix)
+    train(plan, runner, fewer)
+    assert runner.stages == ["validate", "train", "train"]
+    assert runner.specs[-1].inputs == TrainInputs(rows=fewer.rows, history=(), parent=None)
+
+
+def test_a_checkpoint_that_is_not_the_one_of_the_result_is_never_taken_for_it(store, runner, plan):
+    rows = validate(plan, runner)
+    trained = train(plan, runner, rows)
+    key = f"runs/{plan.run_key}/train/result.json"
+    store.write(key, store.read(key).replace(trained.checkpoint.sha256.encode(), b"0" * 64))
+    assert train(plan, runner, rows) == trained
+    assert runner.stages == ["validate", "train", "train"]
+
+
+def test_the_spec_says_all_that_a_worker_needs(store, runner, plan):
+    validate(plan, runner)
+    written = JobSpec.model_validate_json(store.read(f"runs/{plan.run_key}/validate/attempt-1/spec.json"))
+    assert written.workspace == store.uri
+    assert written.inputs == ValidateInputs(window=plan.window, history=())
