@@ -1,6 +1,6 @@
 """Stages as processes on this machine, one per worker, with torchrun's environment variables.
 
-The workers die with the runner: a killed orchestrator leaves nothing behind. The exit of one worker ends the
+The workers die with the runner: a killed orchestrator leaves nothing behind. The failure of one worker ends the
 others, and the earliest error among them is the one that is raised.
 """
 
@@ -22,11 +22,13 @@ from infra.runner import Listener
 from infra.store import Store
 from tasks import progress
 from tasks.contracts import JobSpec, WorkerFailure
-from tasks.errors import ERRORS, FailureClass, from_exit_code
+from tasks.errors import ERRORS, FailureClass, StageError, from_exit_code
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE_SECONDS = 10.0
 TAIL_LINES = 20
+# What a worker may report only because another one is gone; CODE, because not every library's words for it are known.
+_CONSEQUENCES = {FailureClass.HOST, FailureClass.HANG, FailureClass.CANCELLED, FailureClass.CODE}
 
 
 class LocalRunner:
@@ -37,9 +39,11 @@ class LocalRunner:
 
     def run(self, spec: JobSpec, listener: Listener) -> None:
         """See `Runner.run`. Raises the error of the earliest failure; on any interruption ends the workers first."""
-        processes = self._start(spec)
+        processes: list[subprocess.Popen[str]] = []
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         try:
+            # Not a comprehension: where one can't be started, those before it are in the list and get ended.
+            processes.extend(self._start(spec, environment) for environment in _environments(spec.workers))
             _relay(processes, listener, tail)
             codes = [process.poll() for process in processes]  # None: did not end by itself after another's failure
         finally:
@@ -47,56 +51,58 @@ class LocalRunner:
         if any(codes):
             self._raise_root_cause(spec, codes, tail)
 
-    def _start(self, spec: JobSpec) -> list[subprocess.Popen[str]]:
-        command = [
-            sys.executable,
-            "-m",
-            "tasks.worker",
-            spec.stage.value,
-            "--spec",
-            f"{self.store.uri}#{spec.attempt_prefix}/spec.json",
-        ]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
-            "PYTHONUNBUFFERED": "1",
-            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // spec.workers)),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
-            "WORLD_SIZE": str(spec.workers),
-            "MILLRACE_STARTED_AT": repr(time.time()),
-        }
-        return [
-            subprocess.Popen(
-                command,
-                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-            )
-            for rank in range(spec.workers)
-        ]
+    def _start(self, spec: JobSpec, environment: dict[str, str]) -> subprocess.Popen[str]:
+        uri = f"{self.store.uri}#{spec.attempt_prefix}/spec.json"
+        return subprocess.Popen(
+            [sys.executable, "-m", "tasks.worker", spec.stage.value, "--spec", uri],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
 
     def _raise_root_cause(self, spec: JobSpec, codes: list[int | None], tail: deque[str]) -> NoReturn:
-        records = {
-            record.rank: record
+        records = [
+            WorkerFailure.model_validate_json(self.store.read(key))
             for key in self.store.list(spec.attempt_prefix)
             if key.rpartition("/")[2].startswith("error-rank")
-            for record in [WorkerFailure.model_validate_json(self.store.read(key))]
-        }
-        silent = {rank: code for rank, code in enumerate(codes) if code and rank not in records}
-        if silent:  # it could not write its own error, so the others' errors are its consequences
-            rank, code = next(iter(silent.items()))
-            died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-            last_lines = "\n".join(tail)
-            raise ERRORS[from_exit_code(code)](
-                f"{spec.stage.value}: worker {rank} of {spec.workers} {died} without a word; last lines:\n{last_lines}"
-            )
-        first = min(records.values(), key=lambda record: record.at)
+        ]
+        first = min(records, key=lambda record: record.at, default=None)
+        wordless = set(range(spec.workers)) - {record.rank for record in records}
+        silent = next(((rank, code) for rank, code in enumerate(codes) if code and rank in wordless), None)
+        if silent and (first is None or FailureClass(first.failure) in _CONSEQUENCES):
+            raise _wordless_death(spec, *silent, tail)
+        assert first is not None, "some worker failed"
         where = f" (worker {first.rank} of {spec.workers})" if spec.workers > 1 else ""
         raise ERRORS[FailureClass(first.failure)](f"{first.message}{where}")
+
+
+def _environments(workers: int) -> list[dict[str, str]]:
+    """For each rank, torchrun's variables and those that tell a worker about its runner."""
+    shared = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(workers),
+        "LOCAL_WORLD_SIZE": str(workers),
+        "MILLRACE_STARTED_AT": repr(time.time()),
+        "MILLRACE_RUNNER_PID": str(os.getpid()),
+    }
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
+
+
+def _wordless_death(spec: JobSpec, rank: int, code: int, tail: deque[str]) -> StageError:
+    """The error for a worker that could not write its own; what the others wrote is a consequence of its end."""
+    died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    last_lines = "\n".join(tail) or "(none)"
+    return ERRORS[from_exit_code(code)](
+        f"{spec.stage.value}: worker {rank} of {spec.workers} {died} without a word; last lines:\n{last_lines}"
+    )
 
 
 def _relay(processes: list[subprocess.Popen[str]], listener: Listener, tail: deque[str]) -> None:
@@ -107,8 +113,10 @@ def _relay(processes: list[subprocess.Popen[str]], listener: Listener, tail: deq
     deadline = None
     open_streams = len(processes)
     while open_streams or any(process.poll() is None for process in processes):
-        if deadline is None and any(process.poll() for process in processes):
-            deadline = time.monotonic() + GRACE_SECONDS  # the others see the loss themselves, or are ended
+        codes = [process.poll() for process in processes]
+        if deadline is None and (any(codes) or None not in codes):
+            # The others see the loss themselves, or are ended; the output of the ended is read, or a child holds it.
+            deadline = time.monotonic() + GRACE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
             return
         try:
@@ -126,8 +134,9 @@ def _relay(processes: list[subprocess.Popen[str]], listener: Listener, tail: deq
 
 def _read_lines(rank: int, process: subprocess.Popen[str], lines: queue.SimpleQueue[tuple[int, str | None]]) -> None:
     assert process.stdout is not None
-    for line in process.stdout:
-        lines.put((rank, line.rstrip("\n")))
+    with process.stdout:
+        for line in process.stdout:
+            lines.put((rank, line.rstrip("\n")))
     lines.put((rank, None))
 
 

@@ -17,12 +17,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from infra.store import DirectoryStore
 from tasks.errors import HostError
 from tasks.records import Record
 
@@ -31,7 +32,6 @@ USUAL_PORT = 4200
 START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
 BUSY_SECONDS = 30.0  # a server that was found running but doesn't answer for so long is replaced
 STOP_SECONDS = 15.0
-TAIL_LINES = 20
 OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state directory
 
 _PRIVATE = {
@@ -72,18 +72,18 @@ class _Entry(Record):
 
 
 def state_home() -> Path:
-    """Where the server and the Prefect client keep their state: $PREFECT_HOME, else `.prefect` in this directory."""
+    """Where server and client keep their state: $PREFECT_HOME, else `.prefect` in this directory."""
     return Path(os.environ.get("PREFECT_HOME") or ".prefect").expanduser().resolve()
 
 
-def up(home: Path) -> Server:
+def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
     """A server that answers: the one behind PREFECT_API_URL, the one already running for `home`, or a new one.
 
-    Safe to call from several processes at once; the later ones wait for the first.
+    Safe to call from several processes at once; the later ones wait for the first. `say` hears it when a server is
+    started, because that takes a while.
 
     Raises:
-        HostError: the server that PREFECT_API_URL names doesn't answer, or the local one doesn't start; with the
-            last lines of its log.
+        HostError: the server behind PREFECT_API_URL doesn't answer, or the local one doesn't start; says why.
     """
     home = home.resolve()
     if url := os.environ.get("PREFECT_API_URL"):
@@ -95,6 +95,8 @@ def up(home: Path) -> Server:
                 return _server(entry, home, started=False)
             _end(entry)
         _end_strays(home)
+        if say is not None:
+            say("starting the Prefect server; the first time takes some 15 seconds")
         return _server(_start(home), home, started=True)
 
 
@@ -141,8 +143,7 @@ def _elsewhere(url: str, home: Path) -> Server:
             f"PREFECT_API_URL is {url}, but {url}/health does not answer: {trouble}. Start that server, correct the "
             "address (it ends in /api), or unset PREFECT_API_URL to use a server on this machine"
         )
-    ui_url = os.environ.get("PREFECT_UI_URL") or url.removesuffix("/api")
-    return Server(url=url, ui_url=ui_url, home=str(home), pid=None, started=False)
+    return Server(url=url, ui_url=url.removesuffix("/api"), home=str(home), pid=None, started=False)
 
 
 def _server(entry: _Entry, home: Path, started: bool) -> Server:
@@ -151,7 +152,7 @@ def _server(entry: _Entry, home: Path, started: bool) -> Server:
 
 def _start(home: Path) -> _Entry:
     """Start a server on the usual port, or on a free one where that is taken, also if it is taken meanwhile."""
-    port = USUAL_PORT if _is_free(USUAL_PORT) else _free_port()
+    port = _free_port(USUAL_PORT)
     while True:
         log = home / "server.log"
         with log.open("ab") as output:
@@ -167,7 +168,7 @@ def _start(home: Path) -> _Entry:
             )
         _children[process.pid] = process
         entry = _Entry(pid=process.pid, port=port)
-        _write_entry(home, entry)
+        DirectoryStore(home).write("server.json", entry.to_json())
         if _wait(entry, home, START_SECONDS):
             return entry
         exited = process.poll()
@@ -178,8 +179,8 @@ def _start(home: Path) -> _Entry:
             port = _free_port()
             continue
         ended = f"did not answer within {START_SECONDS:.0f} s" if exited is None else f"ended with status {exited}"
-        last_lines = "\n".join(said.strip().splitlines()[-TAIL_LINES:])
-        raise HostError(f"the Prefect server on port {port} {ended}; {log} ends with:\n{last_lines}")
+        tail = "\n".join(said.strip().splitlines()[-20:])
+        raise HostError(f"the Prefect server on port {port} {ended}; {log} ends with:\n{tail}")
 
 
 def _server_environment(home: Path, port: int) -> dict[str, str]:
@@ -191,7 +192,6 @@ def _server_environment(home: Path, port: int) -> dict[str, str]:
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(port),  # the pages take the address of the API from here
-        "PREFECT_CLI_PROMPT": "false",
     }
 
 
@@ -268,12 +268,6 @@ def _read_entry(home: Path) -> _Entry | None:
         return None
 
 
-def _write_entry(home: Path, entry: _Entry) -> None:
-    staged = home / ".tmp-server.json"
-    staged.write_bytes(entry.to_json())
-    os.replace(staged, home / "server.json")
-
-
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
     try:
@@ -293,18 +287,13 @@ def _get(url: str) -> Any:
         return json.load(answer)
 
 
-def _is_free(port: int) -> bool:
+def _free_port(wanted: int = 0) -> int:
+    """`wanted` if nobody listens there, else any free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((HOST, wanted))
         except OSError:
-            return False
-        return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
+            probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -102,8 +102,10 @@ class DirectoryStore:
         return self.path(key)
 
     def move(self, prefix: str, target: str) -> None:
-        """Rename a whole folder, atomically; `target` must not exist."""
+        """Rename a folder or an object, atomically. Raises Conflict if there is something at `target`."""
         destination = self.path(target)
+        if destination.exists():
+            raise Conflict(f"{self.uri}/{target} exists already")
         destination.parent.mkdir(parents=True, exist_ok=True)
         os.rename(self.path(prefix), destination)
 
@@ -136,9 +138,7 @@ class DirectoryStore:
     def _staged(self, key: str, exclusive: bool = False) -> Iterator[Path]:
         path = self.path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
-        os.close(handle)
-        staged = Path(name)
+        staged = path.parent / f".tmp-{uuid.uuid4().hex}"  # not mkstemp, whose files only their owner can read
         try:
             yield staged
             _fsync(staged)

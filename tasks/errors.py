@@ -121,8 +121,17 @@ ERRORS: dict[FailureClass, type[StageError]] = {
 }
 
 _NO_MEMORY = ("out of memory", "can't allocate memory")
+_NO_SPACE = ("no space left on device", "disk quota exceeded")  # safetensors' errors are no OSErrors
 # What gloo and NCCL say when another worker of the same stage is gone.
-_PEER_LOST = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe")
+_PEER_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "remote process exit",
+    "address already in use",  # or its port was taken by someone else before it could be opened
+)
+_TIMED_OUT = ("timed out",)  # gloo's and the rendezvous's timeouts are RuntimeErrors
 
 _BY_EXIT_CODE = {policy.exit_code: failure for failure, policy in POLICIES.items()}
 
@@ -133,13 +142,16 @@ def classify(error: BaseException) -> FailureClass:
         return error.failure
     if not isinstance(error, Exception):  # an interruption: Ctrl-C, a signal, Prefect ending the run
         return FailureClass.CANCELLED
-    if isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in _NO_MEMORY):
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
         return FailureClass.OOM
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
         return FailureClass.STORE
-    if any(sign in str(error).lower() for sign in _PEER_LOST):
+    if any(sign in text for sign in _NO_SPACE):
+        return FailureClass.STORE
+    if any(sign in text for sign in _PEER_LOST):
         return FailureClass.HOST
-    if isinstance(error, TimeoutError | subprocess.TimeoutExpired):
+    if isinstance(error, TimeoutError | subprocess.TimeoutExpired) or any(sign in text for sign in _TIMED_OUT):
         return FailureClass.HANG
     return FailureClass.CODE
 

@@ -84,7 +84,7 @@ def check_map(mapping: Mapping[str, str]) -> None:
 def ingest(
     store: Store,
     source: Path,
-    format: Format,  # noqa: A002 (called so on the command line too)
+    form: Format,
     time_column: str,
     span: SpanKind,
     mapping: Mapping[str, str],
@@ -108,7 +108,7 @@ def ingest(
     """
     check_map(mapping)
     _refuse_other_kinds(store, span)
-    reader = SourceReader(source, format)
+    reader = SourceReader(source, form)
     tell = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
     with (
@@ -116,7 +116,7 @@ def ingest(
         _explaining_full_disk(temporary, "free some, or set TMPDIR to a folder on a larger disk"),
         tempfile.TemporaryDirectory(prefix="millrace-ingest-") as scratch,
     ):
-        built = _build(reader, Path(scratch), Canonicaliser(format, time_column, span, mapping), mapping, tell)
+        built = _build(reader, Path(scratch), Canonicaliser(form, time_column, span, mapping), mapping, tell)
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some, and ingest again"),
             store.lock("ingest"),

@@ -76,7 +76,7 @@ class SourceReader:
             cursor = _Cursor(path)
             with _opened(path) as raw, cursor.explaining():
                 for values in _READERS[self.form](_plain(raw, cursor), cursor):
-                    self.bytes_read = before + min(raw.tell(), size)
+                    self.bytes_read = max(self.bytes_read, before + min(raw.tell(), size))  # Parquet jumps
                     cursor.rows += 1
                     yield SourceRow(path, cursor.row, values)
             if not cursor.rows:
@@ -102,7 +102,11 @@ class _Cursor:
         try:
             yield
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise self.error(f"the gzip data is cut off or damaged ({error}); fetch the file again") from error
+            # Reading runs ahead of the rows, so the place is not exact.
+            where = f", row {self.row} or later" if self.row else ""
+            raise DataError(
+                f"{self.path}{where}: the gzip data is cut off or damaged ({error}); fetch the file again"
+            ) from error
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
             raise self.error(f"byte 0x{byte:02x} is not UTF-8; convert the file to UTF-8") from error

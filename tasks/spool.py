@@ -81,7 +81,7 @@ def build_span(name: str, spool: Path, folder: Path, others: Mapping[str, tuple[
     convert = [(source, _TYPES[kind][1]) for source, (_, kind) in others.items()]
     columns = {field.name: str(field.type) for field in schema}
     digest = hashlib.sha256(json.dumps(list(columns.items())).encode())
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     parts = rows = rows_in_part = 0
     with contextlib.ExitStack() as part, spool.open("rb") as lines:
         writer: pq.ParquetWriter | None = None

@@ -139,7 +139,8 @@ def up(as_json: AsJson = False) -> None:
     from flows.cli import show
     from infra import prefect_server
 
-    _print(prefect_server.up(prefect_server.state_home()), show.server, as_json)
+    server = prefect_server.up(prefect_server.state_home(), say=lambda line: typer.echo(line, err=True))
+    _print(server, show.server, as_json)
 
 
 @app.command()

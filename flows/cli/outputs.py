@@ -53,7 +53,8 @@ class RunOutput(Record):
 
     state: Literal["Released", "Rejected", "NothingToDo"]
     sentence: str = Field(description="why it was rejected, or why there is nothing to do; empty for a release")
-    url: str | None = Field(description="the flow run's page, with its log; null where nothing ran")
+    ui_url: str | None = Field(description="of the Prefect server; null where none was needed")
+    run_url: str | None = Field(description="the flow run's page, with its log")
     report: RunReport | None
     stages: tuple[StageLine, ...]
 

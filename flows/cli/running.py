@@ -42,18 +42,19 @@ def run(store: Store, span: str | None, place: Path | None, overrides: Sequence[
     """
     try:
         plan_run(store, load_config(place, overrides), span)  # what can't be planned needs no server
-        server = prefect_server.up(prefect_server.state_home())
-        print(f"Prefect UI: {server.ui_url}{' (started; millrace down stops it)' * server.started}", file=sys.stderr)
+        server = prefect_server.up(prefect_server.state_home(), _say)
+        _say(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
         report, url = _run_flow(server, verbose, store.uri, span, str(place) if place else None, tuple(overrides))
     except NothingToDo as error:
-        return RunOutput(state="NothingToDo", sentence=str(error), url=None, report=None, stages=())
+        return RunOutput(state="NothingToDo", sentence=str(error), ui_url=None, run_url=None, report=None, stages=())
     if report.state == "Unfinished":
         raise CodeError(f"run {report.run_key} ended well, but with neither a release nor a rejection")
     attempts = tuple(ledger.records(store, report.run_key))
     return RunOutput(
         state=report.state,
         sentence=report.why if report.state == "Rejected" else "",
-        url=url,
+        ui_url=server.ui_url,
+        run_url=url,
         report=report,
         stages=outputs.stage_lines(store, report.run_key, attempts, report.cached),
     )
@@ -75,7 +76,11 @@ def _run_flow(server: prefect_server.Server, verbose: bool, *parameters: Any) ->
             state = pipeline(*parameters, return_state=True)
     url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
     if state.is_failed():
-        print(f"log: {url}", file=sys.stderr)
+        _say(f"log: {url}")
     report = state.result()
     assert isinstance(report, RunReport)
     return report, url
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -48,7 +48,7 @@ def run(output: outputs.RunOutput) -> None:
     if output.report is None:
         _say(output.sentence)
         return
-    _say(f"run {output.report.run_key} over {output.report.span}, lineage {output.report.lineage}: {output.url}")
+    _say(f"run {output.report.run_key} over {output.report.span}, lineage {output.report.lineage}: {output.run_url}")
     _stages(output.stages)
     _verdict(output.report)
 

@@ -139,9 +139,7 @@ def _on_sale(things: list[Thing], count: int, new_per_span: int, span: int) -> l
 
 def _moments(chance: random.Random, span: int, count: int) -> list[str]:
     """Times within the month, in order."""
-    start, end = (
-        dt.datetime(FIRST_YEAR + month // 12, month % 12 + 1, 1, tzinfo=dt.UTC) for month in (span, span + 1)
-    )
+    start, end = (dt.datetime(FIRST_YEAR + month // 12, month % 12 + 1, 1, tzinfo=dt.UTC) for month in (span, span + 1))
     seconds = sorted(chance.randrange(int((end - start).total_seconds())) for _ in range(count))
     return [(start + dt.timedelta(seconds=s)).isoformat().replace("+00:00", "Z") for s in seconds]
 

@@ -31,6 +31,7 @@ QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: seconds since the epoch when the process was asked for
+RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by a runner whose child this process is
 
 
 def main() -> int:
@@ -115,6 +116,8 @@ def _die_with_the_runner() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if (runner := os.environ.get(RUNNER_PID)) and os.getppid() != int(runner):
+        raise SystemExit("the runner died before this worker began")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from transformers import AutoConfig, PretrainedConfig
 from infra.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
 from infra.store import Store
 from tasks.contracts import CheckpointRef, CheckpointState
-from tasks.errors import StoreError
+from tasks.errors import CodeError, StoreError
 from tasks.worker import features, tokens
 from tasks.worker.features import FeatureTable
 from tasks.worker.model import EmbeddingModel, ModelShape
@@ -89,28 +89,33 @@ def _verified(store: Store, ref: CheckpointRef) -> Path:
     return folder
 
 
-def find_partial(store: Store, lineage: str, run_key: str) -> CheckpointRef | None:
-    """The newest sound checkpoint that an earlier attempt of this very run left; corrupt ones are quarantined."""
-    for prefix in reversed(_prefixes(store, lineage)):
+def find_partial(store: Store, lineage: str, run_key: str, after: int) -> CheckpointRef | None:
+    """The newest sound checkpoint that an earlier attempt of this very run left beyond step `after`, its parent's.
+
+    Corrupt ones are quarantined, and folders that were cut off while being written or deleted are cleared away.
+    """
+    found = None
+    for prefix in reversed(_prefixes(store, lineage, after)):
         try:
             manifest = read_manifest(store, prefix)
-            if manifest.facts.get("run_key") != run_key:
-                continue
-            open_folder(store, prefix, KIND)
+            if found is None and manifest.facts.get("run_key") == run_key:
+                open_folder(store, prefix, KIND)
+                found = CheckpointRef(prefix=prefix, step=manifest.facts["step"], sha256=manifest.sha256)
         except MissingFolder:
-            continue  # cut off while being written: not there for readers, replaced when its step comes again
+            store.delete(prefix)
         except CorruptFolder as error:
             print(f"{error}; moved to {quarantine(store, prefix)}, going on from the one before", flush=True)
-            continue
-        return CheckpointRef(prefix=prefix, step=manifest.facts["step"], sha256=manifest.sha256)
-    return None
+    return found
 
 
-def drop_partials(store: Store, lineage: str, run_key: str, keep: int) -> None:
-    """Delete a run's partial checkpoints but for the newest `keep`, and whatever another run left unfinished there."""
+def drop_partials(store: Store, lineage: str, run_key: str, after: int, keep: int) -> None:
+    """Delete a run's partial checkpoints beyond step `after`, its parent's, but for the newest `keep`."""
     own = []
-    for prefix in _prefixes(store, lineage):
-        facts = read_manifest(store, prefix).facts
+    for prefix in _prefixes(store, lineage, after):
+        try:
+            facts = read_manifest(store, prefix).facts
+        except MissingFolder:
+            continue  # being written
         if facts["run_key"] == run_key and not facts["complete"]:
             own.append(prefix)
     for prefix in own[: max(0, len(own) - keep)]:
@@ -167,6 +172,11 @@ class CheckpointWriter:
         self, state: CheckpointState, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor]
     ) -> CheckpointRef:
         prefix = checkpoint_prefix(state.lineage, state.step)
+        if broken := [name for name, value in weights.items() if not value.isfinite().all()]:
+            raise CodeError(
+                f"at step {state.step} the weights {broken[0]} are no longer finite, so no checkpoint was written; "
+                "lower train.learning_rate or raise train.warmup_steps. The checkpoint before it is sound"
+            )
         with tempfile.TemporaryDirectory(prefix="millrace-") as name:
             folder = Path(name)
             save_file(weights, folder / "model.safetensors")
@@ -193,7 +203,7 @@ def _clear_unfinished(store: Store, prefix: str, run_key: str) -> None:
         quarantine(store, prefix)
 
 
-def _prefixes(store: Store, lineage: str) -> list[str]:
-    """The lineage's complete checkpoint folders, in the order of their steps."""
-    manifests = (key for key in store.list(f"lineages/{lineage}") if key.endswith("/MANIFEST.json"))
-    return [key.removesuffix("/MANIFEST.json") for key in manifests]
+def _prefixes(store: Store, lineage: str, after: int) -> list[str]:
+    """The lineage's checkpoint folders beyond step `after`, with or without manifest, in the order of their steps."""
+    folders = {key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}")}
+    return sorted(folder for folder in folders if folder > checkpoint_prefix(lineage, after))

@@ -28,17 +28,10 @@ def run(job: Job) -> EvaluateOutcome:
     inputs = job.spec.inputs
     assert isinstance(inputs, EvaluateInputs)
     with open_accelerator(job.config.accelerator, job.rank) as accelerator:
-        rows = load_rows(job.store, inputs.rows, job.config)
-        _, held = split_holdout(rows, job.config.evaluate.holdout_share)
-        if not held.num_rows:
-            raise DataError(
-                f"no holdout row among the {rows.num_rows} rows up to span {job.spec.span.name}; "
-                "raise evaluate.holdout_share or evaluate after more spans"
-            )
-        holdout, judged = _measure(job, accelerator, inputs.challenger, held, rows)
+        held, holdout, judged = _measure(job, accelerator, inputs, inputs.challenger)
         champion = None
         if inputs.champion is not None:
-            its_holdout, its_judged = _measure(job, accelerator, inputs.champion, held, rows)
+            _, its_holdout, its_judged = _measure(job, accelerator, inputs, inputs.champion)
             champion = its_judged.metrics(its_holdout)
     return EvaluateOutcome(
         holdout_rows=held.num_rows,
@@ -51,22 +44,31 @@ def run(job: Job) -> EvaluateOutcome:
 
 
 def _measure(
-    job: Job, accelerator: Accelerator, model: ModelRef, held: pa.Table, rows: pa.Table
-) -> tuple[Holdout, Judged]:
+    job: Job, accelerator: Accelerator, inputs: EvaluateInputs, model: ModelRef
+) -> tuple[pa.Table, Holdout, Judged]:
+    """The holdout rows, and what the model, of whatever shape and features, makes of them."""
+    infer = job.config.infer
     with job.clock.phase("restoring"):
         parts = load_parts(job.store, model.checkpoint)
         parts.model.to(accelerator.device)
+        rows = load_rows(job.store, inputs.rows, job.config, [*parts.features.numeric, *parts.features.categorical])
+    _, held = split_holdout(rows, job.config.evaluate.holdout_share)
+    if not held.num_rows:
+        raise DataError(
+            f"no holdout row among the {rows.num_rows} rows up to span {job.spec.span.name}; "
+            "raise evaluate.holdout_share or evaluate after more spans"
+        )
+    longest = parts.encoder_config.max_position_embeddings
+    rungs = sorted({min(rung, longest) for rung in infer.token_rungs})
     holdout = make_holdout(held, rows, parts, job.config)
-    infer = job.config.infer
-    settings = EmbedSettings(infer.batch_rows, infer.token_rungs, accelerator.choose_precision(infer.precision))
     judged = judge(
         parts,
         holdout,
         accelerator,
-        settings,
-        progress=lambda done, total: report("evaluate", done, total, model.version),
+        EmbedSettings(infer.batch_rows, rungs, accelerator.choose_precision(infer.precision)),
+        progress=(lambda done, total: report("evaluate", done, total, model.version)) if job.rank.is_main else None,
     )
-    return holdout, judged
+    return held, holdout, judged
 
 
 def _slices(job: Job, held: pa.Table, holdout: Holdout, judged: Judged) -> tuple[SliceMetrics, ...]:

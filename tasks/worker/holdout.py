@@ -55,7 +55,8 @@ def make_holdout(rows: pa.Table, items: pa.Table, parts: ModelParts, config: Con
     corpus = distinct_items(items)
     place = {item_id: row for row, item_id in enumerate(corpus[ITEM_ID].to_pylist())}
     pad = parts.model.pad
-    longest = config.infer.token_rungs[-1]  # as long as what will be served, not as what was trained
+    # As long as what will be served, not as what was trained; a champion may have been made for shorter texts.
+    longest = min(config.infer.token_rungs[-1], parts.encoder_config.max_position_embeddings)
     return Holdout(
         query=tokenize(parts.tokenizer, rows[QUERY].to_pylist(), longest, pad),
         query_features=encode_features(parts.features, rows, "query"),

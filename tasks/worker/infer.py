@@ -62,7 +62,8 @@ def run(job: Job) -> InferOutcome:
             vectors = _embed_shard(job, accelerator, parts, shard)
             shards.write(number, shard[ITEM_ID], vectors, inputs.model.version)
             embedded += len(vectors)
-            report("infer", min(starts[number] + config.infer.shard_rows, items.num_rows), items.num_rows)
+            if job.rank.is_main:
+                report("infer", min(starts[number] + config.infer.shard_rows, items.num_rows), items.num_rows)
         seconds = time.monotonic() - began
         counts = torch.tensor([reused, embedded], device=accelerator.device)
         reused, embedded = accelerator.sum(counts).tolist()  # also: every worker is done with its shards

@@ -25,6 +25,7 @@ class Rank:
     index: int
     world: int
     local: int
+    local_world: int = 1  # workers that share this one's machine, itself included
 
     @classmethod
     def from_environment(cls) -> Rank:
@@ -32,6 +33,7 @@ class Rank:
             index=int(os.environ.get("RANK", "0")),
             world=int(os.environ.get("WORLD_SIZE", "1")),
             local=int(os.environ.get("LOCAL_RANK", "0")),
+            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         )
 
     @property

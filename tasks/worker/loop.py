@@ -84,15 +84,19 @@ class LoopRecorder:
             return
         if self.accelerator.rank.is_main:
             self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
-            drop_partials(self.store, self.spec.config.lineage, self.spec.run_key, PARTIAL_KEPT)
+            self._drop_partials(keep=PARTIAL_KEPT)
 
-    def finish(self, consumed: tuple[RowsRef, ...]) -> CheckpointRef | None:
-        """Write the complete checkpoint and wait for it, then drop the partial ones; on rank 0, else None."""
+    def finish(self, consumed: tuple[RowsRef, ...], checkpoint: CheckpointRef | None) -> CheckpointRef | None:
+        """Write the complete checkpoint and wait for it, then drop the partial ones; on rank 0, else None.
+
+        `checkpoint` is the complete one where an earlier attempt wrote it and died before its result.
+        """
         if not self.accelerator.rank.is_main:
             return None
-        self.writer.save(self._state(self.last_step, complete=True, consumed=consumed))
-        checkpoint = self.writer.wait()
-        drop_partials(self.store, self.spec.config.lineage, self.spec.run_key, keep=0)
+        if checkpoint is None:
+            self.writer.save(self._state(self.last_step, complete=True, consumed=consumed))
+            checkpoint = self.writer.wait()
+        self._drop_partials(keep=0)
         self.close()
         return checkpoint
 
@@ -103,6 +107,10 @@ class LoopRecorder:
             for path in sorted(self.folder.iterdir()):
                 self.store.upload(path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
             self.events = None
+
+    def _drop_partials(self, keep: int) -> None:
+        lineage = self.spec.config.lineage
+        drop_partials(self.store, lineage, self.spec.run_key, after=self.state.first_step, keep=keep)
 
     def _state(self, step: int, complete: bool, consumed: tuple[RowsRef, ...]) -> CheckpointState:
         changes = {"step": step, "complete": complete, "consumed": consumed}

@@ -14,7 +14,8 @@ CHUNK_QUERIES = 512
 def ranks_of_targets(queries: np.ndarray, corpus: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """int64 (queries,), from 1: the place of each query's own item by cosine among all items of the corpus.
 
-    An item that scores the same stands ahead of the own one, so that a collapsed model scores badly, not perfectly.
+    An item that scores the same stands ahead of the own one, so that a collapsed model scores badly, not perfectly;
+    and so does every item where a score is NaN.
 
     Args:
         queries: float32 (queries, width), unit vectors.
@@ -26,7 +27,7 @@ def ranks_of_targets(queries: np.ndarray, corpus: np.ndarray, targets: np.ndarra
         part = slice(start, start + CHUNK_QUERIES)
         scores = queries[part] @ corpus.T
         own = scores[np.arange(len(scores)), targets[part]]
-        ranks[part] = (scores >= own[:, None]).sum(axis=1)
+        ranks[part] = (~(scores < own[:, None])).sum(axis=1)
     return ranks
 
 
@@ -50,7 +51,7 @@ def classification_metrics(classes: np.ndarray, probabilities: np.ndarray) -> di
     predicted = (probabilities >= 0.5).astype(np.int64)
     metrics = {
         "accuracy": float((predicted == classes).mean()),
-        "macro_f1": float(f1_score(classes, predicted, labels=[0, 1], average="macro")),
+        "macro_f1": float(f1_score(classes, predicted, labels=[0, 1], average="macro", zero_division=0.0)),
     }
     if len(np.unique(classes)) == 2:
         metrics["auc"] = float(roc_auc_score(classes, probabilities))

@@ -17,9 +17,9 @@ from tasks.worker.features import encode_features
 from tasks.worker.tokens import tokenize
 
 
-def load_rows(store: Store, refs: Sequence[RowsRef], config: Config) -> pa.Table:
-    """Validated rows with every column that the configuration uses."""
-    columns = [*config.features.numeric, *config.features.categorical, *config.evaluate.slices]
+def load_rows(store: Store, refs: Sequence[RowsRef], config: Config, also: Sequence[str] = ()) -> pa.Table:
+    """Validated rows with every column that the configuration uses, and those in `also`."""
+    columns = [*config.features.numeric, *config.features.categorical, *config.evaluate.slices, *also]
     return read_rows(store, refs, columns)
 
 

@@ -37,6 +37,15 @@ from tasks.worker.optimizer import make_optimizer
 from tasks.worker.pairs import load_rows, make_pairs, split_holdout
 from tasks.worker.step import TrainStep
 
+# What model.scratch calls the sizes of the encoder, and what the encoder's own config calls them.
+_ENCODER_SIZES = {
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_tokens": "max_position_embeddings",
+}
+
 
 @dataclass(frozen=True)
 class Start:
@@ -86,8 +95,7 @@ def run(job: Job) -> TrainOutcome:
             rows += int((planned.rows >= 0).sum())
             recorder.holdout_if_due(global_step + 1, holdout, settings)
             recorder.checkpoint_if_due(global_step + 1)
-        # Complete already: an earlier attempt got this far and died before it wrote its result.
-        own = start.checkpoint if state.complete else recorder.finish((*inputs.history, *inputs.rows))
+        own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(accelerator, job, own, last_step)
     return TrainOutcome(
         checkpoint=checkpoint,
@@ -121,7 +129,8 @@ def find_start(job: Job, inputs: TrainInputs, accelerator: Accelerator, training
     Every rank loads what rank 0 chose. Each source is logged; none is skipped because it is corrupt.
     """
     config = job.config
-    partial = find_partial(job.store, config.lineage, job.spec.run_key) if job.rank.is_main else None
+    first_step = inputs.parent.step if inputs.parent else 0
+    partial = find_partial(job.store, config.lineage, job.spec.run_key, first_step) if job.rank.is_main else None
     step = int(accelerator.sum(torch.tensor(partial.step if partial else 0, device=accelerator.device)).item())
     if step:
         source: CheckpointRef | None = _ref(job, step)
@@ -139,7 +148,6 @@ def find_start(job: Job, inputs: TrainInputs, accelerator: Accelerator, training
     loaded = load_optimizer(job.store, source, parts.model, optimizer) if source else None
     if loaded is not None and step:
         return Start(parts, optimizer, loaded, source)
-    first_step = inputs.parent.step if inputs.parent else 0
     state = CheckpointState(
         lineage=config.lineage,
         run_key=job.spec.run_key,
@@ -156,8 +164,14 @@ def find_start(job: Job, inputs: TrainInputs, accelerator: Accelerator, training
 
 
 def _check_shape(parts: ModelParts, config: Config) -> None:
-    asked = shape_of(config, parts.encoder_config.hidden_size, parts.features).model_dump()
+    encoder, table, scratch = parts.encoder_config, parts.features, config.model.scratch
+    asked = shape_of(config, encoder.hidden_size, table).model_dump()
     held = parts.model.shape.model_dump()
+    if scratch is not None:
+        asked |= {ours: getattr(scratch, ours) for ours in _ENCODER_SIZES}
+        held |= {ours: getattr(encoder, theirs, None) for ours, theirs in _ENCODER_SIZES.items()}
+    asked["features"] = (config.features.numeric, config.features.categorical, config.features.query)
+    held["features"] = (tuple(table.numeric), tuple(table.categorical), table.query)
     if differing := [name for name in asked if asked[name] != held[name]]:
         name = differing[0]
         raise ConfigError(

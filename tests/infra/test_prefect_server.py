@@ -93,7 +93,8 @@ def displaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server
         port = taken.getsockname()[1]
         patch.delenv("PREFECT_API_URL", raising=False)
         patch.setattr(prefect_server, "USUAL_PORT", port)
-        patch.setattr(prefect_server, "_is_free", lambda port: True)
+        find = prefect_server._free_port
+        patch.setattr(prefect_server, "_free_port", lambda wanted=0: wanted or find())
         try:
             yield up(home), port
         finally:

@@ -37,9 +37,7 @@ def write_result(store: DirectoryStore, spec: JobSpec, phases: Phases) -> None:
         collectives={},
         checks=(),
     )
-    result = StageResult(
-        run_key=spec.run_key, attempt=spec.attempt, config_sha256="", phases=phases, outcome=outcome
-    )
+    result = StageResult(run_key=spec.run_key, attempt=spec.attempt, config_sha256="", phases=phases, outcome=outcome)
     store.write(f"{spec.stage_prefix}/result.json", result.to_json())
 
 

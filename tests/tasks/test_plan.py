@@ -111,7 +111,7 @@ def test_another_lineage_begins_at_the_beginning(store):
 
 def test_when_all_spans_are_trained_there_is_nothing_to_do(store):
     trained(store, plan_run(store, small_config(), "2021-Q4"))
-    with pytest.raises(NothingToDo, match="lineage main has trained all spans up to 2021-Q4$"):
+    with pytest.raises(NothingToDo, match=r"lineage main has trained all spans up to 2021-Q4$"):
         plan_run(store, small_config())
 
 
@@ -162,7 +162,7 @@ def test_a_span_inside_the_first_window_has_no_run_of_its_own(store):
 def test_a_newer_version_of_a_trained_span_is_refused(store):
     train_in_order(store, "2021-Q1")
     ingest(store, "2021-Q1", version=2)
-    with pytest.raises(ConfigError, match="2021-Q1 as v1, and v2 is the newest now.*new lineage: --set lineage=NAME"):
+    with pytest.raises(ConfigError, match=r"2021-Q1 as v1, and v2 is the newest now.*new lineage: --set lineage=NAME"):
         plan_run(store, small_config(), "2021-Q1")
 
 

@@ -147,7 +147,11 @@ def test_an_interruption_passes_through_and_is_recorded_as_cancelled(store, runn
 
 @pytest.mark.parametrize(
     ("error", "expected"),
-    [(MemoryError("no more"), OutOfMemoryError), (OSError(28, "no space left"), StoreError), (ValueError("x"), CodeError)],
+    [
+        (MemoryError("no more"), OutOfMemoryError),
+        (OSError(28, "no space left"), StoreError),
+        (ValueError("x"), CodeError),
+    ],
 )
 def test_any_other_error_of_a_runner_gets_its_class(store, runner, plan, error, expected):
     runner.fail(Stage.health, error)

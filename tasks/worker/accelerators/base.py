@@ -112,8 +112,9 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, rank: Rank) -> torch.Tensor:
         ctx.rank = rank
+        rows = rows.contiguous()
         parts = [torch.empty_like(rows) for _ in range(rank.world)]
-        dist.all_gather(parts, rows.contiguous())
+        dist.all_gather(parts, rows)
         return torch.cat(parts)
 
     @staticmethod

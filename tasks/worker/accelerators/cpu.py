@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from pathlib import Path
 
 import torch
@@ -32,10 +33,28 @@ class CpuAccelerator(Accelerator):
         """Nothing runs behind our back on a CPU."""
 
     def free_memory_bytes(self) -> int:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        """This process's share of what the machine, or the container's limit, has left."""
+        return _free_host_bytes() // self.rank.local_world
 
     def peak_memory_bytes(self) -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that can be had without swapping. The page cache counts as free: the kernel gives it back."""
+    try:
+        fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    except OSError:  # not Linux, which does not say what is free: the whole memory is the best that is known
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = int((cgroup / "memory.max").read_text())
+        used = int((cgroup / "memory.current").read_text())
+        cached = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        return min(free, limit - used + int(cached["inactive_file"]))
+    except (OSError, ValueError):  # no container, or "max": no limit
+        return free
 
 
 def _cpu_flags() -> set[str]:

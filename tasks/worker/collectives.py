@@ -1,0 +1,155 @@
+"""Proof that the workers communicate right: every collective that training uses, with its numbers checked, then timed.
+
+A collective can end well and have moved nothing, as when each process believes that it is alone. Only numbers that
+differ by rank show it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from tasks.contracts import Check
+from tasks.errors import HostError
+from tasks.worker.accelerators import Accelerator
+
+SIZES = (1, 3, 1000, 65_537)  # elements: the smallest, odd ones, and one that takes more than one packet
+LATENCY_REPEATS = 20
+BANDWIDTH_REPEATS = 5
+MIB = 2**20
+
+
+def check_collectives(accelerator: Accelerator) -> tuple[Check, ...]:
+    """Run each collective on integers that depend on the rank, and compare every element with what it must be.
+
+    All values stay below 2**24 for up to 2000 workers, so float32 sums are exact in any order.
+
+    Raises:
+        HostError: an element is wrong; names the collective, the element, the expected and the got value, and the rank.
+    """
+    kinds = {
+        "all-reduce": _check_all_reduce,
+        "all-gather": _check_all_gather,
+        "reduce-scatter": _check_reduce_scatter,
+        "gradient sum": _check_gradient_sum,
+        "gradient of all-gather": _check_gather_gradient,
+    }
+    checks = []
+    for name, check in kinds.items():
+        for size in SIZES:
+            check(accelerator, name, size)
+        sentence = f"{name} over {accelerator.rank.world} workers is exact for {', '.join(map(str, SIZES))} elements"
+        checks.append(Check(name=name, passed=True, severity="critical", observed=0.0, sentence=sentence))
+    return tuple(checks)
+
+
+def time_collectives(accelerator: Accelerator, mib: int) -> dict[str, float]:
+    """This worker's seconds of an all-reduce of 4 bytes, and of each collective over a buffer of `mib` MiB in all."""
+    device, world = accelerator.device, accelerator.rank.world
+    tiny = torch.zeros(1, device=device)
+    rows = mib * MIB // 4 // world  # float32; of zeros, so that summing again and again changes nothing
+    part, whole = torch.zeros(rows, device=device), torch.zeros(world * rows, device=device)
+    return {
+        "latency": _median_seconds(accelerator, lambda: accelerator.sum(tiny), LATENCY_REPEATS),
+        "all_reduce": _median_seconds(accelerator, lambda: accelerator.sum(whole), BANDWIDTH_REPEATS),
+        "all_gather": _median_seconds(accelerator, lambda: accelerator.gather(part), BANDWIDTH_REPEATS),
+        "reduce_scatter": _median_seconds(accelerator, lambda: accelerator.scatter_sum(whole), BANDWIDTH_REPEATS),
+    }
+
+
+def rates(seconds: dict[str, float], mib: int, world: int) -> dict[str, float]:
+    """Latency in microseconds and bandwidth in GB/s (1e9 bytes) of what `time_collectives` measured.
+
+    Algorithm bandwidth is bytes over time, the bytes being those of the whole buffer. Bus bandwidth is what each link
+    carries, and so compares across numbers of workers: times 2(n-1)/n for an all-reduce, (n-1)/n for the other two
+    (NVIDIA, nccl-tests, doc/PERFORMANCE.md).
+    """
+    moved = mib * MIB // 4 // world * world * 4
+    share = (world - 1) / world
+    found = {"all_reduce_latency_us": seconds["latency"] * 1e6}
+    for name, factor in (("all_reduce", 2 * share), ("all_gather", share), ("reduce_scatter", share)):
+        found[f"{name}_gb_s"] = moved / seconds[name] / 1e9
+        found[f"{name}_bus_gb_s"] = found[f"{name}_gb_s"] * factor
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def _check_all_reduce(accelerator: Accelerator, name: str, size: int) -> None:
+    mine = _numbers(accelerator.rank.index, size)
+    wanted = _sum_over_ranks(accelerator.rank.world, size)
+    for kind in (torch.float32, torch.int64):
+        got = accelerator.sum(mine.to(accelerator.device, kind, copy=True))
+        _compare(accelerator, name, got, wanted)
+
+
+def _check_all_gather(accelerator: Accelerator, name: str, size: int) -> None:
+    got = accelerator.gather(_numbers(accelerator.rank.index, size).float().to(accelerator.device))
+    _compare(accelerator, name, got, torch.cat([_numbers(rank, size) for rank in range(accelerator.rank.world)]))
+
+
+def _check_reduce_scatter(accelerator: Accelerator, name: str, size: int) -> None:
+    rank = accelerator.rank
+    got = accelerator.scatter_sum(_numbers(rank.index, rank.world * size).float().to(accelerator.device))
+    wanted = _sum_over_ranks(rank.world, rank.world * size)[rank.index * size : (rank.index + 1) * size]
+    _compare(accelerator, name, got, wanted)
+
+
+def _check_gradient_sum(accelerator: Accelerator, name: str, size: int) -> None:
+    mine = _numbers(accelerator.rank.index, 2 * size).float().to(accelerator.device)
+    parameters = [torch.nn.Parameter(torch.zeros(size, device=accelerator.device)) for _ in range(2)]
+    for parameter, gradient in zip(parameters, mine.split(size), strict=True):
+        parameter.grad = gradient.clone()
+    accelerator.reduce_gradients(parameters)
+    got = torch.cat([parameter.grad for parameter in parameters if parameter.grad is not None])
+    _compare(accelerator, name, got, _sum_over_ranks(accelerator.rank.world, 2 * size))
+
+
+def _check_gather_gradient(accelerator: Accelerator, name: str, size: int) -> None:
+    """Each worker weighs the gathered rows its own way; what comes back is the sum of all weights of the own rows."""
+    rank = accelerator.rank
+    rows = torch.ones(size, device=accelerator.device, requires_grad=True)
+    weights = _numbers(rank.index, rank.world * size).float().to(accelerator.device)
+    (accelerator.gather(rows) * weights).sum().backward()
+    wanted = _sum_over_ranks(rank.world, rank.world * size)[rank.index * size : (rank.index + 1) * size]
+    _compare(accelerator, name, rows.grad if rows.grad is not None else torch.zeros(size), wanted)
+
+
+def _numbers(rank: int, size: int) -> torch.Tensor:
+    """(size,) int64 that no two ranks share."""
+    return (rank + 1) * (torch.arange(size) % 7 + 1)
+
+
+def _sum_over_ranks(world: int, size: int) -> torch.Tensor:
+    return world * (world + 1) // 2 * (torch.arange(size) % 7 + 1)
+
+
+def _compare(accelerator: Accelerator, name: str, got: torch.Tensor, wanted: torch.Tensor) -> None:
+    rank, values = accelerator.rank, got.detach().cpu()
+    where = f"{name} over {rank.world} workers, {wanted.numel()} elements of {str(got.dtype).removeprefix('torch.')}"
+    advice = "The workers do not exchange what they should; training on them would go wrong without a word"
+    if values.shape != wanted.shape:
+        raise HostError(
+            f"{where}: worker {rank.index} got {values.numel()} elements, expected {wanted.numel()}. {advice}"
+        )
+    if len(wrong := (values != wanted).nonzero()):
+        first = int(wrong[0])
+        raise HostError(
+            f"{where}: worker {rank.index} got {values[first].item():.10g} at element {first}, expected "
+            f"{wanted[first].item()}, and {len(wrong)} elements are wrong in all. {advice}"
+        )
+
+
+def _median_seconds(accelerator: Accelerator, collective: Callable[[], object], repeats: int) -> float:
+    """After one warm call, which opens connections. All workers start together, and the time is until all is here."""
+    collective()
+    seconds = []
+    for _ in range(repeats):
+        accelerator.synchronize()
+        accelerator.barrier()
+        began = time.perf_counter()
+        collective()
+        accelerator.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)

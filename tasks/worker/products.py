@@ -1,0 +1,89 @@
+"""A matrix product with a known answer: does a device multiply right, and how fast.
+
+Integers small enough that float32 holds every partial sum exactly, so the answer does not depend on the order of
+summation, and any difference is a fault of the device or its libraries.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tasks.errors import HostError
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.accelerators.base import Precision
+
+REPEATS = 5
+MAX_FACTOR = 127  # bf16 holds integers up to 256 exactly
+EXACT_IN_FP32 = 2**24
+BF16_BOUND = 2**-7  # one unit in the last place: exact sums in float32, then one rounding, in whatever direction
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`left` @ `right` = `answer`, all (n, n) int64."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    answer: torch.Tensor
+
+
+def make_problem(size: int, seed: int) -> Problem:
+    """Seeded factors and their product in integer arithmetic (half a second for 1024 rows, four for 2048)."""
+    highest = min(MAX_FACTOR, math.isqrt(EXACT_IN_FP32 // size))
+    factors = np.random.default_rng(seed).integers(-highest, highest, (2, size, size), endpoint=True)
+    answer = np.einsum("ij,jk->ik", *factors)  # int64 all along, and several times faster than @ is for integers
+    return Problem(torch.from_numpy(factors[0]), torch.from_numpy(factors[1]), torch.from_numpy(answer))
+
+
+def time_product(accelerator: Accelerator, problem: Problem, precision: Precision) -> float:
+    """Median seconds of the product on the device, after a warm run; every single result is checked.
+
+    Raises:
+        HostError: an element is off, by anything in fp32, by more than BF16_BOUND of its value in bf16; or the device
+            does not repeat itself.
+    """
+    if accelerator.device.type == "cuda":  # else parts of a sum may be rounded to bf16 before they are added
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    left = problem.left.to(accelerator.device, DTYPES[precision])
+    right = problem.right.to(accelerator.device, DTYPES[precision])
+    first = left @ right
+    _check(accelerator, problem, precision, first)
+    seconds = []
+    for _ in range(REPEATS):
+        accelerator.synchronize()
+        began = time.perf_counter()
+        product = left @ right
+        accelerator.synchronize()
+        seconds.append(time.perf_counter() - began)
+        if not torch.equal(product, first):
+            _check(accelerator, problem, precision, product)
+    return statistics.median(seconds)
+
+
+def gflops(size: int, seconds: float) -> float:
+    """Billions of floating-point operations a second, for a product of (size, size) matrices."""
+    return round(2 * size**3 / seconds / 1e9, 3)
+
+
+def _check(accelerator: Accelerator, problem: Problem, precision: Precision, product: torch.Tensor) -> None:
+    got = product.cpu().double()
+    allowed = problem.answer.abs() * (BF16_BOUND if precision == "bf16" else 0.0)
+    wrong = ~((got - problem.answer).abs() <= allowed)  # so that NaN is wrong
+    if not wrong.any():
+        return
+    row, column = (int(place) for place in wrong.nonzero()[0])
+    size, rank = len(problem.answer), accelerator.rank
+    raise HostError(
+        f"worker {rank.index} on {socket.gethostname()} ({accelerator.name}) multiplies wrong in {precision}: element "
+        f"({row}, {column}) of a {size} x {size} product is {got[row, column].item():.10g}, expected "
+        f"{problem.answer[row, column].item()}, and {int(wrong.sum())} of {size * size} elements are wrong. "
+        "Take this machine out of service: what it trains can't be trusted"
+    )

@@ -1,0 +1,190 @@
+import errno
+import gzip
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.manifest import Conflict
+from infra.store import DirectoryStore
+from tasks.catalog import list_spans
+from tasks.errors import ConfigError, DataError, StoreError
+from tasks.ingest import parse_map
+from tasks.sources import Format
+from tasks.spans import SpanKind
+from tests.support.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder; tests look into it for what was left behind."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+# --- what is refused --------------------------------------------------------------------------------------------
+
+
+def test_a_map_is_read_from_the_command_line() -> None:
+    assert parse_map("query=text, item=product_title,label=a=b") == {
+        "query": "text",
+        "item": "product_title",
+        "label": "a=b",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("query=text", "'item' is missing"),
+        ("item=title", "'query' is missing"),
+        ("", "'' is not name=column"),
+        ("query,item=title", "'query' is not name=column"),
+        ("query=,item=title", "'query=' is not name=column"),
+        ("query=a,query=b,item=c", "'query' is given twice"),
+        ("query=a,item=b,lable=c", "unknown name 'lable'; the nearest is 'label'"),
+        ("query=a,item=b,xyz=c", "unknown name 'xyz'; known are query, item, id, item_id, label"),
+    ],
+)
+def test_a_wrong_map_is_refused_with_the_way_to_write_it(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{message}.* --map query=COLUMN,item=COLUMN\[,id=COLUMN\]"):
+        parse_map(text)
+
+
+BAD_ROWS = [
+    (review(9, "2026-03-01", at="yesterday"), r"input, row 5, column 'at': 'yesterday' is not a time"),
+    (review(9, "2026-03-01", at=None), "input, row 5, column 'at': null"),
+    (review(9, "2026-03-01", stars="five"), "input, row 5, column 'stars': 'five' is not a number"),
+]
+
+
+@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize(("bad", "message"), BAD_ROWS)
+def test_a_bad_value_leaves_nothing(
+    store: DirectoryStore, tmp_path: Path, scratch: Path, bad: dict[str, Any], message: str, form: Format
+) -> None:
+    rows = [*ROWS, bad]
+    if form is not Format.jsonl:  # their columns have one type
+        rows = [{k: None if v is None else str(v) for k, v in row.items()} for row in rows]
+    if form is Format.csv and bad["at"] is None:
+        message = "input, row 5, column 'at'"
+    with pytest.raises(DataError, match=message):
+        run(store, write_input(tmp_path / "input", rows, form), form)
+    assert files_in(scratch) == []
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize("content", [b"", gzip.compress(json.dumps(ROWS[0]).encode() * 50)[:-8], b'{"at": 0\n'])
+def test_a_damaged_file_leaves_nothing(store: DirectoryStore, tmp_path: Path, scratch: Path, content: bytes) -> None:
+    (tmp_path / "in").mkdir()
+    write_input(tmp_path / "in" / "1.jsonl", ROWS)
+    (tmp_path / "in" / "2.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=r"2\.jsonl"):
+        run(store, tmp_path / "in")
+    assert files_in(scratch) == []
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("name", ["query", "item", "id", "label"])
+def test_a_mapped_column_that_is_not_there_is_refused(
+    store: DirectoryStore, tmp_path: Path, name: str, form: Format
+) -> None:
+    source = write_input(tmp_path / "input", ROWS, form)
+    message = rf"input: missing column 'oops', which --map gives as {name}; there are at, brand, .*title"
+    with pytest.raises(DataError, match=message):
+        run(store, source, form, mapping=MAP | {name: "oops"})
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize("form", [Format.csv, Format.parquet])
+def test_one_file_of_many_that_lacks_a_mapped_column_is_found(
+    store: DirectoryStore, tmp_path: Path, form: Format
+) -> None:
+    write_input(tmp_path / "in" / f"1.{form.value}", ROWS, form)
+    renamed = [{("heading" if key == "title" else key): value for key, value in row.items()} for row in ROWS]
+    write_input(tmp_path / "in" / f"2.{form.value}", renamed, form)
+    with pytest.raises(DataError, match=rf"2\.{form.value}: missing column 'title'.*heading"):
+        run(store, tmp_path / "in", form)
+
+
+def test_a_missing_time_column_is_refused(store: DirectoryStore, tmp_path: Path) -> None:
+    source = write_input(tmp_path / "input", [{"text": "a", "title": "b"}])
+    with pytest.raises(DataError, match=r"input, row 1, column 'at': missing.* there are text, title"):
+        run(store, source, mapping={"query": "text", "item": "title"})
+
+
+def test_a_workspace_is_cut_one_way(store: DirectoryStore, tmp_path: Path) -> None:
+    source = write_input(tmp_path / "input", ROWS)
+    run(store, source, span=SpanKind.month)
+    with pytest.raises(ConfigError, match=r"--span quarter: .* is cut differently, as '2026-01' shows"):
+        run(store, source, span=SpanKind.quarter)
+    assert [span.name for span in list_spans(store)] == ["2026-01", "2026-02"]
+
+
+# --- full disks and killed predecessors ---------------------------------------------------------------------------
+
+
+class FullStore(DirectoryStore):
+    """Takes `room` uploads, then writes half of the next one and has no space left."""
+
+    room = 1
+
+    def upload(self, source: Path, key: str) -> None:
+        if not self.room:
+            super().upload(source, f"{key}.half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= 1
+        super().upload(source, key)
+
+
+def test_a_full_workspace_leaves_whole_spans_only(tmp_path: Path, scratch: Path) -> None:
+    store = FullStore(tmp_path / "workspace")
+    source = write_input(tmp_path / "input", ROWS)
+    with pytest.raises(StoreError, match=r"no space left in the workspace .*workspace; free some, and ingest again"):
+        run(store, source)
+    assert store.list("spans") == ["spans/2026-01/v1/MANIFEST.json", "spans/2026-01/v1/part-00000.parquet"]
+    assert files_in(scratch) == []
+    store.room = 9
+    assert versions(run(store, source)) == [("2026-01", 1, 1, False), ("2026-02", 1, 3, True)]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file on a full disk")
+@pytest.mark.parametrize("full", ["2026-02.jsonl", "2026-02/part-00000.parquet"])
+def test_a_full_temporary_disk_leaves_nothing(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    prepared = tmp_path / "prepared"
+    (prepared / full).parent.mkdir(parents=True)
+    (prepared / full).symlink_to("/dev/full")
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *_, **__: str(prepared))
+    many = [review(number, "2026-02-01", text="x" * 1000) for number in range(100)]
+    with pytest.raises(StoreError, match=r"no space left in the temporary folder .*; free some, or set TMPDIR"):
+        run(store, write_input(tmp_path / "input", many))
+    assert not prepared.exists()
+    assert not store.root.exists()
+
+
+def test_what_a_killed_ingest_left_is_swept_away(store: DirectoryStore, tmp_path: Path) -> None:
+    store.write("spans/2026-02/v1/part-00007.parquet", b"half a span")
+    run(store, write_input(tmp_path / "input", ROWS))
+    assert store.list("spans/2026-02") == ["spans/2026-02/v1/MANIFEST.json", "spans/2026-02/v1/part-00000.parquet"]
+    assert len(rows_of(store, "2026-02")) == 3
+
+
+def test_two_do_not_write_at_once(store: DirectoryStore, tmp_path: Path, scratch: Path) -> None:
+    source = write_input(tmp_path / "input", ROWS)
+    with store.lock("ingest"), pytest.raises(Conflict, match="in use by another process"):
+        run(store, source)
+    assert store.list("spans") == []
+    assert files_in(scratch) == []

@@ -1,0 +1,451 @@
+"""The command as people and scripts use it: what it prints where, its exit codes, and the documented JSON.
+
+The pipeline is run by the real command, in its own process, under a real server; only its workers are fakes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from flows.cli import main, outputs
+from infra.prefect_server import Server, client_environment, down, up
+from infra.store import DirectoryStore
+from tasks.errors import POLICIES
+from tests.support.fake_runner import ingest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = (ROOT / "docs" / "cli.md").read_text()
+OPEN_KEYS = {"metrics", "champion", "quarantined", "attempts_by_class", "seconds_by_class", "config"}
+SMALL = ("--set", "model.pretrained=package:none")
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("prefect")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        try:
+            yield up(home)
+        finally:
+            down(home)
+
+
+def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> Result:
+    """`millrace run` in a process of its own, with fake workers."""
+    command = [sys.executable, "-m", "tests.support.millrace", "run", "--workspace", str(workspace), *SMALL, *arguments]
+    environment = {**os.environ, **client_environment(server), **environment}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+class Runs(NamedTuple):
+    workspace: Path
+    released: Result
+    rejected: Result
+    failed: Result
+
+
+@pytest.fixture(scope="module")
+def runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Four spans: two released, one rejected, one whose health check failed."""
+    workspace = tmp_path_factory.mktemp("workspace")
+    ingest(DirectoryStore(workspace), "2026-01", "2026-02", "2026-03", "2026-04")
+    run_pipeline(server, workspace)
+    return Runs(
+        workspace,
+        released=run_pipeline(server, workspace, "--json"),
+        rejected=run_pipeline(server, workspace, "--json", FAKE_RECALL="0.1"),
+        failed=run_pipeline(server, workspace, "--json", FAKE_FAIL="health:DATA"),
+    )
+
+
+@pytest.fixture
+def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """The command in this process, for all that needs no pipeline."""
+
+    def call(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        assert isinstance(code, int)
+        told = capsys.readouterr()
+        return Result(code, told.out, told.err)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.delenv("MILLRACE_WORKSPACE", raising=False)
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+# --- run --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_releases_and_prints_nothing_but_json(runs: Runs, server: Server) -> None:
+    assert runs.released.code == 0
+    output = outputs.RunOutput.model_validate_json(runs.released.out)
+    assert (output.state, output.sentence) == ("Released", "")
+    assert output.report is not None
+    assert (output.report.span, output.report.release) == ("2026-02", 2)
+    assert [line.stage for line in output.stages if line.done] == [
+        "validate", "health", "warmup", "train", "evaluate", "infer", "release",
+    ]  # fmt: skip
+    assert output.ui_url == server.ui_url
+    assert output.run_url is not None
+    assert output.run_url.startswith(f"{server.ui_url}/runs/flow-run/")
+
+
+def test_a_run_tells_its_progress_and_warnings_on_standard_error(runs: Runs, server: Server) -> None:
+    lines = runs.released.err.splitlines()
+    assert lines[0] == f"Prefect UI: {server.ui_url}"
+    assert "train: 1 of 1" in lines
+    assert "warning: drift: labels drifted by 0.3" in lines
+
+
+def test_a_rejected_model_is_a_result(runs: Runs) -> None:
+    assert runs.rejected.code == 0
+    output = json.loads(runs.rejected.out)
+    assert output["state"] == "Rejected"
+    assert output["sentence"].startswith("recall@10 0.1000 is 0.3000 below the champion's")
+
+
+def test_a_failed_stage_is_one_sentence_and_the_code_of_its_class(runs: Runs) -> None:
+    assert runs.failed.code == 65
+    assert runs.failed.out == ""
+    assert runs.failed.err.splitlines()[-1] == "DATA: row 3 is bad"
+    assert "/runs/flow-run/" in runs.failed.err.splitlines()[-2]
+    assert "Traceback" not in runs.failed.err
+
+
+def test_a_finished_run_is_found_again(runs: Runs, server: Server) -> None:
+    again = run_pipeline(server, runs.workspace, "--span", "2026-02")
+    assert again.code == 0
+    assert re.findall(r"^(\w+) +cached", again.out, re.M) == [
+        "validate", "health", "warmup", "train", "evaluate", "infer", "release",
+    ]  # fmt: skip
+    assert "Released as 2: model m-" in again.out
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_run_is_cancelled(server: Server, tmp_path: Path, name: str) -> None:
+    ingest(DirectoryStore(tmp_path), "2026-01")
+    stopped = run_pipeline(server, tmp_path, FAKE_FAIL=f"warmup:{name}")
+    assert stopped.code == 76
+    assert stopped.err.splitlines()[-1].startswith("CANCELLED: stopped by ")
+    assert "Traceback" not in stopped.err
+
+
+def test_verbose_shows_the_whole_log(server: Server, tmp_path: Path) -> None:
+    ingest(DirectoryStore(tmp_path), "2026-01")
+    told = run_pipeline(server, tmp_path, "--verbose")
+    assert "Task run 'train 2026-01' - fake train of 2026-01" in told.err
+    assert "train: 1 of 1" not in told.err
+
+
+def test_nothing_to_do_is_told_without_a_server(copied: Path) -> None:
+    nobody = Server(url="http://127.0.0.1:1/api", ui_url="", home=str(copied), pid=None, started=False)
+    shutil.rmtree(copied / "spans" / "2026-04")
+    idle = run_pipeline(nobody, copied, "--json")
+    assert idle.code == 0
+    assert json.loads(idle.out)["state"] == "NothingToDo"
+
+
+def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
+    code = "import sys, flows.cli.running; print('prefect' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command, runs: Runs, tmp_path: Path) -> None:
+    before = sorted(runs.workspace.rglob("*"))
+    arguments = ["run", "--dry-run", "--span", "2026-04", "--workspace", str(runs.workspace)]
+    told = millrace(*arguments, *SMALL, "--set", "train.epochs=1")
+    assert told.code == 0
+    assert "# window:  2026-04 v1\n# before:  2026-01, 2026-02, 2026-03\n" in told.out
+    assert "# parent:  lineages/main/step-00000030 (step 30)\n" in told.out
+    (tmp_path / "again.yaml").write_text(told.out)
+    assert millrace(*arguments, "--config", str(tmp_path / "again.yaml")).out == told.out
+    assert yaml.safe_load(told.out)["model"]["pretrained"] == "package:none"
+    assert sorted(runs.workspace.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "train.lerning_rate=1"], "did you mean 'train.learning_rate'?"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: no such config file"),
+        ([*SMALL, "--span", "2026-09"], "span '2026-09' was not ingested"),
+        ([*SMALL, "--span", "2026-9"], "is not a day"),
+    ],
+)
+def test_a_wrong_command_is_refused_before_a_server_is_asked(
+    millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    told = millrace("run", "--workspace", str(runs.workspace), *arguments)
+    assert told.code == 78
+    assert told.err.startswith("CONFIG: ")
+    assert message in told.err
+
+
+def test_a_server_that_does_not_answer_is_told(
+    millrace: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ingest(DirectoryStore(tmp_path), "2026-01")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    told = millrace("run", "--workspace", str(tmp_path), *SMALL)
+    assert told.code == 70
+    assert told.err.startswith("HOST: PREFECT_API_URL is http://127.0.0.1:1/api, but")
+
+
+# --- ingest -----------------------------------------------------------------------------------------------------
+
+
+def source(folder: Path, *records: dict[str, Any]) -> Path:
+    path = folder / "reviews.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+REVIEW = {"when": "2022-11-03T10:00:00Z", "text": "keeps water hot", "title": "Kettle", "stars": 5}
+INGEST = (
+    "--format",
+    "jsonl",
+    "--time-column",
+    "when",
+    "--span",
+    "quarter",
+    "--map",
+    "query=text,item=title,label=stars",
+)
+
+
+def test_ingest_cuts_a_source_into_spans(millrace: Command, tmp_path: Path) -> None:
+    rows = source(tmp_path, REVIEW, {**REVIEW, "when": "2023-01-03", "text": "broke soon"})
+    workspace = tmp_path / "workspace"
+    told = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST, "--json")
+    assert told.code == 0
+    assert [span["name"] for span in json.loads(told.out)["spans"]] == ["2022-Q4", "2023-Q1"]
+    again = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST)
+    assert re.findall(r"^(\S+) +v1 +1 +as before", again.out, re.M) == ["2022-Q4", "2023-Q1"]
+
+
+def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, tmp_path: Path) -> None:
+    rows = source(tmp_path, {**REVIEW, "when": "last week"})
+    told = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)
+    assert told.code == 65
+    assert told.err.splitlines()[-1].startswith(f"DATA: {rows}, row 1, column 'when'")
+    assert not list((tmp_path / "workspace").rglob("*.parquet"))
+
+
+def test_a_command_line_that_is_not_understood_ends_with_2(millrace: Command) -> None:
+    assert millrace("ingest", "--source", "x").code == 2
+    assert millrace("rolback").code == 2
+
+
+# --- looking back -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(runs: Runs, tmp_path: Path) -> Path:
+    """The workspace of the runs, free to be changed."""
+    shutil.copytree(runs.workspace, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_status_tells_spans_and_sums(millrace: Command, runs: Runs) -> None:
+    told = millrace("status", "--workspace", str(runs.workspace))
+    assert told.code == 0
+    spans = re.findall(r"^(2026-\d\d) +v1 +40 +(main)? *(\w+ as \d|\w+)? *$", told.out, re.M)
+    assert spans == [
+        ("2026-01", "main", "Released as 1"),
+        ("2026-02", "main", "Released as 2"),
+        ("2026-03", "main", "Rejected"),
+        ("2026-04", "", "Unfinished"),
+    ]
+    assert "lineage main: trained up to 2026-03, step 30" in told.out
+    assert "current release: 2, span 2026-02" in told.out
+    assert "95.2% succeeded" in told.out  # 20 of 21 attempts
+    assert re.search(r"^DATA +1 +9\.8$", told.out, re.M)
+
+
+def test_the_workspace_may_come_from_the_environment(
+    millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_WORKSPACE", str(runs.workspace))
+    assert json.loads(millrace("status", "--json").out)["workspace"] == str(runs.workspace)
+
+
+def test_rollback_moves_the_current_release(millrace: Command, copied: Path) -> None:
+    workspace = ["--workspace", str(copied)]
+    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["2"]
+    assert millrace("rollback", *workspace).out.startswith("current release: 1, span 2026-01, model models/m-")
+    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["1"]
+    assert json.loads(millrace("rollback", "--to", "2", "--json", *workspace).out)["previous"] == 1
+    assert millrace("rollback", "--to", "7", *workspace) == (78, "", "CONFIG: there is no release 7; there are 1, 2\n")
+
+
+def test_rollback_repairs_a_damaged_pointer(millrace: Command, copied: Path) -> None:
+    (copied / "releases" / "CURRENT").write_text("{")
+    assert millrace("releases", "--workspace", str(copied)).code == 74
+    assert json.loads(millrace("rollback", "--to", "1", "--json", "--workspace", str(copied)).out)["previous"] is None
+    assert millrace("releases", "--workspace", str(copied)).code == 0
+
+
+def test_report_is_of_the_last_run_or_of_a_spans(millrace: Command, runs: Runs) -> None:
+    workspace = ["--workspace", str(runs.workspace)]
+    last = millrace("report", *workspace)
+    assert re.match(r"run \w{16} over 2026-04, lineage main: Unfinished\n", last.out)
+    assert re.search(r"^health 1 +DATA +9\.8 .* row 3 is bad *$", last.out, re.M)
+    rejected = millrace("report", "--span", "2026-03", *workspace)
+    assert "\nREFUSED: recall@10 0.1000 is 0.3000 below" in rejected.out
+    assert "Rejected: the champion stays" in rejected.out
+    key = json.loads(runs.released.out)["report"]["run_key"]
+    assert json.loads(millrace("report", "--run", key, "--json", *workspace).out)["report"]["span"] == "2026-02"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--span", "2026-09"], "holds no run over span 2026-09"),
+        (["--run", "cafe"], "holds no run cafe; it holds "),
+        (["--run", "cafe", "--span", "2026-01"], "--span or --run, not both"),
+    ],
+)
+def test_report_of_what_is_not_there(millrace: Command, runs: Runs, arguments: list[str], message: str) -> None:
+    told = millrace("report", "--workspace", str(runs.workspace), *arguments)
+    assert (told.code, told.out) == (78, "")
+    assert message in told.err
+
+
+@pytest.mark.parametrize("command", ["status", "releases", "rollback", "report"])
+def test_a_mistyped_workspace_does_not_look_empty(millrace: Command, tmp_path: Path, command: str) -> None:
+    told = millrace(command, "--workspace", str(tmp_path / "typo"))
+    assert told.code == 78
+    assert f"CONFIG: {tmp_path / 'typo'} holds no span" in told.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "last_line", "traceback"),
+    [
+        (ZeroDivisionError("division by zero"), 75, "CODE: ZeroDivisionError: division by zero (a bug, ours", True),
+        (PermissionError(13, "Permission denied", "/w"), 74, "STORE: [Errno 13] Permission denied: '/w'", False),
+        (OSError(28, "No space left on device"), 74, "STORE: [Errno 28] No space left on device", False),
+    ],
+)
+def test_only_what_nobody_foresaw_has_a_traceback(
+    millrace: Command,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    code: int,
+    last_line: str,
+    traceback: bool,
+) -> None:
+    def fail(store: object) -> None:
+        raise error
+
+    monkeypatch.setattr(outputs, "status", fail)
+    told = millrace("status", "--workspace", str(runs.workspace))
+    assert told.code == code
+    assert told.err.splitlines()[-1].startswith(last_line)
+    assert ("Traceback" in told.err) is traceback
+
+
+# --- the server -------------------------------------------------------------------------------------------------
+
+
+def test_up_finds_the_server_that_runs(millrace: Command, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", server.home)
+    assert millrace("up").out.startswith(f"Prefect UI: {server.ui_url} (runs already; process {server.pid}, ")
+
+
+def test_down_without_a_server_is_no_failure(
+    millrace: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    assert millrace("down") == (0, f"no Prefect server of {tmp_path} is running\n", "")
+
+
+# --- the documentation ------------------------------------------------------------------------------------------
+
+
+def documented(command: str) -> Any:
+    """The example that docs/cli.md gives for a command's JSON."""
+    found = re.search(rf"^### `millrace {command} --json`\n.*?^```json\n(.*?)^```", DOCS, re.M | re.S)
+    assert found, f"docs/cli.md shows no JSON of millrace {command}"
+    return json.loads(found[1])
+
+
+def assert_same_keys(real: Any, example: Any, path: str) -> None:
+    if isinstance(real, dict) and isinstance(example, dict):
+        if path.rpartition(".")[2] not in OPEN_KEYS:
+            assert list(real) == list(example), f"keys of {path or 'the whole'}"
+            for key in real:
+                assert_same_keys(real[key], example[key], f"{path}.{key}")
+    elif isinstance(real, list) and isinstance(example, list):
+        for item in real:
+            assert_same_keys(item, example[0], path)
+    elif real is not None and example is not None:
+        assert isinstance(real, type(example)) or {type(real), type(example)} == {int, float}, path
+
+
+def test_the_documented_json_is_what_comes_out(
+    millrace: Command, runs: Runs, copied: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server.url)
+    rows = source(copied, {**REVIEW, "when": "2022-11-03"})
+    workspace = ["--workspace", str(runs.workspace)]
+    real = {
+        "run": runs.released,
+        "run --dry-run": millrace("run", "--dry-run", "--span", "2026-04", "--json", *SMALL, *workspace),
+        "status": millrace("status", "--json", *workspace),
+        "releases": millrace("releases", "--json", *workspace),
+        "report": millrace("report", "--span", "2026-03", "--json", *workspace),
+        "rollback": millrace("rollback", "--json", "--workspace", str(copied)),
+        "ingest": millrace("ingest", "--source", str(rows), "--workspace", str(copied / "new"), *INGEST, "--json"),
+        "up": millrace("up", "--json"),
+    }
+    assert set(re.findall(r"^### `millrace (.+) --json`$", DOCS, re.M)) == set(real)
+    for command, result in real.items():
+        assert_same_keys(json.loads(result.out), documented(command), path="")
+
+
+@pytest.mark.parametrize(
+    ("command", "record"),
+    [("run", outputs.RunOutput), ("status", outputs.StatusOutput), ("report", outputs.ReportOutput)],
+)
+def test_the_examples_show_every_key_also_those_of_empty_lists(command: str, record: Any) -> None:
+    example = documented(command)
+    assert_same_keys(record.model_validate(example).model_dump(mode="json"), example, path="")
+
+
+def test_every_exit_code_and_command_is_documented(millrace: Command) -> None:
+    table = {
+        name: (int(code), meaning)
+        for code, name, meaning in re.findall(r"^\| (\d+) \| ([A-Z]+) \| (.+) \|$", DOCS, re.M)
+    }
+    assert table == {failure.value: (policy.exit_code, policy.meaning) for failure, policy in POLICIES.items()}
+    commands = re.findall(r"^│ (\w+) {2,}", millrace("--help").out.partition("Commands")[2], re.M)
+    assert set(re.findall(r"^\| `millrace (\w+)` \|", DOCS, re.M)) == set(commands)

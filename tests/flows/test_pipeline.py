@@ -1,0 +1,210 @@
+"""The flow against a real Prefect server, with stages that do no arithmetic. Takes about a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from prefect.client.schemas.objects import State
+
+import infra.runner
+from flows.pipeline import pipeline
+from infra.store import Conflict, DirectoryStore
+from tasks import ledger, releases
+from tasks.contracts import Stage
+from tasks.errors import POLICIES, ConfigError, DataError, FailureClass, HostError, StoreError
+from tasks.plan import NothingToDo
+from tasks.progress import Progress
+from tasks.report import RunReport
+from tasks.stage import listening
+from tests.support.fake_runner import FakeRunner, ingest
+from tests.support.prefect_server import PrefectServer
+
+ENCODER = "model.pretrained=package:none"
+
+
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        patch.setenv("DO_NOT_TRACK", "1")
+        server = PrefectServer(tmp_path_factory.mktemp("prefect") / "home")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def store(prefect: PrefectServer, tmp_path) -> Iterator[DirectoryStore]:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2")
+    with prefect.in_use():
+        yield store
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    for failure, policy in POLICIES.items():
+        monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
+    return runner
+
+
+def run(store: DirectoryStore, *overrides: str, span: str | None = None) -> RunReport:
+    return pipeline(store.uri, span, overrides=(ENCODER, *overrides))
+
+
+def state_of_run(store: DirectoryStore, span: str | None = None) -> State[RunReport]:
+    return pipeline(store.uri, span, overrides=(ENCODER,), return_state=True)
+
+
+def test_a_run_is_released_and_seen_under_the_name_of_its_span(prefect, store, runner):
+    report = run(store)
+    assert (report.state, report.span, report.release, report.vectors) == ("Released", "2021-Q1", 1, 30)
+    assert releases.current(store) == releases.read(store, 1)
+    seen = prefect.last_run()
+    assert (seen.name, seen.state_name) == ("2021-Q1", "Completed")
+    tasks = prefect.task_runs(seen, 7)
+    assert [task.name for task in tasks] == [f"{stage} 2021-Q1" for stage in Stage]
+    assert {task.state_name for task in tasks} == {"Completed"}
+
+
+def test_a_second_run_of_the_same_span_shows_every_stage_as_cached(prefect, store, runner):
+    first = run(store)
+    again = run(store, span="2021-Q1")
+    assert runner.stages == list(Stage)
+    assert again == first.model_copy(update={"cached": tuple(Stage)})
+    assert {task.state_name for task in prefect.task_runs(prefect.last_run(), 7)} == {"Cached"}
+
+
+def test_the_next_span_is_taken_by_itself_until_there_is_none(store, runner):
+    assert [run(store).span, run(store).span] == ["2021-Q1", "2021-Q2"]
+    with pytest.raises(NothingToDo, match="up to 2021-Q2"):
+        run(store)
+
+
+def test_a_refused_model_ends_in_the_state_rejected_with_its_report(prefect, store, runner):
+    champion = run(store)
+    runner.metrics = {"recall@10": 0.2, "mrr@10": 0.4}
+    for _ in range(2):
+        state = state_of_run(store, "2021-Q2")
+        assert state.is_completed()
+        assert state.name == "Rejected"
+        assert state.message == "recall@10 0.2000 is 0.2000 below the champion's 0.4000; allowed is a drop of 0.0100."
+        report = state.result()
+        assert (report.state, report.span, report.release) == ("Rejected", "2021-Q2", None)
+        assert prefect.last_run().state_name == "Rejected"
+    current = releases.current(store)
+    assert current is not None
+    assert current.number == champion.release
+    assert runner.stages[7:] == ["validate", "health", "warmup", "train", "evaluate"]
+
+
+def test_a_refused_model_comes_back_as_a_report_from_a_plain_call_too(store, runner):
+    run(store)
+    runner.metrics = {"recall@10": 0.2, "mrr@10": 0.4}
+    assert run(store).state == "Rejected"
+
+
+def test_a_transient_failure_is_tried_again(prefect, store, runner):
+    runner.fail(Stage.train, HostError("the machine went away"))
+    runner.fail(Stage.train, StoreError("the disk was full"))
+    assert run(store).state == "Released"
+    assert [record.failure for record in ledger.records(store) if record.stage is Stage.train] == [
+        FailureClass.HOST,
+        FailureClass.STORE,
+        None,
+    ]
+    train = prefect.task_runs(prefect.last_run(), 7)[3]
+    assert (train.run_count, train.state_name) == (3, "Completed")
+
+
+def test_a_spent_budget_fails_the_run_and_a_new_run_goes_on_with_a_fresh_one(store, runner):
+    runner.fail(Stage.infer, HostError("the machine went away"), times=4)
+    state = state_of_run(store)
+    assert state.is_failed()
+    assert "HostError: the machine went away (That was try 3 of 3, as retry.attempts allows. " in str(state.message)
+    report = run(store, span="2021-Q1")
+    assert report.state == "Released"
+    assert report.cached == (Stage.validate, Stage.health, Stage.warmup, Stage.train, Stage.evaluate)
+    assert runner.stages.count("infer") == 5
+
+
+def test_the_budget_is_the_configurations(store, runner):
+    runner.fail(Stage.validate, HostError("the machine went away"))
+    with pytest.raises(HostError, match="That was try 1 of 1"):
+        run(store, "retry.attempts=1")
+
+
+def test_bad_data_is_not_tried_again_and_the_state_says_so(prefect, store, runner):
+    runner.fail(Stage.validate, DataError("span 2021-Q1: 3 clean rows, at least 32 are needed"))
+    state = state_of_run(store)
+    assert state.is_failed()
+    assert "DataError: span 2021-Q1: 3 clean rows, at least 32 are needed" in str(state.message)
+    assert runner.stages == ["validate"]
+    seen = prefect.last_run()
+    assert "DataError" in str(seen.state and seen.state.message)
+
+
+def test_an_interrupted_run_is_recorded_and_the_next_goes_on(store, runner):
+    runner.fail(Stage.train, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(store)
+    assert ledger.records(store)[-1].failure is FailureClass.CANCELLED
+    report = run(store)
+    assert report.state == "Released"
+    assert report.cached == (Stage.validate, Stage.health, Stage.warmup)
+
+
+def test_two_runs_on_one_lineage_do_not_mix(store, runner):
+    with store.lock("lineages/main.run"):
+        with pytest.raises(Conflict, match=r"lineages/main\.run is in use by another process"):
+            run(store)
+        assert run(store, "lineage=other").state == "Released"
+    assert run(store).state == "Released"
+
+
+def test_a_wrong_command_runs_nothing(store, runner):
+    for overrides in [("train.learning_rat=1",), ("lineage=Main",)]:
+        with pytest.raises(ConfigError):
+            run(store, *overrides)
+    with pytest.raises(ConfigError, match="was not ingested"):
+        run(store, span="2031-Q1")
+    assert runner.specs == []
+    assert store.list("runs") == []
+
+
+def test_whoever_listens_to_a_run_hears_its_stages(store, runner):
+    heard: list[str] = []
+
+    class Ear:
+        def log(self, line: str) -> None:
+            pass
+
+        def progress(self, progress: Progress) -> None:
+            heard.append(progress.what)
+
+    with listening(Ear()):
+        run(store)
+    assert heard == list(Stage)
+
+
+def test_the_form_in_the_ui_asks_for_plain_values():
+    fields = pipeline.parameters.properties
+    assert list(fields) == ["workspace", "span", "place", "overrides"]
+    assert fields["overrides"]["items"] == {"type": "string"}
+    assert all(field["description"] for field in fields.values())
+    assert pipeline.parameters.required == ["workspace"]
+
+
+def test_when_prefect_forgets_everything_nothing_is_lost(prefect, store, runner):
+    first = run(store)
+    prefect.forget()
+    with prefect.in_use():
+        again = run(store, span="2021-Q1")
+        assert again == first.model_copy(update={"cached": tuple(Stage)})
+        assert {task.state_name for task in prefect.task_runs(prefect.last_run(), 7)} == {"Cached"}
+        assert run(store).span == "2021-Q2"
+    assert len(releases.history(store)) == 2

@@ -1,0 +1,43 @@
+"""`python -m tests.support.millrace ...` is the command `millrace` with workers that do no arithmetic.
+
+FAKE_FAIL=train:DATA lets a stage fail with that class; a signal's name in its place is sent to the process itself.
+FAKE_RECALL sets the challenger's recall@10.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import infra.runner
+from configs.schema import Config
+from flows.cli import main
+from infra.runner import Listener, Runner
+from infra.store import Store
+from tasks.contracts import JobSpec
+from tasks.errors import ERRORS, FailureClass
+from tests.support.fake_runner import FakeRunner
+
+
+class FailingRunner(FakeRunner):
+    """Fails as the environment says."""
+
+    def run(self, spec: JobSpec, listener: Listener) -> None:
+        stage, _, how = os.environ.get("FAKE_FAIL", "").partition(":")
+        if spec.stage.value == stage:
+            if how.startswith("SIG"):
+                signal.raise_signal(signal.Signals[how])
+            else:
+                self.fail(spec.stage, ERRORS[FailureClass(how)]("row 3 is bad"))
+        super().run(spec, listener)
+
+
+def make_runner(config: Config, store: Store) -> Runner:
+    runner = FailingRunner(store)
+    runner.metrics["recall@10"] = float(os.environ.get("FAKE_RECALL", "0.5"))
+    return runner
+
+
+if __name__ == "__main__":
+    infra.runner.make_runner = make_runner
+    main()

@@ -1,0 +1,124 @@
+import pytest
+
+import infra.runner
+from infra.store import DirectoryStore
+from tasks import gates, releases
+from tasks.contracts import EvaluateInputs, RunPlan, Stage
+from tasks.evaluate import evaluate
+from tasks.plan import plan_run
+from tasks.results import judgement_key, read_judgement
+from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.stages import Run, carry_out
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
+    return store
+
+
+@pytest.fixture
+def runner(store, monkeypatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    return runner
+
+
+@pytest.fixture
+def judgements(monkeypatch) -> list[str]:
+    """One entry for each time that the gates are asked."""
+    asked: list[str] = []
+    judge = gates.judge
+    monkeypatch.setattr(gates, "judge", lambda outcome, gates: asked.append("asked") or judge(outcome, gates))
+    return asked
+
+
+def inputs_of_last_evaluation(runner: FakeRunner) -> EvaluateInputs:
+    inputs = [spec.inputs for spec in runner.specs if spec.stage is Stage.evaluate][-1]
+    assert isinstance(inputs, EvaluateInputs)
+    return inputs
+
+
+def again(plan: RunPlan, run: Run) -> None:
+    assert evaluate.fn(plan, run.validated, run.trained) == run.judged
+
+
+def test_without_a_release_there_is_no_champion(store, runner):
+    run = carry_out(plan_run(store, small_config()))
+    assert inputs_of_last_evaluation(runner).champion is None
+    assert [verdict.passed for verdict in run.judged.verdicts] == [None, None]
+
+
+def test_the_champion_is_the_current_release_and_the_holdout_is_pooled_over_all_spans(store, runner):
+    first = carry_out(plan_run(store, small_config()))
+    second = carry_out(plan_run(store, small_config()))
+    inputs = inputs_of_last_evaluation(runner)
+    assert first.released is not None
+    assert inputs.champion == first.released.model
+    assert inputs.challenger.checkpoint == second.trained.checkpoint
+    assert [rows.span.name for rows in inputs.rows] == ["2021-Q1", "2021-Q2"]
+
+
+def test_a_refused_model_is_no_error_and_the_champion_stays(store, runner):
+    first = carry_out(plan_run(store, small_config()))
+    runner.metrics = {"recall@10": 0.2, "mrr@10": 0.2}
+    refused = carry_out(plan_run(store, small_config()))
+    assert [verdict.passed for verdict in refused.judged.verdicts] == [False, False]
+    assert releases.current(store) == first.released
+
+
+def test_verdicts_are_asked_once_and_kept(store, runner, judgements):
+    plan = plan_run(store, small_config())
+    run = carry_out(plan)
+    again(plan, run)
+    assert len(judgements) == 1
+    assert read_judgement(store, plan.run_key) == run.judged
+
+
+def test_a_metric_that_is_no_number_does_not_ask_the_gates_twice(store, runner, judgements):
+    runner.metrics = {"recall@10": float("nan"), "mrr@10": 0.3}
+    plan = plan_run(store, small_config())
+    run = carry_out(plan)
+    assert gates.refused(run.judged.verdicts) is False  # nothing to compare with yet
+    evaluate.fn(plan, run.validated, run.trained)
+    assert len(judgements) == 1
+
+
+def test_damaged_verdicts_are_set_aside_and_asked_again(store, runner, judgements):
+    plan = plan_run(store, small_config())
+    run = carry_out(plan)
+    store.write(judgement_key(plan.run_key), b"{")
+    again(plan, run)
+    assert len(judgements) == 2
+    assert store.read(f"quarantine/{judgement_key(plan.run_key)}.1") == b"{"
+
+
+def test_an_evaluation_that_ran_again_is_judged_again(store, runner):
+    carry_out(plan_run(store, small_config()))
+    plan = plan_run(store, small_config())
+    run = carry_out(plan)
+    store.delete(f"runs/{plan.run_key}/evaluate/result.json")
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    judged = evaluate.fn(plan, run.validated, run.trained)
+    assert judged.outcome.challenger["recall@10"] == 0.1
+    assert gates.refused(judged.verdicts)
+
+
+def test_a_release_that_came_later_does_not_make_a_done_evaluation_run_again(store, runner, judgements):
+    first_plan = plan_run(store, small_config())
+    first = carry_out(first_plan)
+    carry_out(plan_run(store, small_config()))
+    ran, asked = len(runner.specs), len(judgements)
+    again(first_plan, first)
+    assert (len(runner.specs), len(judgements)) == (ran, asked)
+
+
+def test_a_run_never_competes_with_its_own_release(store, runner):
+    first = carry_out(plan_run(store, small_config()))
+    plan = plan_run(store, small_config())
+    second = carry_out(plan)
+    store.delete(f"runs/{plan.run_key}/evaluate/result.json")
+    evaluate.fn(plan, second.validated, second.trained)
+    assert first.released is not None
+    assert inputs_of_last_evaluation(runner).champion == first.released.model

@@ -1,0 +1,66 @@
+import pytest
+
+import infra.runner
+from infra.store import DirectoryStore
+from tasks import releases
+from tasks.contracts import ReleaseInputs, Stage
+from tasks.errors import HostError
+from tasks.plan import plan_run
+from tasks.train import model_of
+from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.stages import carry_out
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
+    return store
+
+
+@pytest.fixture
+def runner(store, monkeypatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    return runner
+
+
+def test_a_release_binds_the_model_to_the_vectors_made_by_it(store, runner):
+    plan = plan_run(store, small_config())
+    run = carry_out(plan)
+    assert run.inferred is not None
+    assert run.released == releases.current(store)
+    assert run.released is not None
+    assert run.released.model == model_of(run.trained)
+    assert run.released.model_prefix == f"models/{run.trained.model_version}"
+    assert run.released.vectors_prefix == run.inferred.prefix
+    assert run.released.vectors == run.inferred.vectors
+    assert run.released.metrics == run.judged.outcome.challenger
+    assert (run.released.span, run.released.run_key) == (plan.span, plan.run_key)
+
+
+def test_the_worker_is_given_the_vectors_to_prove_the_export_against(store, runner):
+    run = carry_out(plan_run(store, small_config()))
+    assert run.inferred is not None
+    assert runner.specs[-1].inputs == ReleaseInputs(
+        model=model_of(run.trained), vectors=run.inferred.prefix, rows=run.validated.rows[-1]
+    )
+
+
+def test_nothing_is_published_while_the_export_has_not_succeeded(store, runner):
+    runner.fail(Stage.release, HostError("gone"))
+    with pytest.raises(HostError):
+        carry_out(plan_run(store, small_config()))
+    assert releases.history(store) == []
+    carry_out(plan_run(store, small_config(), "2021-Q1"))
+    assert len(releases.history(store)) == 1
+
+
+def test_a_run_that_is_asked_again_undoes_neither_a_later_release_nor_a_rollback(store, runner):
+    carry_out(plan_run(store, small_config()))
+    second = carry_out(plan_run(store, small_config()))
+    carry_out(plan_run(store, small_config(), "2021-Q1"))
+    assert releases.current(store) == second.released
+    first = releases.rollback(store)
+    carry_out(plan_run(store, small_config(), "2021-Q2"))
+    assert releases.current(store) == first

@@ -1,0 +1,77 @@
+import pytest
+
+import infra.runner
+from infra.store import DirectoryStore
+from tasks.contracts import HealthInputs, InferInputs, JobSpec, Stage, TrainInputs, ValidateInputs, WarmupInputs
+from tasks.plan import plan_run
+from tasks.train import model_of, train
+from tests.support.fake_runner import STEPS_PER_SPAN, FakeRunner, ingest, small_config
+from tests.support.stages import carry_out
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
+    return store
+
+
+@pytest.fixture
+def runner(store, monkeypatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    return runner
+
+
+def spec_of(runner: FakeRunner, stage: Stage) -> JobSpec:
+    return next(spec for spec in reversed(runner.specs) if spec.stage is stage)
+
+
+def test_the_first_training_starts_from_nothing_with_the_whole_window(store, runner):
+    plan = plan_run(store, small_config(), "2021-Q2")
+    run = carry_out(plan)
+    assert spec_of(runner, Stage.train).inputs == TrainInputs(rows=run.validated.rows, history=(), parent=None)
+    assert run.trained.last_step == 2 * STEPS_PER_SPAN
+
+
+def test_the_next_training_starts_from_the_checkpoint_before_with_the_new_span_alone(store, runner):
+    before = carry_out(plan_run(store, small_config()))
+    after = carry_out(plan_run(store, small_config()))
+    assert spec_of(runner, Stage.train).inputs == TrainInputs(
+        rows=after.validated.rows, history=before.validated.rows, parent=before.trained.checkpoint
+    )
+    assert [rows.span.name for rows in after.validated.rows] == ["2021-Q2"]
+    assert after.trained.first_step == before.trained.last_step
+
+
+def test_each_stage_gets_what_the_earlier_ones_gave_and_its_number_of_workers(store, runner):
+    config = small_config("train.workers=2", "infer.workers=3")
+    carry_out(plan_run(store, config))
+    run = carry_out(plan_run(store, config))
+    assert [(spec.stage.value, spec.workers) for spec in runner.specs[7:]] == [
+        ("validate", 1),
+        ("health", 2),
+        ("warmup", 2),
+        ("train", 2),
+        ("evaluate", 1),
+        ("infer", 3),
+        ("release", 1),
+    ]
+    plan = plan_run(store, config, "2021-Q2")
+    assert spec_of(runner, Stage.validate).inputs == ValidateInputs(window=plan.window, history=plan.history)
+    assert spec_of(runner, Stage.health).inputs == HealthInputs()
+    assert spec_of(runner, Stage.warmup).inputs == WarmupInputs(rows=run.validated.rows, parent=plan.parent)
+    assert spec_of(runner, Stage.infer).inputs == InferInputs(rows=run.validated.rows[-1], model=model_of(run.trained))
+
+
+def test_a_done_training_is_found_again_with_all_that_came_after_it(store, runner):
+    first = carry_out(plan_run(store, small_config()))
+    ran = len(runner.specs)
+    assert carry_out(plan_run(store, small_config(), "2021-Q1")) == first
+    assert len(runner.specs) == ran
+
+
+def test_the_task_is_named_like_the_stage():
+    assert train.task.name == "train"
+    assert train.task.task_run_name == "train {plan.span.name}"
+    assert train.task.persist_result is False
