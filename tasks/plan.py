@@ -17,9 +17,11 @@ from pydantic import ValidationError
 from configs.load import config_hash, to_yaml
 from configs.schema import Config
 from infra.store import Conflict, Store
-from tasks import catalog, lineage
+from tasks import catalog, lineage, releases
 from tasks.contracts import CheckpointRef, CheckpointState, RowsRef, RunPlan, SpanRef
 from tasks.errors import ConfigError, StoreError
+from tasks.gates import refused
+from tasks.results import read_judgement
 from tasks.spans import first_day
 
 NEW_LINEAGE = "start a new lineage: --set lineage=NAME"
@@ -31,6 +33,8 @@ class NothingToDo(ConfigError):
 
 def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
     """The run over `span`, or over the oldest span not yet trained; a finished run is found again, not planned anew.
+
+    Without a span, a run that was interrupted after its training comes first, if the configuration is still its own.
 
     Raises:
         NothingToDo: no span was named, and the lineage has trained all there are.
@@ -50,6 +54,8 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
         window = spans[:1] if wanted is None else spans[: spans.index(wanted) + 1]
         return _plan(store, config, window, history=(), parent=None)
     parent, state = head
+    if wanted is None and (unfinished := _unfinished(store, config, state)) is not None:
+        return unfinished
     if wanted is not None and (trained := _trained(state, wanted)) is not None:
         return _again(store, config, wanted, trained)
     window = [_next(config.lineage, spans, state, wanted)]
@@ -187,6 +193,18 @@ def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef) -> R
             f"{_differences(plan.config, config)}. Ask with the same ones (runs/{plan.run_key}/config.yaml), "
             f"or {NEW_LINEAGE}"
         )
+    return plan.model_copy(update={"workspace": store.uri})
+
+
+def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan | None:
+    """The plan of the run that trained last, if it was neither released nor rejected and this configuration is its."""
+    judged = read_judgement(store, state.run_key)
+    released = any(release.run_key == state.run_key for release in releases.history(store))
+    if released or (judged is not None and refused(judged.verdicts)):
+        return None
+    plan = read_plan(store, state.run_key)
+    if run_key(config, plan.window, plan.parent) != plan.run_key:
+        return None
     return plan.model_copy(update={"workspace": store.uri})
 
 

@@ -53,8 +53,8 @@ class TokenLists:
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
     """A lower-casing byte-pair tokenizer with BERT's special tokens; the same texts give the same tokenizer.
 
-    Not WordPiece: the library's trainer numbers the `##` pieces in the order of a randomly seeded hash table, and no two
-    processes agree.
+    Not WordPiece: the library's trainer numbers the `##` pieces in the order of a randomly seeded hash table, and no
+    two processes agree.
     """
     tokenizer = Tokenizer(BPE(unk_token="[UNK]"))
     tokenizer.normalizer = BertNormalizer(lowercase=True)

@@ -1,9 +1,10 @@
 import pytest
 
 from infra.store import Conflict, DirectoryStore
-from tasks.contracts import CheckpointRef, CheckpointState, RowsRef, RunPlan, SpanRef
+from tasks.contracts import CheckpointRef, CheckpointState, EvaluateOutcome, RowsRef, RunPlan, SpanRef, Verdict
 from tasks.errors import ConfigError, StoreError
 from tasks.plan import NothingToDo, plan_run, read_plan, run_key, save_plan
+from tasks.results import Judgement, judgement_key
 from tests.support.fake_runner import ingest, small_config, write_checkpoint
 
 QUARTERS = ("2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4")
@@ -21,7 +22,20 @@ def spans(*names: str, version: int = 1) -> tuple[SpanRef, ...]:
 
 
 def trained(store: DirectoryStore, plan: RunPlan) -> CheckpointRef:
-    """What the lineage holds once a plan was carried out."""
+    """What the workspace holds once a plan was carried out, up to the rejection of its model."""
+    reject(store, plan)
+    return interrupted_after_training(store, plan)
+
+
+def reject(store: DirectoryStore, plan: RunPlan) -> None:
+    measured = EvaluateOutcome(
+        holdout_rows=9, corpus_items=9, challenger={}, champion=None, champion_version=None, slices=()
+    )
+    no = Verdict(metric="auc", severity="critical", passed=False, value=0.1, baseline=None, sentence="auc is low")
+    store.write(judgement_key(plan.run_key), Judgement(outcome=measured, verdicts=(no,)).to_json())
+
+
+def interrupted_after_training(store: DirectoryStore, plan: RunPlan) -> CheckpointRef:
     save_plan(store, plan)
     rows = tuple(RowsRef(span=span, prefix=f"runs/{plan.run_key}/{span.name}", rows=4) for span in plan.window)
     step = plan.parent.step if plan.parent else 0
@@ -89,6 +103,19 @@ def test_the_next_run_starts_from_the_head_with_the_oldest_span_not_yet_trained(
     assert plan.window == spans("2021-Q3")
     assert plan.parent == checkpoint
     assert [rows.span.name for rows in plan.history] == ["2021-Q1", "2021-Q2"]
+
+
+def test_a_run_that_was_interrupted_after_its_training_comes_first(store):
+    plan = plan_run(store, small_config())
+    interrupted_after_training(store, plan)
+    assert plan_run(store, small_config()) == plan
+    reject(store, plan)
+    assert plan_run(store, small_config()).span.name == "2021-Q2"
+
+
+def test_an_interrupted_run_does_not_hold_up_other_settings(store):
+    interrupted_after_training(store, plan_run(store, small_config()))
+    assert plan_run(store, small_config("train.epochs=7")).span.name == "2021-Q2"
 
 
 def test_naming_the_next_span_is_the_same_work_as_naming_none(store):

@@ -38,7 +38,7 @@ def test_without_warmup_the_first_step_has_the_peak():
     assert learning_rate(0, config) == 0.01
 
 
-def model() -> nn.Module:
+def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1))
 

@@ -1,0 +1,235 @@
+"""Training killed with SIGKILL at exact places, then started again: it ends as if nothing had happened."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from infra.manifest import read_manifest
+from infra.store import DirectoryStore
+from tasks.contracts import CheckpointRef, RowsRef, TrainInputs, TrainOutcome
+from tasks.errors import StoreError
+from tasks.worker import train
+from tasks.worker.job import Job, Rank
+from tests.support.jobs import FEATURES, make_job, make_workspace, tensors_of, tiny_config, train_model
+from tests.support.kills import Kill, train_and_die, train_rank_and_die
+from tests.support.processes import finish, run_ranks, start
+
+End = tuple[DirectoryStore, TrainOutcome]
+
+LAST_STEP = 16
+CONFIG = [
+    *FEATURES,
+    "model.interaction.kind=both",
+    "train.epochs=2",
+    "train.checkpoint_every_steps=3",  # at 3, 6, 9, 12, 15; the last step, 16, has the complete one
+    "train.log_every_steps=2",
+]
+DROPOUT = "model.dropout=0.1"
+
+RECORDED = "tasks.worker.loop:LoopRecorder.losses_if_due"
+COMMITTED = "tasks.worker.checkpoint:commit"
+UPLOAD = "infra.store:DirectoryStore.upload"
+WRITE = "infra.store:DirectoryStore.write"
+DELETE = "infra.store:DirectoryStore.delete"
+KILLS = {
+    "before the first step": Kill("tasks.worker.step:TrainStep.__call__", 1, "before"),
+    "before the first checkpoint": Kill(RECORDED, 2),
+    "while the first checkpoint is written": Kill(UPLOAD, 1, about="step-00000003/optimizer.safetensors"),
+    "right after the first checkpoint": Kill(COMMITTED, 1),
+    "between two checkpoints": Kill(RECORDED, 8),
+    "while a later checkpoint is written": Kill(UPLOAD, 1, "before", about="step-00000009/model.safetensors"),
+    "before a later manifest": Kill(WRITE, 1, "before", about="step-00000009/MANIFEST.json"),
+    "right after a later checkpoint": Kill(COMMITTED, 3),
+    "after an evaluation": Kill("tasks.worker.loop:LoopRecorder.holdout_if_due", 11),
+    "while an old checkpoint is deleted": Kill(DELETE, 1, about="step-00000003/MANIFEST.json"),
+    "before the complete manifest": Kill(WRITE, 1, "before", about="step-00000016/MANIFEST.json"),
+    "after the complete checkpoint": Kill(COMMITTED, 6),
+    "while the last partial ones are deleted": Kill(DELETE, 1, about="step-00000015/MANIFEST.json"),
+    "before the result": Kill("tasks.worker.train:_agree", 1, "before"),
+}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> End:
+    """The run that nobody killed."""
+    store, rows = make_workspace(tmp_path_factory.mktemp("unbroken"))
+    outcome = train_model(store, tiny_config(*CONFIG), rows)
+    assert outcome.last_step == LAST_STEP
+    return store, outcome
+
+
+@pytest.fixture(scope="module")
+def unbroken_with_dropout(tmp_path_factory: pytest.TempPathFactory) -> End:
+    store, rows = make_workspace(tmp_path_factory.mktemp("unbroken-with-dropout"))
+    return store, train_model(store, tiny_config(*CONFIG, DROPOUT), rows)
+
+
+def job_of(store: DirectoryStore, rows: RowsRef, *overrides: str, parent: CheckpointRef | None = None) -> Job:
+    return make_job(store, tiny_config(*CONFIG, *overrides), TrainInputs(rows=(rows,), history=(), parent=parent))
+
+
+def kill(job: Job, at: Kill) -> None:
+    assert finish(start(train_and_die, job.spec, at)) == -signal.SIGKILL, "it was to die, and there"
+
+
+def assert_same_end(ours: End, expected: End) -> None:
+    """The same weights, optimiser, losses and curve, bit for bit, and nothing left over."""
+    store, outcome = ours
+    unbroken_store, unbroken_outcome = expected
+    for file in ("model", "optimizer"):
+        held = tensors_of(unbroken_store, unbroken_outcome.checkpoint, file)
+        found = tensors_of(store, outcome.checkpoint, file)
+        assert set(found) == set(held)
+        assert all(torch.equal(found[name], held[name]) for name in held)
+    assert outcome.losses == unbroken_outcome.losses
+    assert outcome.curve == unbroken_outcome.curve
+    assert outcome.checkpoint == unbroken_outcome.checkpoint, "the manifest's sum is over every byte and the state"
+    assert outcome.model_version == unbroken_outcome.model_version
+    assert outcome.rows_trained == unbroken_outcome.rows_trained
+    left = [path.name for path in sorted(store.path("lineages/main").iterdir())]
+    assert left == [path.name for path in sorted(unbroken_store.path("lineages/main").iterdir())]
+
+
+@pytest.mark.parametrize("place", KILLS)
+def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path: Path, unbroken: End, place: str):
+    store, rows = make_workspace(tmp_path)
+    job = job_of(store, rows)
+    kill(job, KILLS[place])
+    assert_same_end((store, train.run(job)), unbroken)
+
+
+@pytest.mark.parametrize(
+    ("place", "step"),
+    [
+        ("before the first checkpoint", None),
+        ("right after the first checkpoint", 3),
+        ("while a later checkpoint is written", 6),
+        ("right after a later checkpoint", 9),
+        ("before the complete manifest", 15),
+        ("before the result", 16),
+    ],
+)
+def test_it_goes_on_from_the_newest_checkpoint(tmp_path: Path, place: str, step: int | None):
+    store, rows = make_workspace(tmp_path)
+    job = job_of(store, rows)
+    kill(job, KILLS[place])
+    assert train.run(job).resumed_at_step == step
+
+
+@pytest.mark.parametrize("place", ["between two checkpoints", "while a later checkpoint is written"])
+def test_with_dropout_too(
+    tmp_path: Path,
+    unbroken: End,
+    unbroken_with_dropout: End,
+    place: str,
+):
+    store, rows = make_workspace(tmp_path)
+    job = job_of(store, rows, DROPOUT)
+    kill(job, KILLS[place])
+    outcome = train.run(job)
+    assert_same_end((store, outcome), unbroken_with_dropout)
+    assert outcome.losses != unbroken[1].losses, "dropout was at work"
+
+
+def test_killed_again_and_again(tmp_path: Path, unbroken: End):
+    store, rows = make_workspace(tmp_path)
+    job = job_of(store, rows)
+    for _ in range(3):
+        kill(job, Kill(COMMITTED, 1))
+    outcome = train.run(job)
+    assert outcome.resumed_at_step == 9
+    assert_same_end((store, outcome), unbroken)
+
+
+def test_in_a_lineage_that_has_gone_on_before(tmp_path: Path):
+    ends: list[End] = []
+    for folder, at in ((tmp_path / "unbroken", None), (tmp_path / "killed", Kill(COMMITTED, 2))):
+        store, rows = make_workspace(folder)
+        first = train_model(store, tiny_config(*CONFIG), rows, run_key="earlier")
+        job = job_of(store, rows, parent=first.checkpoint)
+        if at is not None:
+            kill(job, at)
+        ends.append((store, train.run(job)))
+    assert (ends[1][1].first_step, ends[1][1].resumed_at_step) == (16, 21)
+    assert_same_end(ends[1], ends[0])
+
+
+def test_a_corrupt_newest_checkpoint_is_quarantined(tmp_path: Path, unbroken: End, capsys: pytest.CaptureFixture[str]):
+    store, rows = make_workspace(tmp_path)
+    job = job_of(store, rows)
+    kill(job, KILLS["right after a later checkpoint"])
+    path = store.path("lineages/main/step-00000009/model.safetensors")
+    flip_a_byte(path)
+    outcome = train.run(job)
+    assert outcome.resumed_at_step == 6
+    assert_same_end((store, outcome), unbroken)
+    assert store.exists("quarantine/lineages/main/step-00000009.1/model.safetensors")
+    said = capsys.readouterr().out
+    assert str(path) in said
+    assert "quarantine/lineages/main/step-00000009.1" in said
+
+
+def test_with_every_checkpoint_corrupt_it_starts_over(tmp_path: Path, unbroken: End):
+    store, rows = make_workspace(tmp_path)
+    job = job_of(store, rows)
+    kill(job, KILLS["right after a later checkpoint"])
+    for path in sorted(store.path("lineages/main").glob("*/state.json")):
+        flip_a_byte(path)
+    outcome = train.run(job)
+    assert outcome.resumed_at_step is None
+    assert_same_end((store, outcome), unbroken)
+
+
+def test_a_corrupt_parent_stops_the_run_and_stays_where_it_is(tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    parent = train_model(store, tiny_config(*CONFIG), rows, run_key="earlier").checkpoint
+    path = store.path(f"{parent.prefix}/optimizer.safetensors")
+    flip_a_byte(path)
+    with pytest.raises(StoreError, match=r"start a new lineage with --set lineage=") as caught:
+        train.run(job_of(store, rows, parent=parent))
+    assert str(path) in str(caught.value)
+    assert read_manifest(store, parent.prefix).sha256 == parent.sha256
+    assert not store.list("quarantine")
+    assert [path.name for path in store.path("lineages/main").iterdir()] == ["step-00000016"]
+
+
+def test_another_runs_partial_checkpoint_is_not_continued(tmp_path: Path, unbroken: End):
+    store, rows = make_workspace(tmp_path)
+    given_up = make_job(
+        store,
+        tiny_config(*CONFIG, "train.learning_rate=0.1"),
+        TrainInputs(rows=(rows,), history=(), parent=None),
+        run_key="given-up",
+    )
+    kill(given_up, KILLS["right after a later checkpoint"])
+    outcome = train.run(job_of(store, rows))
+    assert outcome.resumed_at_step is None
+    assert outcome.losses == unbroken[1].losses
+    assert outcome.checkpoint == unbroken[1].checkpoint
+
+
+def train_as_rank(rank: Rank, job: Job) -> TrainOutcome:
+    return train.run(make_job(DirectoryStore(Path(job.store.uri)), job.config, job.spec.inputs, rank=rank))
+
+
+def test_two_workers_go_on_together(tmp_path: Path):
+    ends: list[End] = []
+    for folder, at in ((tmp_path / "unbroken", None), (tmp_path / "killed", Kill(COMMITTED, 2))):
+        store, rows = make_workspace(folder)
+        job = job_of(store, rows, "train.workers=2")
+        if at is not None:
+            with pytest.raises(EOFError):  # rank 0 was killed, rank 1 noticed
+                run_ranks(2, train_rank_and_die, job.spec, at)
+        first, second = run_ranks(2, train_as_rank, job)
+        assert first.checkpoint == second.checkpoint
+        ends.append((store, first))
+    assert ends[1][1].resumed_at_step == 6
+    assert_same_end(ends[1], ends[0])
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)

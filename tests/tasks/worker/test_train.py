@@ -1,0 +1,352 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from infra.local_runner import LocalRunner
+from infra.store import DirectoryStore
+from tasks.contracts import (
+    CheckpointState,
+    CurvePoint,
+    JobSpec,
+    RowsRef,
+    StageResult,
+    TrainInputs,
+    TrainOutcome,
+)
+from tasks.errors import CodeError, ConfigError, DataError, StoreError
+from tasks.rows import is_holdout
+from tasks.worker import train
+from tasks.worker.optimizer import learning_rate
+from tests.support.jobs import (
+    CLASSIFIER,
+    FEATURES,
+    make_job,
+    make_workspace,
+    tensors_of,
+    tiny_config,
+    train_model,
+    write_rows,
+)
+
+BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")
+ALL_PARTS = (*FEATURES, *BOTH_HEADS, "model.interaction.kind=both", "model.embedding_width=24")
+
+
+class Quiet:
+    """A listener for whom nothing is interesting."""
+
+    def log(self, line: str) -> None: ...
+    def progress(self, progress: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirectoryStore, RowsRef, TrainOutcome]:
+    """One run with both heads, features and interaction."""
+    store, rows = make_workspace(tmp_path_factory.mktemp("train"))
+    return store, rows, train_model(store, tiny_config(*ALL_PARTS), rows)
+
+
+def state_of(store: DirectoryStore, outcome: TrainOutcome) -> CheckpointState:
+    return CheckpointState.model_validate_json(store.read(f"{outcome.checkpoint.prefix}/state.json"))
+
+
+def losses(points: tuple[CurvePoint, ...], name: str = "loss") -> list[float]:
+    return [point.metrics[name] for point in points]
+
+
+# --- what a run is ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_with_a_complete_checkpoint(trained: tuple[DirectoryStore, RowsRef, TrainOutcome]):
+    store, rows, outcome = trained
+    state = state_of(store, outcome)
+    assert (state.step, state.first_step, state.complete) == (outcome.last_step, 0, True)
+    assert state.consumed == (rows,)
+    assert (state.parent, state.seed, state.run_key) == (None, 17, "run")
+    assert (state.losses, state.curve) == (outcome.losses, outcome.curve)
+    assert outcome.model_version == f"main-{outcome.last_step:08d}-{outcome.checkpoint.sha256[:8]}"
+    assert [path.name for path in store.path("lineages/main").iterdir()] == [f"step-{outcome.last_step:08d}"]
+
+
+def test_each_training_row_and_no_holdout_row_is_trained_on(trained: tuple[DirectoryStore, RowsRef, TrainOutcome]):
+    store, rows, outcome = trained
+    ids = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")["row_id"].to_pylist()
+    training = sum(not is_holdout(row_id, 0.2) for row_id in ids)
+    assert outcome.rows_trained == training < len(ids)
+    assert outcome.last_step == -(-training // 16)
+
+
+def test_the_model_learns(tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    outcome = train_model(store, tiny_config(*BOTH_HEADS, "train.epochs=6"), rows)
+    for name in ("loss", "contrastive", "classification"):
+        values = losses(outcome.losses, name)
+        assert sum(values[-8:]) < 0.8 * sum(values[:8]), name
+    assert outcome.curve[-1].metrics["recall@10"] > outcome.curve[0].metrics["recall@10"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts", "metrics"),
+    [
+        ((), ["contrastive"], {"recall@1", "recall@10", "mrr@10", "ndcg@10"}),
+        (
+            (CLASSIFIER, "heads.contrastive=null"),
+            ["classification"],
+            {"recall@10", "accuracy", "macro_f1", "auc"},
+        ),
+        ((CLASSIFIER, "heads.classification.input=query"), ["contrastive", "classification"], {"mrr@10", "auc"}),
+        (BOTH_HEADS, ["contrastive", "classification"], {"recall@1", "accuracy"}),
+    ],
+    ids=["contrastive", "classification", "both, query alone", "both, positives only"],
+)
+def test_heads_singly_and_together(tmp_path: Path, overrides: tuple[str, ...], parts: list[str], metrics: set[str]):
+    store, rows = make_workspace(tmp_path)
+    outcome = train_model(store, tiny_config(*overrides), rows)
+    assert list(outcome.losses[0].metrics) == ["loss", *parts]
+    assert metrics <= set(outcome.curve[-1].metrics)
+
+
+@pytest.mark.parametrize("kind", ["explicit", "implicit", "both", "none"])
+def test_every_interaction_trains(tmp_path: Path, kind: str):
+    store, rows = make_workspace(tmp_path)
+    config = tiny_config(*FEATURES, f"model.interaction.kind={kind}", "train.learning_rate=1e-2")
+    outcome = train_model(store, config, rows)
+    weights = tensors_of(store, outcome.checkpoint)
+    assert any(name.startswith("interaction.") for name in weights) == (kind != "none")
+    if kind != "none":
+        assert weights["interaction.out.weight"].abs().max() > 0, "it starts at zero and must have learnt"
+
+
+def test_bf16_follows_fp32(tmp_path: Path):
+    curves = []
+    for precision in ("fp32", "bf16"):
+        store, rows = make_workspace(tmp_path / precision)
+        outcome = train_model(store, tiny_config(f"train.precision={precision}"), rows)
+        assert outcome.precision == precision
+        assert all(value.dtype == torch.float32 for value in tensors_of(store, outcome.checkpoint).values())
+        curves.append(losses(outcome.losses))
+    assert curves[1] == pytest.approx(curves[0], rel=0.05)
+    assert curves[1] != curves[0]
+
+
+# --- reproducible, whatever the number of workers ---------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_bits(trained: tuple[DirectoryStore, RowsRef, TrainOutcome], tmp_path: Path):
+    _, _, first = trained
+    store, rows = make_workspace(tmp_path)
+    torch.manual_seed(12345)
+    again = train_model(store, tiny_config(*ALL_PARTS), rows)
+    assert again.checkpoint == first.checkpoint, "the sum is over all bytes of weights, optimiser and state"
+    assert (again.losses, again.curve) == (first.losses, first.curve)
+
+
+def test_another_seed_gives_another_model(trained: tuple[DirectoryStore, RowsRef, TrainOutcome], tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    other = train_model(store, tiny_config(*ALL_PARTS, "seed=18"), rows)
+    assert losses(other.losses) != losses(trained[2].losses)
+
+
+@pytest.mark.pipeline
+def test_two_workers_give_the_losses_of_one(tmp_path: Path):
+    """Through the real door: processes of `python -m tasks.worker`, started by the runner."""
+    outcomes, weights = [], []
+    for workers in (1, 2):
+        store, rows = make_workspace(tmp_path / str(workers))
+        config = tiny_config(*ALL_PARTS, f"train.workers={workers}")
+        spec = make_job(store, config, TrainInputs(rows=(rows,), history=(), parent=None)).spec
+        spec = spec.model_copy(update={"workers": workers})
+        outcome = run_in_processes(store, spec)
+        outcomes.append(outcome)
+        weights.append(tensors_of(store, outcome.checkpoint))
+    one, two = outcomes
+    for name in ("loss", "contrastive", "classification"):
+        assert losses(two.losses, name) == pytest.approx(losses(one.losses, name), rel=1e-4)
+    assert [point.step for point in two.curve] == [point.step for point in one.curve]
+    for ours, theirs in zip(two.curve, one.curve, strict=True):
+        assert ours.metrics == pytest.approx(theirs.metrics, abs=0.03)  # one row of the holdout may change its rank
+    assert list(weights[1]) == list(weights[0])
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def run_in_processes(store: DirectoryStore, spec: JobSpec) -> TrainOutcome:
+    store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    LocalRunner(store).run(spec, Quiet())
+    result = StageResult.model_validate_json(store.read(f"{spec.stage_prefix}/result.json"))
+    assert isinstance(result.outcome, TrainOutcome)
+    return result.outcome
+
+
+# --- from span to span ------------------------------------------------------------------------------------------
+
+
+def test_the_next_run_goes_on_where_the_last_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store, rows = make_workspace(tmp_path)
+    config = tiny_config("train.warmup_steps=3", "train.decay_steps=5")
+    first = train_model(store, config, rows, run_key="first")
+    later = write_rows(store, "2026-02", 80, tmp_path)
+    steps: list[int] = []
+    monkeypatch.setattr(
+        "tasks.worker.step.learning_rate", lambda step, train: steps.append(step) or learning_rate(step, train)
+    )
+    inputs = TrainInputs(rows=(later,), history=(rows,), parent=first.checkpoint)
+    second = train.run(make_job(store, config, inputs, run_key="second"))
+    assert sorted(set(steps)) == list(range(first.last_step, second.last_step)), "the rate goes on along the lineage"
+    assert (second.first_step, second.resumed_at_step) == (first.last_step, None)
+    state = state_of(store, second)
+    assert state.consumed == (rows, later)
+    assert state.parent == first.checkpoint
+    assert [point.step for point in second.losses] == list(range(first.last_step + 1, second.last_step + 1))
+    assert second.curve[0].step == first.last_step
+    moments = tensors_of(store, second.checkpoint, "optimizer")
+    counters = {float(value) for name, value in moments.items() if name.startswith("step/")}
+    assert counters == {float(second.last_step)}, "the moments were continued, not begun anew"
+    assert len(list(store.path("lineages/main").iterdir())) == 2, "the parent stays"
+
+
+def test_two_runs_shuffle_differently():
+    lengths = np.full(40, 5)
+    plans = [train.plan_for(tiny_config(), first_step, lengths, lengths) for first_step in (0, 8, 0)]
+    orders = [[batch.rows.tolist() for batch in plan] for plan in plans]
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_the_curve_also_looks_at_the_holdout_of_the_history(tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    later = write_rows(store, "2026-02", 80, tmp_path)
+    config = tiny_config("train.evaluate_rows=1000")
+    sizes = []
+    for history in ((), (rows,)):
+        inputs = TrainInputs(rows=(later,), history=history, parent=None)
+        training, held = train.read_training_rows(make_job(store, config, inputs), inputs)
+        sizes.append((training.num_rows, held.num_rows))
+    assert sizes[0][0] == sizes[1][0]
+    assert sizes[1][1] > sizes[0][1]
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("model.pooling=cls", "pooling 'mean'"),
+        ("model.embedding_width=16", "width 24"),
+        ("model.interaction.kind=implicit", "interaction"),
+        ("model.interaction.deep_widths=[8]", "interaction"),
+        ("heads.classification.input=query", "classifier 'pair'"),
+        ("model.scratch.hidden_size=64", "hidden_size 32"),
+        ("model.scratch.layers=2", "layers 1"),
+        ("features.numeric=[]", "features"),
+    ],
+)
+def test_a_lineage_keeps_its_shape(trained: tuple[DirectoryStore, RowsRef, TrainOutcome], override: str, named: str):
+    store, rows, first = trained
+    before = store.list("lineages")
+    with pytest.raises(ConfigError, match="begin another lineage with --set lineage=NAME") as caught:
+        train_model(store, tiny_config(*ALL_PARTS, override), rows, parent=first.checkpoint, run_key="second")
+    assert named in str(caught.value)
+    assert store.list("lineages") == before
+
+
+def test_a_missing_parent_never_starts_over(trained: tuple[DirectoryStore, RowsRef, TrainOutcome]):
+    store, rows, first = trained
+    gone = first.checkpoint.model_copy(update={"prefix": "lineages/main/step-00000099", "step": 99})
+    with pytest.raises(StoreError, match="step-00000099 has no MANIFEST"):
+        train_model(store, tiny_config(*ALL_PARTS), rows, parent=gone, run_key="second")
+
+
+def test_nothing_to_train_on_is_an_error_of_the_data(tmp_path: Path):
+    store, rows = make_workspace(tmp_path, rows=3)
+    with pytest.raises(DataError, match="span 2026-01: all 3 rows are held out"):
+        train_model(store, tiny_config("evaluate.holdout_share=0.999999"), rows)
+    assert not store.list("lineages")
+
+
+# --- what is recorded on the way --------------------------------------------------------------------------------
+
+
+def test_the_holdout_is_evaluated_first_every_n_steps_and_last(
+    trained: tuple[DirectoryStore, RowsRef, TrainOutcome], tmp_path: Path
+):
+    assert [point.step for point in trained[2].curve] == [0, 5, 8]
+    store, rows = make_workspace(tmp_path)
+    every_four = train_model(store, tiny_config("train.evaluate_every_steps=4"), rows)
+    assert [point.step for point in every_four.curve] == [0, 4, 8]
+
+
+def test_losses_are_recorded_every_n_steps_and_last(tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    outcome = train_model(store, tiny_config("train.log_every_steps=3"), rows)
+    assert [point.step for point in outcome.losses] == [3, 6, 8]
+
+
+def test_evaluating_does_not_change_the_training(tmp_path: Path):
+    curves = []
+    for number in (1, 100):
+        store, rows = make_workspace(tmp_path / str(number))
+        config = tiny_config(f"train.evaluate_every_steps={number}", "model.dropout=0.1")
+        curves.append(losses(train_model(store, config, rows).losses))
+    assert curves[0] == curves[1]
+
+
+def test_a_run_without_holdout_rows_has_no_curve(tmp_path: Path):
+    store, rows = make_workspace(tmp_path, rows=20)
+    outcome = train_model(store, tiny_config("evaluate.holdout_share=1e-9"), rows)
+    assert outcome.curve == ()
+    assert outcome.rows_trained == 20
+
+
+def test_the_event_file_holds_losses_and_curve(trained: tuple[DirectoryStore, RowsRef, TrainOutcome]):
+    store, _, outcome = trained
+    events = EventAccumulator(str(store.path("runs/run/train/attempt-1/tensorboard"))).Reload()
+    for name in ("loss", "contrastive", "classification"):
+        found = {event.step: event.value for event in events.Scalars(f"train/{name}")}
+        assert found == pytest.approx({point.step: point.metrics[name] for point in outcome.losses})
+    found = {event.step: event.value for event in events.Scalars("holdout/recall@10")}
+    assert found == pytest.approx({point.step: point.metrics["recall@10"] for point in outcome.curve})
+
+
+# --- when it goes wrong -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log_every", [1, 100], ids=["seen in the loss", "seen in the weights"])
+def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_every: int):
+    store, rows = make_workspace(tmp_path)
+
+    def poisoned(query: torch.Tensor, *_: object) -> torch.Tensor:
+        return query.sum() * float("nan")
+
+    monkeypatch.setattr("tasks.worker.losses.contrastive_part", poisoned)
+    config = tiny_config(f"train.log_every_steps={log_every}", "train.checkpoint_every_steps=1")
+    with pytest.raises(CodeError, match=r"at step \d.* lower train\.learning_rate"):
+        train_model(store, config, rows)
+    assert not store.list("lineages"), "a checkpoint that nobody can use"
+    assert store.list("runs/run/train/attempt-1/tensorboard"), "what led to it is worth seeing"
+
+
+def test_weights_ruined_by_the_very_last_step_are_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The loss of a step is that of the weights before it, so only the weights tell."""
+    store, rows = make_workspace(tmp_path)
+    monkeypatch.setattr("tasks.worker.step.learning_rate", lambda step, config: float("nan") if step == 7 else 1e-3)
+    with pytest.raises(CodeError, match="at step 8 the weights"):
+        train_model(store, tiny_config(), rows)
+    complete = [key for key in store.list("lineages") if "step-00000008" in key]
+    assert not complete
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="this machine has a GPU")
+def test_cuda_without_a_gpu_is_an_error_of_the_configuration(tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    with pytest.raises(ConfigError, match="this machine has 0"):
+        train_model(store, tiny_config("accelerator=cuda"), rows)
+    assert not store.list("lineages")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU for accelerator: cuda")
+def test_cuda_trains_like_the_cpu(trained: tuple[DirectoryStore, RowsRef, TrainOutcome], tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    outcome = train_model(store, tiny_config(*ALL_PARTS, "accelerator=cuda"), rows)
+    assert losses(outcome.losses) == pytest.approx(losses(trained[2].losses), rel=1e-3)
