@@ -143,10 +143,28 @@ class HeadsConfig(Record):
 
 
 class Shape(Record):
-    """One rung of the ladder: tokens of the query side and of the item side; rows are train.batch_rows."""
+    """Padded tokens of the query side and of the item side of one batch; its rows are train.batch_rows."""
 
     query: Positive
     item: Positive
+
+
+class Ladder(Record):
+    """The shapes that batches may have: each query length with each item length, and no other."""
+
+    query: tuple[Positive, ...] = Field(min_length=1, description="padded tokens, shortest first; the last one cuts")
+    item: tuple[Positive, ...] = Field(min_length=1, description="padded tokens, shortest first; the last one cuts")
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return tuple(Shape(query=query, item=item) for query in self.query for item in self.item)
+
+    @model_validator(mode="after")
+    def _growing(self) -> Self:
+        for rungs in (self.query, self.item):
+            if list(rungs) != sorted(set(rungs)):
+                raise ValueError(f"the rungs of a ladder must grow, got {list(rungs)}")
+        return self
 
 
 class TrainConfig(Record):
@@ -154,7 +172,7 @@ class TrainConfig(Record):
 
     workers: Positive = Field(description="data-parallel processes; the losses do not depend on it")
     batch_rows: Positive = Field(description="rows of the global batch")
-    shapes: tuple[Shape, ...] = Field(min_length=1, description="shortest first; longer texts are cut to the last")
+    shapes: Ladder
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
     warmup_steps: int = Field(ge=0)
@@ -171,16 +189,16 @@ class TrainConfig(Record):
     def _consistent(self) -> Self:
         if self.batch_rows % self.workers:
             raise ValueError(f"train.batch_rows {self.batch_rows} must be a multiple of train.workers {self.workers}")
-        for smaller, larger in zip(self.shapes, self.shapes[1:], strict=False):
-            if larger.query < smaller.query or larger.item < smaller.item or larger == smaller:
-                raise ValueError("train.shapes must grow: each rung holds every batch of the one before")
         return self
+
+
+Metric = Literal["recall@1", "recall@10", "mrr@10", "ndcg@10", "accuracy", "macro_f1", "auc"]
 
 
 class GateConfig(Record):
     """One condition on a metric. With a baseline, the threshold is on the difference to it."""
 
-    metric: str
+    metric: Metric
     direction: Literal["higher", "lower"]
     threshold: float
     baseline: Literal["none", "champion"]
@@ -248,11 +266,28 @@ class Config(Record):
     cost: CostConfig
 
     @model_validator(mode="after")
+    def _gates_can_be_judged(self) -> Self:
+        needs_head = [gate.metric for gate in self.evaluate.gates if gate.metric in ("accuracy", "macro_f1", "auc")]
+        if needs_head and self.heads.classification is None:
+            raise ValueError(f"the gate on {needs_head[0]} needs heads.classification, which is null")
+        return self
+
+    @model_validator(mode="after")
+    def _features_have_an_interaction(self) -> Self:
+        if (self.features.numeric or self.features.categorical) and self.model.interaction.kind == "none":
+            raise ValueError("features reach the embedding through model.interaction, whose kind is none")
+        return self
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest text that any batch holds, in tokens."""
+        return max(self.train.shapes.query[-1], self.train.shapes.item[-1], self.infer.token_rungs[-1])
+
+    @model_validator(mode="after")
     def _texts_fit_the_encoder(self) -> Self:
         scratch = self.model.scratch
-        longest = max(self.train.shapes[-1].query, self.train.shapes[-1].item, self.infer.token_rungs[-1])
-        if scratch is not None and longest > scratch.max_tokens:
+        if scratch is not None and self.longest_tokens > scratch.max_tokens:
             raise ValueError(
-                f"a shape of {longest} tokens is longer than model.scratch.max_tokens {scratch.max_tokens}"
+                f"a shape of {self.longest_tokens} tokens is longer than model.scratch.max_tokens {scratch.max_tokens}"
             )
         return self

@@ -6,19 +6,19 @@ step number alone locates the next batch, so a resumed run neither replays nor s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from configs.schema import Shape
+from configs.schema import Ladder, Shape
 from tasks.worker.features import FeatureArrays
 from tasks.worker.job import Rank
 from tasks.worker.model import Texts
 from tasks.worker.tokens import TokenLists
 
 PADDING = -1
+SHUFFLE_TOKENS = 2.0
 
 
 @dataclass(frozen=True)
@@ -70,38 +70,39 @@ class Batch:
 def plan_batches(
     query_lengths: np.ndarray,
     item_lengths: np.ndarray,
-    shapes: Sequence[Shape],
+    ladder: Ladder,
     batch_rows: int,
     epochs: int,
     seed: int,
 ) -> list[PlannedBatch]:
-    """The global batches of a run, in order.
+    """The global batches of a run, in order; every row once per epoch, only the last batch of the sorting padded.
 
-    Each row belongs to the first rung that holds both its texts, or the last, which cuts them. Per epoch the rows are
-    shuffled, sorted by rung (the shuffle decides within one), cut into batches, and the batches shuffled. A batch takes
-    the largest rung among its rows, and only the last batch of an epoch is padded.
+    Per epoch the rows are sorted by the rung of their query and, within one, by the length of their item (shuffled a
+    little, so that no two epochs group alike), cut into batches, and the batches shuffled. Little is padded that way,
+    and a batch has the smallest shape of the ladder that holds its rows.
+
+    Args:
+        query_lengths: int64 (rows,), tokens; those beyond the last rung are cut.
+        item_lengths: int64 (rows,), likewise.
     """
-    rungs = rung_of(query_lengths, item_lengths, shapes)
+    query_rungs, item_rungs = np.array(ladder.query), np.array(ladder.item)
+    query_rung = np.searchsorted(query_rungs, np.minimum(query_lengths, query_rungs[-1]))
+    item_lengths = np.minimum(item_lengths, item_rungs[-1])
+    # Up within one rung, down within the next: where a batch spans two rungs, its items are alike on both sides.
+    direction = np.where(query_rung % 2 == 0, 1, -1)
     plan: list[PlannedBatch] = []
     for epoch in range(epochs):
         random = np.random.default_rng([seed, epoch])
-        order = random.permutation(len(rungs))
-        order = order[np.argsort(rungs[order], kind="stable")]
-        starts = np.arange(0, len(order), batch_rows)
-        for start in random.permutation(starts):
+        shuffled = item_lengths + random.uniform(-SHUFFLE_TOKENS, SHUFFLE_TOKENS, len(item_lengths))
+        order = np.lexsort((direction * shuffled, query_rung))
+        for start in random.permutation(np.arange(0, len(order), batch_rows)):
             rows = order[start : start + batch_rows]
-            shape = shapes[int(rungs[rows].max())]
+            shape = Shape(
+                query=int(query_rungs[query_rung[rows].max()]),
+                item=int(item_rungs[np.searchsorted(item_rungs, item_lengths[rows].max())]),
+            )
             plan.append(PlannedBatch(shape, np.pad(rows, (0, batch_rows - len(rows)), constant_values=PADDING)))
     return plan
-
-
-def rung_of(query_lengths: np.ndarray, item_lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
-    """int64 (rows,): the first rung that holds both lengths, or the last one."""
-    rung = np.full(len(query_lengths), len(shapes) - 1, dtype=np.int64)
-    for index in range(len(shapes) - 2, -1, -1):
-        fits = (query_lengths <= shapes[index].query) & (item_lengths <= shapes[index].item)
-        rung[fits] = index
-    return rung
 
 
 def make_batch(pairs: Pairs, planned: PlannedBatch, rank: Rank) -> Batch:

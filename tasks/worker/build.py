@@ -47,7 +47,7 @@ def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> Model
         raise ConfigError(f"model.pretrained: {folder} has no config.json; give a local Hugging Face model folder")
     tokenizer = load_tokenizer(folder)
     encoder_config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    longest = max(config.train.shapes[-1].query, config.train.shapes[-1].item, config.infer.token_rungs[-1])
+    longest = config.longest_tokens
     if longest > encoder_config.max_position_embeddings:
         raise ConfigError(
             f"a shape of {longest} tokens is longer than the {encoder_config.max_position_embeddings} positions of the "

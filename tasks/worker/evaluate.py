@@ -50,7 +50,7 @@ def _measure(
     infer = job.config.infer
     with job.clock.phase("restoring"):
         parts = load_parts(job.store, model.checkpoint)
-        parts.model.to(accelerator.device)
+        accelerator.place(parts.model)
         rows = load_rows(job.store, inputs.rows, job.config, [*parts.features.numeric, *parts.features.categorical])
     _, held = split_holdout(rows, job.config.evaluate.holdout_share)
     if not held.num_rows:

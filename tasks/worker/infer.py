@@ -50,7 +50,7 @@ def run(job: Job) -> InferOutcome:
             if not items.num_rows:
                 raise DataError(f"span {inputs.rows.span.name} has no item to embed")
             parts = load_parts(job.store, inputs.model.checkpoint)
-            parts.model.to(accelerator.device)
+            accelerator.place(parts.model)
         starts = range(0, items.num_rows, config.infer.shard_rows)
         began = time.monotonic()
         reused = embedded = 0

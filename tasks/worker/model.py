@@ -18,6 +18,8 @@ from tasks.records import Record
 from tasks.worker.features import FeatureTable
 from tasks.worker.interaction import Interaction
 
+MASKED = -1e4  # far below any attention score, and representable in bf16; -inf would make padding rows NaN
+
 
 class InteractionShape(Record):
     """The arguments of `Interaction`."""
@@ -96,13 +98,15 @@ class EmbeddingModel(nn.Module):
 
     def forward(self, texts: Texts) -> torch.Tensor:
         """Unit vectors, float32 (B, E); a row of padding alone gives a finite vector that means nothing."""
-        mask = (texts.ids != self.pad).long()
+        real = texts.ids != self.pad
+        # Additive, and of the shape that attention adds it in: nothing is left for each layer to convert.
+        mask = torch.zeros(real.shape, device=real.device).masked_fill_(~real, MASKED)[:, None, None, :]
         hidden = self.encoder(input_ids=texts.ids, attention_mask=mask).last_hidden_state.float()
         with torch.autocast(hidden.device.type, enabled=False):
             if self.shape.pooling == "cls":
                 pooled = hidden[:, 0]
             else:
-                weights = mask.unsqueeze(-1).float()
+                weights = real.unsqueeze(-1).float()
                 pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
             if self.interaction is not None:
                 pooled = self.interaction(pooled, texts.numeric, texts.categorical)

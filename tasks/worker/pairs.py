@@ -48,11 +48,11 @@ def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
 
 def make_pairs(rows: pa.Table, parts: ModelParts, config: Config) -> Pairs:
     """Training rows as arrays."""
-    longest = config.train.shapes[-1]
+    ladder = config.train.shapes
     pad = parts.model.pad
     return Pairs(
-        query=tokenize(parts.tokenizer, rows[QUERY].to_pylist(), longest.query, pad),
-        item=tokenize(parts.tokenizer, rows[ITEM].to_pylist(), longest.item, pad),
+        query=tokenize(parts.tokenizer, rows[QUERY].to_pylist(), ladder.query[-1], pad),
+        item=tokenize(parts.tokenizer, rows[ITEM].to_pylist(), ladder.item[-1], pad),
         query_features=encode_features(parts.features, rows, "query"),
         item_features=encode_features(parts.features, rows, "item"),
         item_key=np.unique(np.asarray(rows[ITEM_ID].to_pylist(), dtype=object).astype(str), return_inverse=True)[1],

@@ -29,7 +29,7 @@ def run(job: Job) -> ReleaseOutcome:
     """Export and probe; nothing is committed unless the probe passes.
 
     Raises:
-        CodeError: the exported folder's vectors are not the released ones.
+        CodeError: the exported folder's vectors are not the released ones, or those are of other items.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, ReleaseInputs)
@@ -42,13 +42,15 @@ def run(job: Job) -> ReleaseOutcome:
         export_model(parts, config, inputs.model.version, folder)
         vectors = pq.read_table(vectors_folder / manifest.files[0].name).slice(0, config.release.probe_rows)
         items = distinct_items(load_rows(job.store, [inputs.rows], config)).slice(0, vectors.num_rows)
+        if items[ITEM_ID].to_pylist() != vectors[ITEM_ID].to_pylist():
+            raise CodeError(
+                f"the vectors in {job.store.uri}/{inputs.vectors} are not those of the items in "
+                f"{job.store.uri}/{inputs.rows.prefix}; run infer again; nothing was released"
+            )
         released = np.stack(vectors["vector"].to_numpy())
         cosines = (released * probe(folder, items, [*parts.features.numeric, *parts.features.categorical])).sum(axis=1)
         worst = int(np.argmin(cosines))
-        if (
-            items[ITEM_ID].to_pylist() != vectors[ITEM_ID].to_pylist()
-            or not cosines[worst] >= config.release.min_cosine
-        ):
+        if not cosines[worst] >= config.release.min_cosine:
             raise CodeError(
                 f"the exported model gives item {items[ITEM_ID][worst].as_py()!r} a vector with cosine "
                 f"{cosines[worst]:.6f} to the released one, below release.min_cosine {config.release.min_cosine}; "

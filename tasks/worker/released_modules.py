@@ -23,9 +23,9 @@ class FeatureTransformer(Transformer):
 
     table: dict[str, Any]
 
-    def preprocess(self, inputs: list[Any], **kwargs: Any) -> dict[str, Any]:
+    def preprocess(self, inputs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         records = [entry if isinstance(entry, dict) else {"text": entry} for entry in inputs]
-        features = super().preprocess([record["text"] for record in records], **kwargs)
+        features = super().preprocess([record["text"] for record in records], *args, **kwargs)
         features["numeric"] = torch.tensor([self._numeric(record) for record in records], dtype=torch.float32)
         features["categorical"] = torch.tensor([self._categorical(record) for record in records], dtype=torch.int64)
         return features
@@ -41,15 +41,28 @@ class FeatureTransformer(Transformer):
     def _categorical(self, record: dict[str, Any]) -> list[int]:
         found = []
         for name, values in self.table["categorical"].items():
-            value = record.get(name)
+            value = _name(record.get(name))
             found.append(values.index(value) + 1 if value in values else 0)
         return found
 
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        super().save(output_path, *args, **kwargs)
+        (Path(output_path) / "features.json").write_text(json.dumps(self.table, indent=2))
+
     @classmethod
-    def load(cls, model_name_or_path: str, **kwargs: Any) -> FeatureTransformer:
-        module = super().load(model_name_or_path, **kwargs)
+    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> FeatureTransformer:
+        module = super().load(model_name_or_path, *args, **kwargs)
         module.table = json.loads((Path(model_name_or_path) / "features.json").read_text())
         return module
+
+
+def _name(value: Any) -> str | None:
+    """A category as the training data names it: yes and no are `true` and `false`, and 5.0 is `5`."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value).removesuffix(".0")
 
 
 class FeatureInteraction(torch.nn.Module):

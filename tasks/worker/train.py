@@ -143,7 +143,8 @@ def find_start(job: Job, inputs: TrainInputs, accelerator: Accelerator, training
         print("starting a new lineage", flush=True)
     parts = load_parts(job.store, source, config.model.dropout) if source else build_parts(config, training)
     _check_shape(parts, config)
-    parts.model.to(accelerator.device).train()
+    accelerator.place(parts.model)
+    parts.model.train()
     optimizer = make_optimizer(parts.model, config.train)
     loaded = load_optimizer(job.store, source, parts.model, optimizer) if source else None
     if loaded is not None and step:

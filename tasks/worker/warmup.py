@@ -40,9 +40,10 @@ def run(job: Job) -> WarmupOutcome:
         precision = accelerator.choose_precision(config.train.precision)
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
         rows = np.resize(np.arange(len(pairs)), config.train.batch_rows)
+        shapes = config.train.shapes.shapes
         timings = []
         with job.clock.phase("compiling"):
-            for number, shape in enumerate(config.train.shapes):
+            for number, shape in enumerate(shapes):
                 seconds = []
                 for _ in range(config.warmup.steps_per_shape):
                     began = time.monotonic()
@@ -51,7 +52,7 @@ def run(job: Job) -> WarmupOutcome:
                     seconds.append(time.monotonic() - began)
                 timings.append(_timing(shape, seconds))
                 if job.rank.is_main:
-                    report("warmup", number + 1, len(config.train.shapes), f"{seconds[-1]:.2f} s a step")
+                    report("warmup", number + 1, len(shapes), f"{seconds[-1]:.2f} s a step")
             began = time.monotonic()
             judge(parts, sample_holdout(held, parts, config), accelerator, holdout_settings(config, accelerator))
             validated = time.monotonic()

@@ -21,7 +21,6 @@ End = tuple[DirectoryStore, TrainOutcome]
 LAST_STEP = 16
 CONFIG = [
     *FEATURES,
-    "model.interaction.kind=both",
     "train.epochs=2",
     "train.checkpoint_every_steps=3",  # at 3, 6, 9, 12, 15; the last step, 16, has the complete one
     "train.log_every_steps=2",

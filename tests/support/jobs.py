@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ torch.set_num_threads(1)  # for models this small a second thread only costs; an
 TINY = [
     "model.scratch={vocab_size: 400, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, "
     "max_tokens: 64}",
-    "train.shapes=[{query: 8, item: 8}, {query: 16, item: 16}]",
+    "train.shapes={query: [8, 16], item: [8, 16]}",
     "train.batch_rows=16",
     "train.learning_rate=3e-3",
     "train.precision=fp32",
@@ -47,7 +48,12 @@ TINY = [
     "infer.shard_rows=40",
     "evaluate.holdout_share=0.2",
 ]
-FEATURES = ["features.numeric=[price]", "features.categorical=[locale, gift]", "features.query=[locale]"]
+FEATURES = [
+    "features.numeric=[price]",
+    "features.categorical=[locale, gift]",
+    "features.query=[locale]",
+    "model.interaction.kind=both",
+]
 CLASSIFIER = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
 COLOURS = ("red", "blue", "green", "black", "white", "grey", "pink")
 THINGS = ("shoe", "lamp", "chair", "kettle", "towel", "knife", "scarf", "mirror", "clock", "bag")
@@ -71,7 +77,7 @@ def write_rows(store: DirectoryStore, span: str, count: int, folder: Path, disti
         {
             "row_id": [f"{span}-{i}" for i in index],
             "time": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC)] * count, CORE["time"]),
-            "query": [f"want a {colour[i]} {thing[i]} please" + " now" * (i % 5) for i in index],
+            "query": [f"want a {colour[i]} {thing[i]} please" + " now" * (i // 5 % 5) for i in index],
             "item": [f"{colour[i]} {thing[i]} model {about[i] % 9}" for i in index],
             "item_id": [f"{colour[i]}-{thing[i]}-{about[i]:04d}" for i in index],
             "label": pa.array([float(i % 5 + 1) for i in index]),
@@ -80,12 +86,24 @@ def write_rows(store: DirectoryStore, span: str, count: int, folder: Path, disti
             "gift": pa.array([None if i % 7 == 0 else i % 3 == 0 for i in index], pa.bool_()),
         }
     )
+    return _commit_rows(store, span, table, folder)
+
+
+def change_rows(
+    store: DirectoryStore, rows: RowsRef, span: str, change: Callable[[pa.Table], pa.Table], folder: Path
+) -> RowsRef:
+    """Another span, whose rows are those of `rows` after `change`."""
+    table = change(pq.read_table(store.path(rows.prefix) / "part-00000.parquet"))
+    return _commit_rows(store, span, table, folder)
+
+
+def _commit_rows(store: DirectoryStore, span: str, table: pa.Table, folder: Path) -> RowsRef:
     source = folder / f"rows-{span}"
     source.mkdir(parents=True)
     pq.write_table(table, source / "part-00000.parquet")
     prefix = f"runs/fixture/validate/attempt-1/rows/{span}"
-    commit(store, prefix, source, ROWS_KIND, {"span": span, "version": 1, "rows": count})
-    return RowsRef(span=SpanRef(name=span, version=1), prefix=prefix, rows=count)
+    commit(store, prefix, source, ROWS_KIND, {"span": span, "version": 1, "rows": table.num_rows})
+    return RowsRef(span=SpanRef(name=span, version=1), prefix=prefix, rows=table.num_rows)
 
 
 def make_job(

@@ -1,4 +1,4 @@
-"""Training that kills itself with SIGKILL at an exact place, to be run in a process of its own."""
+"""Training and inference that kill themselves with SIGKILL at an exact place, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from infra.store import open_store
 from tasks.contracts import JobSpec
-from tasks.worker import train
+from tasks.worker import infer, train
 from tasks.worker.job import Job, PhaseClock, Rank
 
 
@@ -28,6 +28,13 @@ def train_and_die(spec: JobSpec, kill: Kill) -> None:
     """Train as `spec` says, as the only worker, until `kill` strikes."""
     torch.set_num_threads(1)
     train_rank_and_die(Rank(0, 1, 0), spec, kill)
+
+
+def infer_and_die(spec: JobSpec, kill: Kill) -> None:
+    """Embed as `spec` says, as the only worker, until `kill` strikes."""
+    torch.set_num_threads(1)
+    arm(kill)
+    infer.run(Job(spec, open_store(spec.workspace), Rank(0, 1, 0), PhaseClock(0.0)))
 
 
 def train_rank_and_die(rank: Rank, spec: JobSpec, kill: Kill) -> None:

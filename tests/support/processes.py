@@ -18,7 +18,13 @@ from typing import Any
 from tasks.worker.job import Rank
 
 DEADLINE_SECONDS = 120
-_PRELOAD = ["tests.support.kills", "tasks.worker.infer", "transformers.models.bert.modeling_bert", "torch._dynamo", "pytest"]
+_PRELOAD = [
+    "tests.support.kills",
+    "tasks.worker.infer",
+    "transformers.models.bert.modeling_bert",
+    "torch._dynamo",
+    "pytest",
+]
 
 
 def start(function: Callable[..., Any], *arguments: Any) -> ForkServerProcess:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from tasks.worker.job import Rank
 
@@ -56,6 +57,10 @@ class Accelerator(ABC):
     @abstractmethod
     def peak_memory_bytes(self) -> int:
         """The most that this process has held so far."""
+
+    def place(self, model: nn.Module) -> None:
+        """Put a model on the device, with the kernels that are fast there."""
+        model.to(self.device)
 
     def choose_precision(self, asked: Literal["auto", "bf16", "fp32"]) -> Precision:
         """`auto` is bf16 where that is fast."""

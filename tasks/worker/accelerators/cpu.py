@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from tasks.worker.accelerators.base import Accelerator
 from tasks.worker.job import Rank
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h
 
 
 class CpuAccelerator(Accelerator):
@@ -22,6 +26,18 @@ class CpuAccelerator(Accelerator):
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         self.device = torch.device("cpu")
+        _keep_freed_memory()
+
+    def place(self, model: nn.Module) -> None:
+        """Encoders get attention as plain matrix products, which is what a processor is fast at."""
+        from transformers import PreTrainedModel  # seconds to import, and not every stage has a model
+
+        from tasks.worker.attention import MATMUL
+
+        super().place(model)
+        for part in model.modules():
+            if isinstance(part, PreTrainedModel):
+                part.set_attn_implementation(MATMUL)
 
     @property
     def fast_bf16(self) -> bool:
@@ -39,6 +55,18 @@ class CpuAccelerator(Accelerator):
     def peak_memory_bytes(self) -> int:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep large freed blocks instead of handing each one back to the kernel.
+
+    A training step allocates and frees the same tens of megabytes over and over; by default glibc maps and unmaps
+    them, and the step pays for the page faults.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc
+        for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 64 * 2**20)):
+            libc.mallopt(parameter, value)
 
 
 def _free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:

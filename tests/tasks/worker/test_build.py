@@ -40,18 +40,22 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
     return load_rows(store, [ref], tiny_config(*FEATURES))
 
 
+def pretrained(folder: str = MINILM, *overrides: str) -> Config:
+    return load_config(None, [f"model.pretrained={folder}", "model.scratch=null", *overrides])
+
+
 def weights(config: Config, rows: pa.Table) -> dict[str, torch.Tensor]:
     return build_parts(config, rows).model.state_dict()
 
 
 def test_the_same_seed_gives_the_same_model(rows: pa.Table):
-    config = tiny_config(*FEATURES, "model.interaction.kind=both")
+    config = tiny_config(*FEATURES)
     torch.manual_seed(1)
     first = weights(config, rows)
     torch.manual_seed(2)  # whatever random numbers were drawn before
     second = weights(config, rows)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    other = weights(tiny_config(*FEATURES, "model.interaction.kind=both", "seed=99"), rows)
+    other = weights(tiny_config(*FEATURES, "seed=99"), rows)
     assert not torch.equal(
         first["encoder.embeddings.word_embeddings.weight"], other["encoder.embeddings.word_embeddings.weight"]
     )
@@ -71,7 +75,7 @@ def test_dropout_is_the_configurations(rows: pa.Table):
 def test_pretrained_weights_give_sentence_transformers_own_vectors(rows: pa.Table):
     from sentence_transformers import SentenceTransformer
 
-    config = load_config(None, [f"model.pretrained={MINILM}"])
+    config = pretrained()
     parts = build_parts(config, rows)
     tokens = tokenize(parts.tokenizer, TEXTS, 128, parts.model.pad)
     features = encode_features(parts.features, pa.table({"text": TEXTS}), "item")
@@ -88,14 +92,14 @@ def test_pretrained_weights_give_sentence_transformers_own_vectors(rows: pa.Tabl
 @needs_minilm
 def test_pretrained_with_a_narrower_embedding_and_interaction(rows: pa.Table):
     width = ["model.embedding_width=64", "model.interaction.kind=explicit"]
-    parts = build_parts(load_config(None, [f"model.pretrained={MINILM}", *FEATURES, *width]), rows)
+    parts = build_parts(pretrained(MINILM, *FEATURES, *width), rows)
     assert parts.model.width == 64
     assert list(parts.features.categorical) == ["locale", "gift"]
 
 
 @needs_minilm
 def test_a_shape_longer_than_the_encoders_positions_is_refused(rows: pa.Table):
-    config = load_config(None, [f"model.pretrained={MINILM}", "infer.token_rungs=[16, 600]"])
+    config = pretrained(MINILM, "infer.token_rungs=[16, 600]")
     with pytest.raises(ConfigError, match="600 tokens is longer than the 512 positions"):
         build_parts(config, rows)
 
@@ -108,7 +112,7 @@ def test_an_incomplete_folder_is_named(tmp_path: Path, rows: pa.Table, missing: 
     folder = tmp_path / "pretrained"
     shutil.copytree(pretrained_folder(MINILM), folder, ignore=shutil.ignore_patterns(missing))
     with pytest.raises(ConfigError, match=message) as caught:
-        build_parts(load_config(None, [f"model.pretrained={folder}"]), rows)
+        build_parts(pretrained(str(folder)), rows)
     assert str(folder) in str(caught.value)
 
 

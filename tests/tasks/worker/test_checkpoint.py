@@ -26,7 +26,7 @@ from tasks.worker.optimizer import make_optimizer, optimizer_tensors
 from tasks.worker.pairs import load_rows
 from tests.support.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
 
-CONFIG = tiny_config(*FEATURES, CLASSIFIER, "model.interaction.kind=both", "model.dropout=0.2")
+CONFIG = tiny_config(*FEATURES, CLASSIFIER, "model.dropout=0.2")
 
 
 @dataclass(frozen=True)

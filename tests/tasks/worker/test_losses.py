@@ -19,7 +19,7 @@ from tests.support.processes import run_ranks
 ALONE = Rank(0, 1, 0)
 NO_TEXT = Texts(torch.zeros(0), torch.zeros(0), torch.zeros(0))
 BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")
-CONFIG = tiny_config(*FEATURES, *BOTH_HEADS, "model.interaction.kind=both")
+CONFIG = tiny_config(*FEATURES, *BOTH_HEADS)
 
 
 def batch_of(
@@ -102,17 +102,17 @@ def run_rank(rank: Rank, folder: Path) -> None:
 
 
 def full_batch() -> PlannedBatch:
-    return PlannedBatch(CONFIG.train.shapes[-1], np.arange(0, 48, 3))
+    return PlannedBatch(CONFIG.train.shapes.shapes[-1], np.arange(0, 48, 3))
 
 
 def test_padding_rows_have_no_influence(tmp_path: Path):
     model, pairs = model_and_pairs(tmp_path)
     rows = np.array([3, 8, 13, 20, 21, 30])
-    bare = losses_and_gradients(model, pairs, PlannedBatch(CONFIG.train.shapes[-1], rows), ALONE)
+    bare = losses_and_gradients(model, pairs, PlannedBatch(CONFIG.train.shapes.shapes[-1], rows), ALONE)
     bare = {name: value.clone() for name, value in bare.items()}
     model.zero_grad()
     padded_rows = np.concatenate([rows, np.full(4, PADDING)])
-    padded = losses_and_gradients(model, pairs, PlannedBatch(CONFIG.train.shapes[-1], padded_rows), ALONE)
+    padded = losses_and_gradients(model, pairs, PlannedBatch(CONFIG.train.shapes.shapes[-1], padded_rows), ALONE)
     assert bare["contrastive"] > 0
     assert bare["classification"] > 0
     assert list(padded) == list(bare)

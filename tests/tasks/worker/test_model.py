@@ -7,7 +7,7 @@ from transformers import BertConfig
 from configs.schema import Config
 from tasks.worker.features import FeatureTable, Scale
 from tasks.worker.model import EmbeddingModel, Texts, shape_of
-from tests.support.jobs import CLASSIFIER, FEATURES, tiny_config
+from tests.support.jobs import CLASSIFIER, tiny_config
 
 TABLE = FeatureTable(
     numeric={"price": Scale(mean=1.0, deviation=2.0)},
@@ -17,7 +17,7 @@ TABLE = FeatureTable(
 
 
 def make(*overrides: str, dropout: float = 0.0) -> EmbeddingModel:
-    config = tiny_config(*FEATURES, *overrides)
+    config = tiny_config(*overrides)
     encoder = BertConfig(
         vocab_size=50,
         hidden_size=16,

@@ -22,7 +22,7 @@ def test_rows_come_with_every_column_in_use(tmp_path: Path):
 def test_a_missing_column_is_named(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     with pytest.raises(DataError, match="span 2026-01: no column 'weight'"):
-        load_rows(store, [rows], tiny_config("features.numeric=[weight]"))
+        load_rows(store, [rows], tiny_config(*FEATURES, "features.numeric=[weight]"))
 
 
 def test_the_holdout_is_a_stable_share(tmp_path: Path):
@@ -51,7 +51,7 @@ def test_pairs_are_all_rows_or_the_positive_ones():
 
 def test_rows_as_arrays(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=30, distinct=12)
-    config = tiny_config(*FEATURES, CLASSIFIER, "train.shapes=[{query: 7, item: 5}]")
+    config = tiny_config(*FEATURES, CLASSIFIER, "train.shapes={query: [7], item: [5]}")
     table = load_rows(store, [rows], config)
     pairs = make_pairs(table, build_parts(config, table), config)
     assert len(pairs) == 30

