@@ -55,8 +55,10 @@ def main() -> None:
 
 def _show(store: Store, outputs: list[tuple[str, RunOutput]], seconds: float) -> None:
     table = Table(box=box.SIMPLE_HEAD, title="Millrace demo")
-    for heading in ("span", "state", "recall@10", "champion", "nDCG@10", "champion", "AUC", "release", "vectors", "stages", "seconds"):
-        table.add_column(heading, justify="left" if heading in ("span", "state", "stages") else "right")
+    for heading in ("span", "state"):
+        table.add_column(heading)
+    for heading in ("recall@10", "champion", "nDCG@10", "champion", "AUC", "release", "vectors", "stages", "seconds"):
+        table.add_column(heading, justify="right")
     for span, output in outputs:
         report = output.report
         assert report is not None

@@ -22,12 +22,13 @@ def batch_losses(
     item = model(batch.item)
     parts: dict[str, torch.Tensor] = {}
     total = query.new_zeros(())
-    if heads.contrastive is not None:
-        parts["contrastive"] = contrastive_part(query, accelerator.gather(item), batch, heads.contrastive.scale)
-        total = total + heads.contrastive.weight * parts["contrastive"]
-    if heads.classification is not None:
-        parts["classification"] = classification_part(model.classify(query, item), batch)
-        total = total + heads.classification.weight * parts["classification"]
+    with torch.autocast(query.device.type, enabled=False):  # scaled cosines in bf16 would be off by up to 0.06
+        if heads.contrastive is not None:
+            parts["contrastive"] = contrastive_part(query, accelerator.gather(item), batch, heads.contrastive.scale)
+            total = total + heads.contrastive.weight * parts["contrastive"]
+        if heads.classification is not None:
+            parts["classification"] = classification_part(model.classify(query, item), batch)
+            total = total + heads.classification.weight * parts["classification"]
     return {"loss": total, **parts}
 
 

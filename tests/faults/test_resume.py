@@ -1,6 +1,8 @@
 """Training killed with SIGKILL at exact places, then started again: it ends as if nothing had happened."""
 
+import errno
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from infra.manifest import read_manifest
 from infra.store import DirectoryStore
 from tasks.contracts import CheckpointRef, RowsRef, TrainInputs, TrainOutcome
-from tasks.errors import StoreError
+from tasks.errors import FailureClass, StoreError, classify
 from tasks.worker import train
 from tasks.worker.job import Job, Rank
 from tests.support.jobs import FEATURES, make_job, make_workspace, tensors_of, tiny_config, train_model
@@ -192,6 +194,28 @@ def test_a_corrupt_parent_stops_the_run_and_stays_where_it_is(tmp_path: Path):
     assert read_manifest(store, parent.prefix).sha256 == parent.sha256
     assert not store.list("quarantine")
     assert [path.name for path in store.path("lineages/main").iterdir()] == ["step-00000016"]
+
+
+class FullDisk(DirectoryStore):
+    """A workspace whose disk is full when the checkpoint of step 6 is half written."""
+
+    def upload(self, source: Path, key: str) -> None:
+        if "step-00000006/optimizer" in key:
+            raise OSError(errno.ENOSPC, "No space left on device", str(self.path(key)))
+        super().upload(source, key)
+
+
+def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: End):
+    store, rows = make_workspace(tmp_path)
+    job = job_of(store, rows)
+    with pytest.raises(OSError, match="No space left") as caught:
+        train.run(replace(job, store=FullDisk(store.root)))
+    assert classify(caught.value) == FailureClass.STORE
+    sealed = [key for key in store.list("lineages") if key.endswith("MANIFEST.json")]
+    assert sealed == ["lineages/main/step-00000003/MANIFEST.json"]
+    outcome = train.run(job)
+    assert outcome.resumed_at_step == 3
+    assert_same_end((store, outcome), unbroken)
 
 
 def test_another_runs_partial_checkpoint_is_not_continued(tmp_path: Path, unbroken: End):

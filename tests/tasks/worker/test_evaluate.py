@@ -86,9 +86,9 @@ OTHERS = {
     ],
     "interaction and features that the challenger has not": [*FEATURES],
     "fewer positions than the rungs of today": [
-        "model.scratch.max_tokens=8",
-        "train.shapes={query: [8], item: [8]}",
-        "infer.token_rungs=[8]",
+        "model.scratch.max_tokens=6",
+        "train.shapes={query: [6], item: [6]}",
+        "infer.token_rungs=[6]",
     ],
     "no classifier": ["heads.classification=null"],
 }

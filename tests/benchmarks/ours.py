@@ -1,0 +1,58 @@
+"""Millrace's side of the benchmark: the very step and embedding that the stages use, without the stages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from configs.schema import Config
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.accelerators.base import Precision
+from tasks.worker.batches import make_batch, plan_batches
+from tasks.worker.build import build_parts
+from tasks.worker.embed import EmbedSettings, embed
+from tasks.worker.features import FeatureArrays
+from tasks.worker.optimizer import make_optimizer
+from tasks.worker.pairs import make_pairs
+from tasks.worker.step import TrainStep
+from tasks.worker.tokens import tokenize
+
+MAX_TOKENS = 128
+
+
+class Millrace:
+    """One training run, to be stepped through, and its model's encoding."""
+
+    def __init__(self, config: Config, accelerator: Accelerator, training: pa.Table, epochs: int) -> None:
+        self.config, self.accelerator = config, accelerator
+        self.parts = build_parts(config, training)
+        accelerator.place(self.parts.model)
+        self.parts.model.train()
+        self.precision = accelerator.choose_precision(config.train.precision)
+        optimizer = make_optimizer(self.parts.model, config.train)
+        self._step = TrainStep(self.parts.model, optimizer, accelerator, config, self.precision)
+        self._pairs = make_pairs(training, self.parts, config)
+        lengths = self._pairs.query.lengths, self._pairs.item.lengths
+        self._plan = plan_batches(*lengths, config.train.shapes, config.train.batch_rows, epochs, config.seed)
+        self._next = 0
+
+    @property
+    def steps(self) -> int:
+        return len(self._plan)
+
+    @property
+    def pairs(self) -> int:
+        return len(self._pairs)
+
+    def step(self) -> None:
+        """The next training step, its batch made as in training."""
+        batch = make_batch(self._pairs, self._plan[self._next], self.accelerator.rank)
+        self._step(batch.to(self.accelerator.device), self._next)
+        self._next += 1
+
+    def encode(self, texts: list[str], precision: Precision) -> np.ndarray:
+        """Unit vectors, float32 (texts, width), tokenising included."""
+        tokens = tokenize(self.parts.tokenizer, texts, MAX_TOKENS, self.parts.model.pad)
+        none = FeatureArrays(np.zeros((len(texts), 0), np.float32), np.zeros((len(texts), 0), np.int64))
+        settings = EmbedSettings(self.config.infer.batch_rows, self.config.infer.token_rungs, precision)
+        return embed(self.parts.model, self.accelerator, tokens, none, settings)
