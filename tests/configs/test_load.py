@@ -1,0 +1,216 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.load import BASE, config_hash, load_config, to_yaml
+from configs.schema import Config
+from tasks.errors import ConfigError
+
+PLACES = sorted(path for path in BASE.parent.glob("*.yaml") if path != BASE)
+HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
+
+
+def place(folder: Path, text: str) -> Path:
+    path = folder / "place.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(file: Path | None = None, overrides: Sequence[str] = ()) -> str:
+    with pytest.raises(ConfigError) as error:
+        load_config(file, overrides)
+    return str(error.value)
+
+
+def test_base_alone_is_a_configuration() -> None:
+    config = load_config()
+    assert (config.lineage, config.accelerator, config.train.workers) == ("main", "cpu", 1)
+
+
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: path.stem)
+def test_every_place_resolves(path: Path) -> None:
+    assert isinstance(load_config(path), Config)
+
+
+def test_a_place_changes_the_keys_it_names_and_no_other(tmp_path: Path) -> None:
+    changed = load_config(place(tmp_path, "train:\n  epochs: 7\n  shapes: {query: [8]}\n"))
+    base = load_config()
+    assert (changed.train.epochs, changed.train.shapes.query) == (7, (8,))
+    assert changed.train.shapes.item == base.train.shapes.item
+    assert changed == load_config(overrides=["train.epochs=7", "train.shapes.query=[8]"])
+
+
+def test_an_override_beats_the_place_and_a_later_one_an_earlier(tmp_path: Path) -> None:
+    path = place(tmp_path, "seed: 1\n")
+    assert load_config(path, ["seed=2"]).seed == 2
+    assert load_config(path, ["seed=2", "seed=3"]).seed == 3
+    assert load_config(path, ["model={dropout: 0.1, pooling: cls}", "model.dropout=0.2"]).model.dropout == 0.2
+
+
+@pytest.mark.parametrize("text", ["3e-5", "3.0e-5", "0.00003"])
+def test_a_number_may_be_written_as_people_write_it(text: str) -> None:
+    assert load_config(overrides=[f"train.learning_rate={text}"]).train.learning_rate == 3e-5
+
+
+def test_a_value_may_hold_an_equals_sign() -> None:
+    assert load_config(overrides=["pipeline=a=b"]).pipeline == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("trian.epochs", "unknown key 'trian'; did you mean 'train'?"),
+        ("train.lerning_rate", "unknown key 'train.lerning_rate'; did you mean 'train.learning_rate'?"),
+        ("train.shapes.querry", "unknown key 'train.shapes.querry'; did you mean 'train.shapes.query'?"),
+        ("model.scratch.layer", "unknown key 'model.scratch.layer'; did you mean 'model.scratch.layers'?"),
+        ("validate.min_row", "unknown key 'validate.min_row'; did you mean 'validate.min_rows'?"),
+        ("validate_", "unknown key 'validate_'; did you mean 'validate'?"),
+        ("heads.classification.inptu", "did you mean 'heads.classification.input'?"),
+        ("warmup.xyz", "unknown key 'warmup.xyz'; known here: steps_per_shape"),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_nearest_that_exists(tmp_path: Path, key: str, message: str) -> None:
+    assert refusal(overrides=[f"{key}=1"]).startswith(f"--set {key}=1: ")
+    assert message in refusal(overrides=[f"{key}=1"])
+    *outer, last = key.split(".")
+    text = "".join(f"{'  ' * depth}{part}:\n" for depth, part in enumerate(outer)) + f"{'  ' * len(outer)}{last}: 1\n"
+    path = place(tmp_path, text)
+    assert refusal(path).startswith(f"{path}: ")
+    assert message in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.epochs", "--set 'train.epochs': write it as key=value"),
+        ("", "--set '': write it as key=value"),
+        ("=3", "--set =3: unknown key ''"),
+        ("train..epochs=3", "unknown key 'train.'"),
+        ("features.numeric=[price", "--set value '[price' is not readable as YAML"),
+        ("train.epochs=many", "train.epochs: Input should be a valid integer"),
+        ("train.epochs=0", "train.epochs: Input should be greater than 0 (got 0)"),
+        ("train.epochs=", "train.epochs: Input should be a valid integer"),
+        ("train=3", "train: Input should be a valid dictionary"),
+        ("lineage=Not Good", "lineage: String should match pattern"),
+    ],
+)
+def test_a_malformed_override_is_told_with_its_key(override: str, message: str) -> None:
+    assert message in refusal(overrides=[override])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train: [1", "not readable as YAML"),
+        ("- a\n- b\n", "expected keys and values at the top level"),
+        ("", "expected keys and values at the top level"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = place(tmp_path, text)
+    assert refusal(path).startswith(f"{path}: {message}")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "place.yaml"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    assert refusal(path).startswith(f"{path}: not readable as YAML")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "nowhere.yaml") == f"{tmp_path / 'nowhere.yaml'}: no such config file"
+
+
+def test_all_wrong_values_are_told_at_once() -> None:
+    told = refusal(overrides=["train.epochs=0", "infer.shard_rows=-1"])
+    assert "train.epochs: " in told
+    assert "infer.shard_rows: " in told
+
+
+def test_a_section_that_is_null_can_be_given(tmp_path: Path) -> None:
+    assert load_config().heads.classification is None
+    head = load_config(overrides=[HEAD]).heads.classification
+    assert head is not None
+    assert (head.input, head.positive_min) == ("pair", 4.0)
+    one_by_one = [f"heads.classification.{key}" for key in ("weight=0.5", "input=pair", "negative_max=2")]
+    assert load_config(overrides=[*one_by_one, "heads.classification.positive_min=4"]).heads.classification == head
+
+
+def test_a_section_can_be_made_null() -> None:
+    config = load_config(overrides=["model.scratch=null", "model.pretrained=package:none"])
+    assert config.model.scratch is None
+
+
+@pytest.mark.parametrize("path", [None, *PLACES], ids=lambda path: path.stem if path else "base")
+def test_the_yaml_of_a_configuration_loads_again(tmp_path: Path, path: Path | None) -> None:
+    config = load_config(path)
+    again = load_config(place(tmp_path, to_yaml(config)))
+    assert again == config
+    assert config_hash(again) == config_hash(config)
+
+
+def test_the_hash_is_of_the_settings_and_not_of_their_spelling(tmp_path: Path) -> None:
+    spelled = [
+        load_config(overrides=["train.learning_rate=3e-5", "train.weight_decay=0"]),
+        load_config(overrides=["train={weight_decay: 0.0, learning_rate: 0.00003}"]),
+        load_config(place(tmp_path, "train: {learning_rate: 3.0e-5, weight_decay: 0.0}\n")),
+    ]
+    assert len({config_hash(config) for config in spelled}) == 1
+
+
+def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
+    found = []
+    for key, value in tree.items():
+        found += leaves(value, (*path, key)) if isinstance(value, dict) else [(".".join((*path, key)), value)]
+    return found
+
+
+# Keys of which no other value stands alone: they come with a second one, or there is but one.
+BOUND = {
+    "compute": [],
+    "accelerator": ["accelerator=cuda"],
+    "features.numeric": ["features.numeric=[a]", "model.interaction.kind=both"],
+    "features.categorical": ["features.categorical=[a]", "model.interaction.kind=both"],
+    "features.query": ["features={numeric: [a], query: [a]}", "model.interaction.kind=both"],
+    "model.pretrained": ["model.pretrained=package:none", "model.scratch=null"],
+    "model.scratch.hidden_size": ["model.scratch.hidden_size=512"],
+    "model.pooling": ["model.pooling=cls"],
+    "model.embedding_width": ["model.embedding_width=32"],
+    "model.interaction.kind": ["model.interaction.kind=both"],
+    "model.interaction.deep_widths": ["model.interaction.deep_widths=[256, 128]"],
+    "heads.classification": [HEAD],
+    "heads.contrastive.positives_only": [HEAD, "heads.contrastive.positives_only=true"],
+    "train.workers": ["train.workers=2"],
+    "train.shapes.query": ["train.shapes.query=[32, 64]"],
+    "train.shapes.item": ["train.shapes.item=[32]"],
+    "train.precision": ["train.precision=bf16"],
+    "evaluate.slices": ["evaluate.slices=[category]"],
+    "evaluate.gates": ["evaluate.gates=[]"],
+    "infer.token_rungs": ["infer.token_rungs=[16, 32]"],
+    "infer.precision": ["infer.precision=bf16"],
+    "model.scratch.attention_heads": ["model.scratch.attention_heads=8"],
+    "release.min_cosine": ["release.min_cosine=0.5"],
+    "model.scratch.max_tokens": ["model.scratch.max_tokens=256"],
+}
+
+
+def changed(key: str, value: Any) -> list[str]:
+    if key in BOUND:
+        return BOUND[key]
+    if isinstance(value, str):
+        return [f"{key}={value}x"]
+    return [f"{key}={value / 2 if isinstance(value, float) and 0 < value < 1 else value + 1}"]
+
+
+def test_the_hash_changes_with_every_key() -> None:
+    keys = leaves(load_config().model_dump(mode="json", by_alias=True))
+    assert set(BOUND) <= {key for key, _ in keys}
+    seen = {config_hash(load_config()): "base"}
+    for key, value in keys:
+        if overrides := changed(key, value):
+            digest = config_hash(load_config(overrides=overrides))
+            assert digest not in seen, f"{key} gives the hash of {seen[digest]}"
+            seen[digest] = key
+    assert len(seen) == len(keys)  # base is one more, compute one less

@@ -1,0 +1,223 @@
+"""The whole thing: the installed command, real worker processes, a real server; from a log of searches to releases."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from tasks.rows import distinct_items
+from tests.support.shop import SPANS, STAGES, Shop, open_shop
+
+pytestmark = pytest.mark.pipeline
+
+TWO_WORKERS = ("--span", SPANS[1], "--set", "train.workers=2")
+IMPOSSIBLE = "[{metric: recall@10, direction: higher, threshold: 2.0, baseline: none, severity: critical}]"
+
+
+class Runs(NamedTuple):
+    shop: Shop
+    first: dict[str, Any]
+    second: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """The first month by one worker, the second by two. Tests leave this workspace as it is."""
+    shop = open_shop(tmp_path_factory.mktemp("shop"), rows_per_span=400)
+    try:
+        yield Runs(shop, shop.run("--span", SPANS[0]).json, shop.run(*TWO_WORKERS).json)
+    finally:
+        shop.millrace("down")
+
+
+@pytest.fixture
+def copied(runs: Runs, tmp_path: Path) -> Shop:
+    """The workspace after both runs, free to be changed; under the same server."""
+    shutil.copytree(runs.shop.workspace, tmp_path / "workspace")
+    return runs.shop._replace(workspace=tmp_path / "workspace")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_both_months_are_released(runs: Runs) -> None:
+    for number, output in enumerate((runs.first, runs.second), start=1):
+        assert (output["state"], output["report"]["release"]) == ("Released", number)
+        assert output["report"]["cached"] == []
+        assert [(line["stage"], line["done"], line["cached"]) for line in output["stages"]] == [
+            (stage, True, False) for stage in STAGES
+        ]
+    first, second = runs.first["report"], runs.second["report"]
+    assert first["champion"] is None
+    assert second["champion_version"] == first["model_version"] != second["model_version"]
+    assert set(second["metrics"]) == set(second["champion"]) > {"recall@10", "auc"}
+    assert runs.shop.half_written() == []
+
+
+def test_a_release_points_at_one_model_and_its_vectors(runs: Runs) -> None:
+    workspace = runs.shop.workspace
+    releases = [read_json(workspace / "releases" / f"{number}.json") for number in (1, 2)]
+    assert [release["previous"] for release in releases] == [None, 1]
+    assert read_json(workspace / "releases" / "CURRENT")["release"] == 2
+    for release, span in zip(releases, SPANS, strict=False):
+        version = release["model"]["version"]
+        assert release["span"]["name"] == span
+        assert release["model_prefix"] == f"models/{version}"
+        assert release["vectors_prefix"] == f"vectors/{version}/{span}"
+        for prefix in (release["model_prefix"], release["vectors_prefix"]):
+            assert (workspace / prefix / "MANIFEST.json").is_file()
+
+
+def items_of(runs: Runs, output: dict[str, Any]) -> pa.Table:
+    """The distinct items among the span's rows that validate let pass."""
+    report = output["report"]
+    folder = runs.shop.workspace / "runs" / report["run_key"] / "validate" / "rows" / report["span"]
+    return distinct_items(pa.concat_tables(pq.read_table(part) for part in sorted(folder.glob("*.parquet"))))
+
+
+def vectors_of(runs: Runs, output: dict[str, Any]) -> pa.Table:
+    report = output["report"]
+    folder = runs.shop.workspace / "vectors" / report["model_version"] / report["span"]
+    manifest = read_json(folder / "MANIFEST.json")
+    table = pa.concat_tables(pq.read_table(folder / entry["name"]) for entry in manifest["files"])
+    assert manifest["facts"]["vectors"] == report["vectors"] == table.num_rows
+    return table
+
+
+def test_there_is_one_vector_for_each_item_of_the_span(runs: Runs) -> None:
+    for output in (runs.first, runs.second):
+        wanted, found = items_of(runs, output)["item_id"].to_pylist(), vectors_of(runs, output)["item_id"].to_pylist()
+        assert len(found) > 100
+        assert sorted(found) == sorted(wanted)
+
+
+def test_the_released_folder_gives_the_released_vectors(runs: Runs) -> None:
+    items, vectors = items_of(runs, runs.second).slice(0, 20), vectors_of(runs, runs.second)
+    released = dict(zip(vectors["item_id"].to_pylist(), vectors["vector"].to_pylist(), strict=True))
+    texts = items.rename_columns(["text" if name == "item" else name for name in items.column_names]).to_pylist()
+    folder = runs.shop.workspace / "models" / runs.second["report"]["model_version"]
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    ours = model.encode(texts, normalize_embeddings=True)
+    theirs = np.array([released[text["item_id"]] for text in texts])
+    assert np.sum(ours * theirs, axis=1) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_ledger_knows_every_attempt(runs: Runs) -> None:
+    status = runs.shop.millrace("status", "--json").json
+    assert status["totals"]["runs"] == 2
+    assert status["totals"]["attempts"] == status["totals"]["succeeded"] == 2 * len(STAGES)
+    assert 0 < status["totals"]["goodput"] <= 1
+    assert [span["trained"] for span in status["spans"]] == [["main"], ["main"], []]
+    assert status["release"]["number"] == 2
+    told = runs.shop.millrace("report", "--span", SPANS[1], "--json").json
+    assert [(entry["stage"], entry["attempt"], entry["failure"]) for entry in told["ledger"]] == [
+        (stage, 1, None) for stage in STAGES
+    ]
+    assert next(entry for entry in told["ledger"] if entry["stage"] == "train")["workers"] == 2
+    assert told["quarantined"]
+
+
+def assert_all_cached(shop: Shop, before: dict[str, int], **expected: Any) -> None:
+    """The second month again, from what there is: nothing in the workspace changes, so no worker was started."""
+    again = shop.run(*TWO_WORKERS).json
+    assert again["report"]["cached"] == STAGES
+    assert {name: again["report"][name] for name in expected} == expected
+    after = shop.files()
+    plans = {f"runs/{again['report']['run_key']}/config.yaml"}  # written again, the same
+    assert {name for name in before | after if before.get(name) != after.get(name)} <= plans
+
+
+def test_running_a_span_again_starts_no_worker_and_a_lost_server_loses_nothing(runs: Runs) -> None:
+    before = runs.shop.files()
+    expected = {name: runs.second["report"][name] for name in ("release", "model_version", "vectors", "metrics")}
+    assert_all_cached(runs.shop, before, **expected)
+    runs.shop.millrace("down")
+    shutil.rmtree(runs.shop.home)
+    assert_all_cached(runs.shop, before, **expected)
+    assert runs.shop.millrace("releases", "--json").json["current"] == 2
+
+
+def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
+    told = copied.millrace("rollback", "--json").json
+    current = copied.millrace("status", "--json").json["release"]
+    assert told["previous"] == 2
+    assert told["release"] == current == read_json(copied.workspace / "releases" / "1.json")
+    assert current["vectors_prefix"].startswith(f"vectors/{current['model_prefix'].removeprefix('models/')}/")
+
+
+def test_a_refused_model_is_a_result_and_releases_nothing(copied: Shop) -> None:
+    releases = copied.files("releases")
+    gate = ("--set", f"evaluate.gates={IMPOSSIBLE}", "--set", "lineage=other")
+    output = copied.run("--span", SPANS[0], *gate).json
+    assert output["state"] == output["report"]["state"] == "Rejected"
+    assert "recall@10" in output["sentence"]
+    assert output["report"]["release"] is None
+    assert copied.files("releases") == releases
+    assert [line["stage"] for line in output["stages"] if line["done"]] == STAGES[:5]
+    run_id = output["run_url"].rpartition("/")[2]
+    with urllib.request.urlopen(f"{output['ui_url']}/api/flow_runs/{run_id}", timeout=30) as answer:
+        flow_run = json.load(answer)
+    assert (flow_run["name"], flow_run["state"]["name"], flow_run["state"]["type"]) == (
+        SPANS[0],
+        "Rejected",
+        "COMPLETED",
+    )
+
+
+def test_a_damaged_checkpoint_stops_the_next_span_before_anything_is_released(copied: Shop) -> None:
+    (lineage,) = copied.millrace("status", "--json").json["lineages"]
+    weights = copied.workspace / lineage["checkpoint"] / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    folders = ("releases", "models", "vectors", "lineages")
+    before = {folder: copied.files(folder) for folder in folders}
+    told = copied.run("--span", SPANS[2], "--set", "retry.attempts=1")
+    assert (told.code, told.out) == (74, "")
+    last = told.err.splitlines()[-1] if told.err.splitlines()[-1].startswith("STORE: ") else told.err
+    assert str(weights) in last, told.err
+    assert "Traceback" not in told.err
+    assert {folder: copied.files(folder) for folder in folders} == before
+    assert copied.half_written() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--set", "train.lerning_rate=1"), "unknown key 'train.lerning_rate'; did you mean 'train.learning_rate'?"),
+        (("--set", "lineage=fresh", "--span", "2026-09"), "span '2026-09' was not ingested"),
+        (("--span", SPANS[0], "--set", "seed=5"), f"span {SPANS[0]} was trained by run "),
+    ],
+)
+def test_what_cannot_be_planned_changes_nothing(runs: Runs, arguments: tuple[str, ...], message: str) -> None:
+    before = runs.shop.files()
+    told = runs.shop.run(*arguments)
+    assert (told.code, told.out) == (78, "")
+    (line,) = told.err.splitlines()
+    assert line.startswith("CONFIG: ")
+    assert message in line
+    assert runs.shop.files() == before
+
+
+def test_spans_are_trained_in_order(copied: Shop) -> None:
+    """The third month can't come before the second in a lineage that has seen the first alone."""
+    (lineage,) = copied.millrace("status", "--json").json["lineages"]
+    shutil.rmtree(copied.workspace / lineage["checkpoint"])
+    before = copied.files()
+    told = copied.run("--span", SPANS[2])
+    assert (told.code, told.out) == (78, "")
+    assert told.err == (
+        f"CONFIG: span {SPANS[2]} can't come next in lineage main, which stands at {SPANS[0]}: run {SPANS[1]} first\n"
+    )
+    assert copied.files() == before
