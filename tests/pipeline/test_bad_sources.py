@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,13 +42,13 @@ def untouched(source: Path) -> None:
         (Path.unlink, COLUMNS, 78, "CONFIG: --source {}: no such file or folder"),
         (untouched, "query=query", 78, "CONFIG: --map: 'item' is missing"),
     ],
+    ids=["missing column", "cut off", "empty", "bad time", "no file", "no item in the map"],
 )
 def test_a_bad_source_is_told_in_one_line_and_leaves_nothing(
-    tmp_path: Path, damage: object, columns: str, code: int, line: str
+    tmp_path: Path, damage: Callable[[Path], None], columns: str, code: int, line: str
 ) -> None:
     source = tmp_path / "shop.jsonl.gz"
     write_shop(source, spans=2, rows_per_span=10, seed=3)
-    assert callable(damage)
     damage(source)
     shop = Shop(tmp_path / "workspace", tmp_path / "none.yaml", tmp_path / "prefect")
     told = shop.ingest(source, columns)

@@ -81,8 +81,9 @@ def test_a_release_points_at_one_model_and_its_vectors(runs: Runs) -> None:
 
 def items_of(runs: Runs, output: dict[str, Any]) -> pa.Table:
     """The distinct items among the span's rows that validate let pass."""
-    report = output["report"]
-    folder = runs.shop.workspace / "runs" / report["run_key"] / "validate" / "rows" / report["span"]
+    result = read_json(runs.shop.workspace / "runs" / output["report"]["run_key"] / "validate" / "result.json")
+    (rows,) = result["outcome"]["rows"]
+    folder = runs.shop.workspace / rows["prefix"]
     return distinct_items(pa.concat_tables(pq.read_table(part) for part in sorted(folder.glob("*.parquet"))))
 
 
