@@ -91,17 +91,22 @@ class ModelConfig(Record):
     """Encoder, pooling, interaction, embedding width."""
 
     pretrained: str | None = Field(description="a local Hugging Face folder, or package:NAME for one inside a package")
-    scratch: ScratchEncoder | None
+    scratch: ScratchEncoder | None = Field(description="what to make where there is no pretrained one")
     pooling: Literal["mean", "cls"]
     embedding_width: Positive | None = Field(description="null: as wide as the encoder")
     dropout: Share
     interaction: InteractionConfig
 
     @model_validator(mode="after")
-    def _one_encoder(self) -> Self:
-        if (self.pretrained is None) == (self.scratch is None):
-            raise ValueError("give exactly one of model.pretrained and model.scratch")
+    def _some_encoder(self) -> Self:
+        if self.pretrained is None and self.scratch is None:
+            raise ValueError("give model.pretrained or model.scratch")
         return self
+
+    @property
+    def from_scratch(self) -> ScratchEncoder | None:
+        """The encoder to be made from nothing; None where a pretrained one is named."""
+        return self.scratch if self.pretrained is None else None
 
 
 class ContrastiveHead(Record):
@@ -285,7 +290,7 @@ class Config(Record):
 
     @model_validator(mode="after")
     def _texts_fit_the_encoder(self) -> Self:
-        scratch = self.model.scratch
+        scratch = self.model.from_scratch
         if scratch is not None and self.longest_tokens > scratch.max_tokens:
             raise ValueError(
                 f"a shape of {self.longest_tokens} tokens is longer than model.scratch.max_tokens {scratch.max_tokens}"

@@ -6,13 +6,11 @@ A refused gate is a result of the run, never an exception.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 
 from configs.schema import GateConfig
 from tasks.contracts import EvaluateOutcome, Verdict
-from tasks.errors import ConfigError
 from tasks.expectations import Limit, judge_numbers
 
 _DECIMALS = 9  # differences are rounded here, so that a drop of exactly the threshold is no more than the threshold
@@ -22,14 +20,9 @@ def judge(outcome: EvaluateOutcome, gates: Sequence[GateConfig]) -> tuple[Verdic
     """One verdict for each gate, in the order of the configuration.
 
     A gate against the champion does not apply (`passed` is None) where there is no champion, or where the champion
-    has no such metric, as after a head was added. A metric that is no finite number fails its gate.
-
-    Raises:
-        ConfigError: a gate names a metric that the evaluation does not give.
+    has no such metric, as after a head was added. A metric that is no finite number fails its gate, and so does one
+    that could not be measured, as the AUC of a holdout with one class.
     """
-    for gate in gates:
-        if gate.metric not in outcome.challenger:
-            raise ConfigError(_unknown(gate.metric, list(outcome.challenger)))
     compared = {
         f"gate {number}: {gate.metric}": gate
         for number, gate in enumerate(gates)
@@ -44,7 +37,7 @@ def judge(outcome: EvaluateOutcome, gates: Sequence[GateConfig]) -> tuple[Verdic
             metric=gate.metric,
             severity=gate.severity,
             passed=passed.get(f"gate {number}: {gate.metric}"),
-            value=_finite(outcome.challenger[gate.metric]),
+            value=_finite(_measured(outcome, gate)),
             baseline=_finite(_champions(outcome, gate)),
             sentence=_sentence(outcome, gate),
         )
@@ -57,6 +50,11 @@ def refused(verdicts: Sequence[Verdict]) -> bool:
     return any(verdict.severity == "critical" and verdict.passed is False for verdict in verdicts)
 
 
+def _measured(outcome: EvaluateOutcome, gate: GateConfig) -> float:
+    """The challenger's value; NaN where the holdout did not give one."""
+    return outcome.challenger.get(gate.metric, math.nan)
+
+
 def _champions(outcome: EvaluateOutcome, gate: GateConfig) -> float | None:
     """The champion's value where the gate asks for it and there is one."""
     if gate.baseline == "none" or outcome.champion is None:
@@ -66,7 +64,7 @@ def _champions(outcome: EvaluateOutcome, gate: GateConfig) -> float | None:
 
 def _judged(outcome: EvaluateOutcome, gate: GateConfig) -> float:
     """The number held against the threshold: the value, or how far it is above the champion's."""
-    return round(outcome.challenger[gate.metric] - (_champions(outcome, gate) or 0.0), _DECIMALS)
+    return round(_measured(outcome, gate) - (_champions(outcome, gate) or 0.0), _DECIMALS)
 
 
 def _limit(gate: GateConfig) -> Limit:
@@ -79,7 +77,7 @@ def _finite(number: float | None) -> float | None:
 
 
 def _sentence(outcome: EvaluateOutcome, gate: GateConfig) -> str:
-    value, champions = outcome.challenger[gate.metric], _champions(outcome, gate)
+    value, champions = _measured(outcome, gate), _champions(outcome, gate)
     if not math.isfinite(value):
         return f"{gate.metric} is {value}: the evaluation gave no number to judge."
     if gate.baseline == "none":
@@ -119,9 +117,3 @@ def _texts(*numbers: float) -> list[str]:
         (d for d in range(4, _DECIMALS) if len({f"{number:.{d}f}" for number in rounded}) == len(rounded)), _DECIMALS
     )
     return [f"{number:.{decimals}f}" for number in numbers]
-
-
-def _unknown(metric: str, known: list[str]) -> str:
-    if close := difflib.get_close_matches(metric, known, n=3):
-        return f"evaluate.gates: no metric {metric!r}; did you mean {' or '.join(repr(c) for c in close)}?"
-    return f"evaluate.gates: no metric {metric!r}; the evaluation gives {', '.join(sorted(known))}"

@@ -60,7 +60,7 @@ def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> Model
 
 
 def _from_scratch(config: Config, rows: pa.Table, table: FeatureTable) -> ModelParts:
-    scratch = config.model.scratch
+    scratch = config.model.from_scratch
     assert scratch is not None  # the schema sees to it
     texts = (text for column in (QUERY, ITEM) for text in rows[column].to_pylist())
     tokenizer = train_tokenizer(texts, scratch.vocab_size)

@@ -165,7 +165,7 @@ def find_start(job: Job, inputs: TrainInputs, accelerator: Accelerator, training
 
 
 def _check_shape(parts: ModelParts, config: Config) -> None:
-    encoder, table, scratch = parts.encoder_config, parts.features, config.model.scratch
+    encoder, table, scratch = parts.encoder_config, parts.features, config.model.from_scratch
     asked = shape_of(config, encoder.hidden_size, table).model_dump()
     held = parts.model.shape.model_dump()
     if scratch is not None:

@@ -13,8 +13,7 @@ REFUSED = {
     "ladder falls": (["train.shapes.query=[64, 32]"], "the rungs of a ladder must grow, got [64, 32]"),
     "ladder stands": (["train.shapes.item=[32, 32]"], "the rungs of a ladder must grow, got [32, 32]"),
     "no rung": (["train.shapes.item=[]"], "train.shapes.item: Tuple should have at least 1 item"),
-    "no encoder": (["model.scratch=null"], "give exactly one of model.pretrained and model.scratch"),
-    "two encoders": (["model.pretrained=/bert"], "give exactly one of model.pretrained and model.scratch"),
+    "no encoder": (["model.scratch=null"], "give model.pretrained or model.scratch"),
     "no head": (["heads.contrastive=null"], "at least one of heads.contrastive and heads.classification"),
     "positives unknown": (
         ["heads.contrastive.positives_only=true"],
@@ -49,8 +48,8 @@ REFUSED = {
 ALLOWED = {
     "rows and workers": ["train.workers=4"],
     "ladder of one": ["train.shapes={query: [64], item: [64]}"],
-    "own encoder": ["model.scratch=null", "model.pretrained=/bert"],
-    "long texts, own encoder": ["model.scratch=null", "model.pretrained=/bert", "train.shapes.query=[32, 512]"],
+    "own encoder": ["model.pretrained=/bert"],
+    "long texts, own encoder": ["model.pretrained=/bert", "train.shapes.query=[32, 512]"],
     "one head": ["heads.contrastive=null", HEAD],
     "gate with head": [HEAD, AUC],
     "positives known": [HEAD, "heads.contrastive.positives_only=true"],

@@ -19,7 +19,12 @@ SCRATCH = (
     "model.scratch={vocab_size: 500, hidden_size: 32, layers: 1, attention_heads: 2, "
     "intermediate_size: 64, max_tokens: 128}"
 )
-FEATURES = ["features.numeric=[price]", "features.categorical=[brand]", "evaluate.slices=[locale]"]
+FEATURES = [
+    "model.interaction.kind=both",
+    "features.numeric=[price]",
+    "features.categorical=[brand]",
+    "evaluate.slices=[locale]",
+]
 TYPES = {**CORE, "price": pa.float64(), "brand": pa.string(), "locale": pa.string()}
 MARCH = SpanRef(name="2026-03", version=1)
 APRIL = SpanRef(name="2026-04", version=1)
