@@ -34,7 +34,7 @@ from tests.benchmarks.ours import Millrace
 from tests.benchmarks.reviews import COLUMNS, PLACE, read_spans
 from tests.benchmarks.theirs import SETTINGS, SentenceTransformers
 
-EPOCHS = 2
+EPOCHS = 1
 CONTEST_STEPS = 5
 ENCODE_TEXTS = 1500
 ENCODE_ROUNDS = 3
