@@ -184,7 +184,11 @@ class TrainConfig(Record):
     decay_steps: Positive = Field(description="steps after warmup until the rate has fallen to 1/sqrt(2) of the peak")
     weight_decay: float = Field(ge=0)
     max_gradient_norm: float = Field(gt=0)
-    precision: Literal["auto", "bf16", "fp32"] = Field(description="auto: bf16 where the device is fast at it")
+    precision: Literal["auto", "bf16", "bf16-weights", "fp32"] = Field(
+        description="bf16: products only (autocast); bf16-weights: the encoder's weights too, rounded stochastically; "
+        "auto: bf16 where the device is fast at it, else fp32"
+    )
+    on_new_graph: Literal["fail", "warn"] = Field(description="what a graph that warmup has not compiled does")
     evaluate_every_steps: Positive
     evaluate_rows: Positive = Field(description="holdout rows that the in-loop evaluation looks at, at most")
     checkpoint_every_steps: Positive
@@ -249,13 +253,30 @@ class CostConfig(Record):
     dollars_per_worker_hour: float = Field(ge=0)
 
 
+class CompilerConfig(Record):
+    """The compiler and runtime of the xla accelerator. On a CPU only `optlevel` counts, the rest is Neuron's."""
+
+    optlevel: Literal[1, 2, 3] | None = Field(description="1 compiles fastest; null: the compiler's own default")
+    target: Literal["trn1", "trn1n", "trn2", "inf2"] = Field(description="the machines that the graphs are made for")
+    model_type: Literal["generic", "transformer", "unet-inference"]
+    auto_cast: Literal["none", "matmult", "all"] = Field(
+        description="what the compiler itself turns from fp32 into auto_cast_type; none with train.precision bf16"
+    )
+    auto_cast_type: Literal["bf16", "fp16", "tf32", "fp8_e4m3"] = Field(description="ignored with auto_cast none")
+    efa: bool = Field(description="use EFA on a single node too; several nodes always do")
+    parallel_jobs: Positive | None = Field(description="graphs compiled at once; null: what fits the host's memory")
+    gradient_bucket_mib: Positive = Field(description="MiB of gradients that are reduced in one all-reduce")
+    exec_timeout_seconds: Positive = Field(description="one execution that takes longer is a hang")
+    rounding_seed: int = Field(ge=0, description="of stochastic rounding, which is on when the weights are bf16")
+
+
 class Config(Record):
     """A resolved configuration."""
 
     pipeline: str = Field(description="name of the pipeline; part of the run key")
     lineage: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="the chain of checkpoints to continue")
     compute: Literal["local"] = Field(description="where stages run")
-    accelerator: Literal["cpu", "cuda"]
+    accelerator: Literal["cpu", "cuda", "xla", "neuron"]
     seed: int = Field(ge=0)
     features: FeaturesConfig
     validate_: ValidateConfig = Field(alias="validate")
@@ -267,6 +288,7 @@ class Config(Record):
     evaluate: EvaluateConfig
     infer: InferConfig
     release: ReleaseConfig
+    compiler: CompilerConfig
     retry: RetryConfig
     cost: CostConfig
 

@@ -68,7 +68,7 @@ def pipeline(
         validated = validate(plan)
         healthy = health(plan, after=validated)
         warm = warmup(plan, validated, after=healthy)
-        trained = train(plan, validated, after=warm)
+        trained = train(plan, validated, warm)
         judged = evaluate(plan, validated, trained)
         if refused(judged.verdicts):
             report = run_report(store, plan, since=began)

@@ -84,6 +84,17 @@ class CheckpointState(Record):
     curve: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.evaluate_every_steps")
 
 
+class CompileRef(Record):
+    """The compile cache that warmup made: `compile/<key>/`, with `graphs` compiled graphs in its manifest."""
+
+    key: str
+    graphs: int
+
+    @property
+    def prefix(self) -> str:
+        return f"compile/{self.key}"
+
+
 class ModelRef(Record):
     """A model version with the checkpoint that it came from."""
 
@@ -119,6 +130,7 @@ class TrainInputs(Record):
     rows: tuple[RowsRef, ...]
     history: tuple[RowsRef, ...]
     parent: CheckpointRef | None
+    compiled: CompileRef | None = None
 
 
 class EvaluateInputs(Record):
@@ -213,6 +225,33 @@ class HealthOutcome(Record):
     checks: tuple[Check, ...]
 
 
+class NewGraph(Record):
+    """A graph that warmup had not compiled, and what was being done when it was met."""
+
+    name: str
+    where: str
+    seconds: float
+
+
+class GraphUse(Record):
+    """How the compile cache served one process."""
+
+    hits: int = Field(description="graphs met that the cache's manifest names")
+    misses: int
+    compile_seconds: float = Field(description="spent compiling, or reading compiled graphs back")
+    seconds_saved: float = Field(description="what compiling cost warmup, less what it cost here; 0 if not readable")
+    readable: bool = Field(description="whether this runtime reads compiled graphs back at all")
+    new: tuple[NewGraph, ...]
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        met = f"{self.hits} graphs that warmup had compiled, {self.misses} new"
+        if self.readable:
+            return f"{met}; {self.seconds_saved:.1f} s of compiling saved"
+        return f"{met}; this runtime can't read compiled graphs back, so they took {self.compile_seconds:.1f} s again"
+
+
 class ShapeTiming(Record):
     """The trial run at one rung of the ladder."""
 
@@ -229,6 +268,10 @@ class WarmupOutcome(Record):
     validation_seconds: float
     checkpoint_seconds: float
     peak_memory_gib: float
+    compiled: CompileRef | None = Field(description="null on devices that compile nothing")
+    graphs: GraphUse | None = Field(description="null on devices that compile nothing")
+    trial_losses: tuple[float, ...] = Field(description="of the trial's steps; comparable between trials, else garbage")
+    environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
 
 
 class TrainOutcome(Record):
@@ -243,6 +286,8 @@ class TrainOutcome(Record):
     losses: tuple[CurvePoint, ...]
     curve: tuple[CurvePoint, ...]
     precision: str
+    graphs: GraphUse | None = Field(description="null on devices that compile nothing")
+    environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
 
 
 class SliceMetrics(Record):

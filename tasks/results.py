@@ -22,6 +22,7 @@ from tasks.contracts import (
     TrainOutcome,
     ValidateOutcome,
     Verdict,
+    WarmupOutcome,
     stage_prefix,
 )
 from tasks.errors import StoreError
@@ -113,6 +114,8 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
                 raise CorruptFolder(f"{store.uri}/{prefix}/{lost[0]} is gone, though the manifest names it")
         except CorruptFolder as error:
             raise CorruptFolder(f"{error}; the folder is in {quarantine(store, prefix)} now") from error
+        if isinstance(outcome, WarmupOutcome) and not manifest.facts["complete"]:
+            raise CorruptFolder(f"{store.uri}/{prefix} lost compiled graphs since")
         if isinstance(outcome, TrainOutcome) and manifest.sha256 != outcome.checkpoint.sha256:
             raise CorruptFolder(f"{store.uri}/{prefix} is complete, but not the checkpoint that this run made")
     if isinstance(outcome, ValidateOutcome) and outcome.quarantine and not store.exists(outcome.quarantine):
@@ -136,6 +139,8 @@ def _outputs(outcome: Outcome) -> list[str]:
     match outcome:
         case ValidateOutcome():
             return [rows.prefix for rows in outcome.rows]
+        case WarmupOutcome():
+            return [outcome.compiled.prefix] if outcome.compiled else []
         case TrainOutcome():
             return [outcome.checkpoint.prefix]
         case InferOutcome():

@@ -7,12 +7,12 @@ from tasks.stage import run_stage, stage_task
 
 
 @stage_task
-def train(plan: RunPlan, validated: ValidateOutcome, after: WarmupOutcome) -> TrainOutcome:
-    """The weights after the run's spans, trained on from the plan's parent. `after` orders the stages.
+def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> TrainOutcome:
+    """The weights after the run's spans, trained on from the plan's parent, with the graphs that warmup compiled.
 
     Every attempt goes on from the last checkpoint that the one before left.
     """
-    inputs = TrainInputs(rows=validated.rows, history=plan.history, parent=plan.parent)
+    inputs = TrainInputs(rows=validated.rows, history=plan.history, parent=plan.parent, compiled=warm.compiled)
     return run_stage(plan, inputs, TrainOutcome, workers=plan.config.train.workers)
 
 

@@ -9,6 +9,7 @@ import pytest
 os.environ.update(
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",
+    USE_TORCH_XLA="0",
     AWS_EC2_METADATA_DISABLED="true",
     AWS_ACCESS_KEY_ID="none",
     AWS_SECRET_ACCESS_KEY="none",

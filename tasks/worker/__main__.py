@@ -29,6 +29,7 @@ QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
+    "USE_TORCH_XLA": "0",  # transformers has no use for it here, and importing it decides what device it will be
 }
 STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: seconds since the epoch when the process was asked for
 RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by a runner whose child this process is
@@ -56,8 +57,8 @@ def main() -> int:
         return POLICIES[classify(error)].exit_code
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.value}")
-        outcome: Outcome = stage.run(Job(spec, store, rank, clock))
-        if rank.is_main:
+        outcome: Outcome | None = stage.run(Job(spec, store, rank, clock))  # None: a trial run inside a tool
+        if rank.is_main and outcome is not None:
             _write_result(store, spec, outcome, clock)
     except BaseException as error:
         return _fail(store, spec, rank, clock, error)

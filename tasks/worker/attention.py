@@ -1,7 +1,7 @@
-"""Attention as plain batched matrix products, for processors.
+"""Attention as plain batched matrix products, for processors and for XLA.
 
 On a CPU the library's fused attention has a slow bf16 backward pass and its eager one computes the softmax in fp32;
-docs/benchmarks.md has the figures. GPUs keep the fused one.
+docs/benchmarks.md has the figures. XLA fuses by itself what it gets in plain operations. GPUs keep the fused one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
 MATMUL = "millrace_matmul"
 
@@ -36,3 +36,10 @@ def matmul_attention(
 
 
 AttentionInterface.register(MATMUL, matmul_attention)
+
+
+def use_matmul_attention(model: nn.Module) -> None:
+    """Let every encoder inside `model` attend this way."""
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):
+            part.set_attn_implementation(MATMUL)

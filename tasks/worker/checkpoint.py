@@ -145,8 +145,8 @@ class CheckpointWriter:
         """
         self.wait()
         model = self.parts.model
-        weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
-        moments = {name: value.cpu().clone() for name, value in optimizer_tensors(model, self.optimizer).items()}
+        weights = {name: _on_host(value) for name, value in model.state_dict().items()}
+        moments = optimizer_tensors(model, self.optimizer)
         self._thread = threading.Thread(target=self._write, args=(state, weights, moments), name="checkpoint")
         self._thread.start()
 
@@ -190,6 +190,12 @@ class CheckpointWriter:
             facts = {"step": state.step, "run_key": state.run_key, "complete": state.complete}
             manifest = commit(self.store, prefix, folder, KIND, facts)
         return CheckpointRef(prefix=prefix, step=state.step, sha256=manifest.sha256)
+
+
+def _on_host(weight: torch.Tensor) -> torch.Tensor:
+    """A copy of its own; bf16 goes into float32 without loss, and back."""
+    copy = weight.detach().cpu().clone()
+    return copy.float() if copy.dtype == torch.bfloat16 else copy
 
 
 def _clear_unfinished(store: Store, prefix: str, run_key: str) -> None:

@@ -101,7 +101,7 @@ def _check_gradient_sum(accelerator: Accelerator, name: str, size: int) -> None:
     parameters = [torch.nn.Parameter(torch.zeros(size, device=accelerator.device)) for _ in range(2)]
     for parameter, gradient in zip(parameters, mine.split(size), strict=True):
         parameter.grad = gradient.clone()
-    accelerator.reduce_gradients(parameters)
+    accelerator.reduce_gradients(torch.optim.SGD(parameters))
     got = torch.cat([parameter.grad for parameter in parameters if parameter.grad is not None])
     _compare(accelerator, name, got, _sum_over_ranks(accelerator.rank.world, 2 * size))
 

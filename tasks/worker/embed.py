@@ -1,11 +1,11 @@
 """Many texts to vectors, fast: sorted by length, in batches of a few static shapes, shared among the workers.
 
-The in-loop evaluation, evaluate and infer all embed through here.
+The in-loop evaluation, evaluate and infer all embed through here, and classify what was embedded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,17 @@ class EmbedSettings:
     precision: Precision
 
 
+@dataclass(frozen=True)
+class EmbedBatch:
+    """`texts` of static shape; int64 `places` of its first rows in the output, the rows after them are padding."""
+
+    places: np.ndarray
+    texts: Texts
+
+    def to(self, device: torch.device) -> EmbedBatch:
+        return EmbedBatch(self.places, self.texts.to(device))
+
+
 def embed(
     model: EmbeddingModel,
     accelerator: Accelerator,
@@ -46,18 +57,61 @@ def embed(
     order = np.argsort(tokens.lengths, kind="stable")
     starts = range(0, len(order), settings.batch_rows)
     index, world = (accelerator.rank.index, accelerator.rank.world) if shared else (0, 1)
-    model.eval()
-    with torch.inference_mode(), accelerator.autocast(settings.precision):
+    done = 0
+
+    def batches() -> Iterator[EmbedBatch]:
         for start in starts[index::world]:
             rows = order[start : start + settings.batch_rows]
-            vectors = model(_batch(tokens, features, rows, settings).to(accelerator.device))
-            out[torch.from_numpy(rows)] = vectors[: len(rows)].float().cpu()
+            yield EmbedBatch(rows, _batch(tokens, features, rows, settings))
+
+    model.eval()
+    with torch.no_grad(), accelerator.autocast(settings.precision):
+        for batch in accelerator.feed(batches()):
+            vectors = accelerator.fetch(model(batch.texts).float())
+            out[torch.from_numpy(batch.places)] = vectors[: len(batch.places)]
+            done += settings.batch_rows * world
             if progress is not None:
-                progress(min(start + settings.batch_rows, len(order)), len(order))
+                progress(min(done, len(order)), len(order))
     model.train()
-    if shared and world > 1:
-        out = accelerator.sum(out.to(accelerator.device)).cpu()
-    return out.numpy()
+    return accelerator.sum(out).numpy() if shared else out.numpy()
+
+
+def classify(
+    model: EmbeddingModel, accelerator: Accelerator, query: np.ndarray, item: np.ndarray, settings: EmbedSettings
+) -> np.ndarray:
+    """Probabilities of class 1, float32 (rows,), from unit vectors float32 (rows, width); every worker does all."""
+    found = np.zeros(len(query), dtype=np.float32)
+    with torch.no_grad():
+        for start in range(0, len(query), settings.batch_rows):
+            sides = [_padded(side[start : start + settings.batch_rows], settings.batch_rows) for side in (query, item)]
+            logits = model.classify(*(torch.from_numpy(side).to(accelerator.device) for side in sides))
+            probabilities = accelerator.fetch(logits.softmax(dim=1)[:, 1]).numpy()
+            found[start : start + settings.batch_rows] = probabilities[: len(query) - start]
+    return found
+
+
+def compile_rungs(model: EmbeddingModel, accelerator: Accelerator, settings: EmbedSettings) -> None:
+    """Run every shape that `embed` and `classify` know once, on nothing but padding."""
+    shape = model.shape.interaction
+    numeric, categorical = (shape.numeric, len(shape.categories)) if shape else (0, 0)
+    rows = settings.batch_rows
+    model.eval()
+    with torch.no_grad(), accelerator.autocast(settings.precision):
+        for rung in settings.rungs:
+            texts = Texts(
+                ids=torch.full((rows, rung), model.pad, dtype=torch.int64),
+                numeric=torch.zeros(rows, numeric),
+                categorical=torch.zeros(rows, categorical, dtype=torch.int64),
+            )
+            accelerator.fetch(model(texts.to(accelerator.device)).float())
+    model.train()
+    if model.classifier is not None:
+        nothing = np.zeros((rows, model.width), dtype=np.float32)
+        classify(model, accelerator, nothing, nothing, settings)
+
+
+def _padded(rows: np.ndarray, count: int) -> np.ndarray:
+    return np.pad(rows, ((0, count - len(rows)), (0, 0)))
 
 
 def _batch(tokens: TokenLists, features: FeatureArrays, rows: np.ndarray, settings: EmbedSettings) -> Texts:

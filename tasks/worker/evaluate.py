@@ -27,7 +27,8 @@ def run(job: Job) -> EvaluateOutcome:
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, EvaluateInputs)
-    with open_accelerator(job.config.accelerator, job.rank) as accelerator:
+    config = job.config
+    with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         held, holdout, judged = _measure(job, accelerator, inputs, inputs.challenger)
         champion = None
         if inputs.champion is not None:

@@ -37,7 +37,8 @@ def run(job: Job) -> HealthOutcome:
     limits, rank = job.config.health, job.rank
     checks: list[Check] = []
     collective_seconds: dict[str, float] = {}
-    with open_accelerator(job.config.accelerator, rank) as accelerator:
+    config = job.config
+    with open_accelerator(config.accelerator, rank, config, config.train.precision) as accelerator:
         checks.append(probe_store(job.store, f"{job.spec.attempt_prefix}/probe-rank{rank.index}"))
         _tell(job, 1, "the workspace takes writes and refuses conflicting ones")
         if rank.world > 1:
@@ -195,7 +196,7 @@ def _free_gib(accelerator: Accelerator, store: Store) -> dict[str, float]:
 
 def _gather(accelerator: Accelerator, mine: dict[str, float]) -> list[dict[str, float]]:
     """Every rank's numbers, in rank order."""
-    rows = accelerator.gather(torch.tensor([list(mine.values())], device=accelerator.device))
+    rows = accelerator.gather(torch.tensor([list(mine.values())]))
     return [dict(zip(mine, row, strict=True)) for row in rows.tolist()]
 
 

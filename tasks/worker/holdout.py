@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from configs.schema import Config
 from tasks.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.checkpoint import ModelParts
-from tasks.worker.embed import EmbedSettings, embed
+from tasks.worker.embed import EmbedSettings, classify, embed
 from tasks.worker.features import FeatureArrays, encode_features
 from tasks.worker.metrics import classification_metrics, ranks_of_targets, retrieval_metrics
 from tasks.worker.pairs import label_classes, pair_mask
@@ -81,7 +80,5 @@ def judge(
     corpus = embed(model, accelerator, holdout.corpus, holdout.corpus_features, settings, progress=progress)
     probabilities = None
     if model.classifier is not None:
-        with torch.inference_mode():
-            sides = [torch.from_numpy(side).to(accelerator.device) for side in (queries, corpus[holdout.target])]
-            probabilities = model.classify(*sides).softmax(dim=1)[:, 1].cpu().numpy()
+        probabilities = classify(model, accelerator, queries, corpus[holdout.target], settings)
     return Judged(ranks_of_targets(queries, corpus, holdout.target), probabilities)

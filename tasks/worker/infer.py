@@ -44,7 +44,7 @@ def run(job: Job) -> InferOutcome:
     assert isinstance(inputs, InferInputs)
     config = job.config
     shards = Shards(job.store, f"vectors/{inputs.model.version}/{inputs.rows.span.name}", job.spec.stage_prefix)
-    with open_accelerator(config.accelerator, job.rank) as accelerator:
+    with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
             items = distinct_items(load_rows(job.store, [inputs.rows], config))
             if not items.num_rows:
@@ -65,7 +65,7 @@ def run(job: Job) -> InferOutcome:
             if job.rank.is_main:
                 report("infer", min(starts[number] + config.infer.shard_rows, items.num_rows), items.num_rows)
         seconds = time.monotonic() - began
-        counts = torch.tensor([reused, embedded], device=accelerator.device)
+        counts = torch.tensor([reused, embedded])
         reused, embedded = accelerator.sum(counts).tolist()  # also: every worker is done with its shards
         if job.rank.is_main:
             facts = {"model_version": inputs.model.version, "span": inputs.rows.span.name, "width": parts.model.width}

@@ -19,6 +19,7 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.checkpoint import PARTIAL_KEPT, CheckpointWriter, ModelParts, drop_partials
 from tasks.worker.embed import EmbedSettings
 from tasks.worker.holdout import Holdout, judge
+from tasks.worker.step import TrainStep
 
 
 class LoopRecorder:
@@ -48,16 +49,23 @@ class LoopRecorder:
         self.folder = folder
         self.events = SummaryWriter(str(folder)) if accelerator.rank.is_main else None
 
-    def losses_if_due(self, step: int, parts: dict[str, torch.Tensor]) -> None:
-        """Read this step's losses off the device, summed over the workers; between the due steps nothing is read.
+    def losses_if_due(self, step: int, train_step: TrainStep) -> None:
+        """Read the mean losses of the steps since the last reading; between the due steps nothing is read.
+
+        They are due every `train.log_every_steps`, and at checkpoints, where a resumed run begins to sum up anew.
 
         Raises:
             CodeError: the loss is not a number; going on would write a checkpoint that nobody can use.
         """
-        if step % self.spec.config.train.log_every_steps and step != self.last_step:
+        if step % self.spec.config.train.log_every_steps and not self.checkpoint_due(step) and step != self.last_step:
             return
-        values = self.accelerator.sum(torch.stack(list(parts.values())).float()).tolist()
-        point = CurvePoint(step=step, metrics=dict(zip(parts, values, strict=True)))
+        names, sums, steps = train_step.take_losses()
+        self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps), sums)
+
+    def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor) -> None:
+        """Means float32 (losses,) of this worker's parts, on the host."""
+        values = self.accelerator.sum(means).tolist()
+        point = CurvePoint(step=step, metrics=dict(zip(names, values, strict=True)))
         if not all(math.isfinite(value) for value in values):
             raise CodeError(
                 f"the loss is {values[0]} at step {step}; lower train.learning_rate or raise train.warmup_steps. "
@@ -69,19 +77,29 @@ class LoopRecorder:
             done, total = step - self.state.first_step, self.last_step - self.state.first_step
             report("train", done, total, f"loss {point.metrics['loss']:.4f}")
 
+    def holdout_due(self, step: int) -> bool:
+        """Before the first step, every `train.evaluate_every_steps` and after the last step."""
+        return step in (self.state.first_step, self.last_step) or not step % self.spec.config.train.evaluate_every_steps
+
     def holdout_if_due(self, step: int, holdout: Holdout, settings: EmbedSettings) -> None:
-        """Evaluate before the first step, every `train.evaluate_every_steps` and after the last step."""
-        due = step in (self.state.first_step, self.last_step) or not step % self.spec.config.train.evaluate_every_steps
-        if not due or not len(holdout.query) or (self.curve and self.curve[-1].step == step):
+        """Evaluate the model as it is after `step`, if that was not done before."""
+        known = self.curve and self.curve[-1].step == step
+        if not self.holdout_due(step) or not len(holdout.query) or known:
             return
+        self.accelerator.doing(f"evaluation after step {step}")
         judged = judge(self.parts, holdout, self.accelerator, settings)
         self.curve.append(CurvePoint(step=step, metrics=judged.metrics(holdout)))
         self._event("holdout", self.curve[-1])
 
+    def checkpoint_due(self, step: int) -> bool:
+        """Every `train.checkpoint_every_steps`, but not after the last step, which gets the complete one."""
+        return not step % self.spec.config.train.checkpoint_every_steps and step != self.last_step
+
     def checkpoint_if_due(self, step: int) -> None:
-        """Begin a partial checkpoint every `train.checkpoint_every_steps`; the last step gets the complete one."""
-        if step % self.spec.config.train.checkpoint_every_steps or step == self.last_step:
+        """Begin to write a partial checkpoint."""
+        if not self.checkpoint_due(step):
             return
+        self.accelerator.cut()  # the losses that are on their way belong into it
         if self.accelerator.rank.is_main:
             self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
             self._drop_partials(keep=PARTIAL_KEPT)
@@ -91,6 +109,7 @@ class LoopRecorder:
 
         `checkpoint` is the complete one where an earlier attempt wrote it and died before its result.
         """
+        self.accelerator.cut()
         if not self.accelerator.rank.is_main:
             return None
         if checkpoint is None:

@@ -14,7 +14,11 @@ from tasks.worker.optimizer import learning_rate
 
 
 class TrainStep:
-    """Forward, backward, sum over the workers, clip, update."""
+    """Forward, backward, sum over the workers, clip, update; on compiled devices two graphs, cut here and only here.
+
+    The first graph ends after the backward pass, so that the second, with the update in it, is the same for every
+    shape of the ladder.
+    """
 
     def __init__(
         self,
@@ -29,6 +33,9 @@ class TrainStep:
         self.accelerator = accelerator
         self.config = config
         self.precision: Precision = precision
+        self._names: tuple[str, ...] = ()
+        self._sums: torch.Tensor | None = None  # float32 (losses,) on the device
+        self._steps = 0
 
     def __call__(self, batch: Batch, step: int) -> dict[str, torch.Tensor]:
         """Take global step `step` on this worker's part of a batch, which must lie on the device.
@@ -36,14 +43,33 @@ class TrainStep:
         Returns:
             Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
         """
-        torch.manual_seed(self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index)
+        self.accelerator.seed(self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index)
+        rate = self.accelerator.scalar(learning_rate(step, self.config.train))
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, self.config.train)
+            group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         with self.accelerator.autocast(self.precision):
             losses = batch_losses(self.model, batch, self.config.heads, self.accelerator)
         losses["loss"].backward()
-        self.accelerator.reduce_gradients(self.model.parameters())
+        self.accelerator.cut()
+        self.accelerator.reduce_gradients(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
         self.optimizer.step()
-        return {name: loss.detach() for name, loss in losses.items()}
+        parts = {name: loss.detach() for name, loss in losses.items()}
+        self._add(parts)
+        self.accelerator.cut()
+        return parts
+
+    def take_losses(self) -> tuple[tuple[str, ...], torch.Tensor, int]:
+        """Names, their sums float32 (losses,) on the device, and over how many steps; the sums begin anew."""
+        assert self._sums is not None, "no step was taken since the last time"
+        taken = (self._names, self._sums, self._steps)
+        self._sums, self._steps = None, 0
+        return taken
+
+    def _add(self, parts: dict[str, torch.Tensor]) -> None:
+        """Sum up on the device, from zeros that are sent there: zeros made there would make a graph of their own."""
+        if self._sums is None:
+            self._names, self._sums = tuple(parts), torch.zeros(len(parts)).to(self.accelerator.device)
+        self._sums = self._sums + torch.stack([part.float() for part in parts.values()])
+        self._steps += 1

@@ -7,54 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from configs.schema import Config
-from infra.manifest import read_manifest
-from tasks.contracts import CheckpointRef, CheckpointState, TrainInputs, TrainOutcome
-from tasks.errors import ConfigError, DataError
+from tasks.contracts import CheckpointRef, GraphUse, TrainInputs, TrainOutcome
+from tasks.errors import CodeError, DataError
+from tasks.worker import compile_cache
 from tasks.worker.accelerators import Accelerator, open_accelerator
-from tasks.worker.batches import PlannedBatch, make_batch, plan_batches
-from tasks.worker.build import build_parts
-from tasks.worker.checkpoint import (
-    CheckpointWriter,
-    ModelParts,
-    checkpoint_prefix,
-    find_partial,
-    load_optimizer,
-    load_parts,
-)
+from tasks.worker.batches import Batch, Pairs, PlannedBatch, make_batch, plan_batches
+from tasks.worker.checkpoint import CheckpointWriter, ModelParts
 from tasks.worker.embed import EmbedSettings
 from tasks.worker.holdout import Holdout, make_holdout
 from tasks.worker.job import Job
 from tasks.worker.loop import LoopRecorder
-from tasks.worker.model import shape_of
-from tasks.worker.optimizer import make_optimizer
 from tasks.worker.pairs import load_rows, make_pairs, split_holdout
+from tasks.worker.start import find_source, load_model, make_start, ref_at
 from tasks.worker.step import TrainStep
-
-# What model.scratch calls the sizes of the encoder, and what the encoder's own config calls them.
-_ENCODER_SIZES = {
-    "hidden_size": "hidden_size",
-    "layers": "num_hidden_layers",
-    "attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_tokens": "max_position_embeddings",
-}
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a run begins: the model and optimiser on the device, the state, and the checkpoint they came from."""
-
-    parts: ModelParts
-    optimizer: torch.optim.AdamW
-    state: CheckpointState
-    checkpoint: CheckpointRef | None
 
 
 def run(job: Job) -> TrainOutcome:
@@ -63,19 +34,26 @@ def run(job: Job) -> TrainOutcome:
     Raises:
         DataError: no row is left to train on.
         StoreError: the parent checkpoint is missing or corrupt; training never quietly starts over.
+        CompileError: a graph was met that warmup had not compiled, and `train.on_new_graph` is fail.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, TrainInputs)
     config = job.config
-    with open_accelerator(config.accelerator, job.rank) as accelerator, contextlib.ExitStack() as closing:
+    with (
+        open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator,
+        contextlib.ExitStack() as closing,
+    ):
         with job.clock.phase("restoring"):
             training, held = read_training_rows(job, inputs)
-            start = find_start(job, inputs, accelerator, training)
-        parts, state = start.parts, start.state
+            compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
+            source = find_source(job, inputs, accelerator)
+            parts = load_model(job, source, training)
+            precision = accelerator.choose_precision(config.train.precision)
+            start = make_start(job, inputs, source, parts, accelerator, precision)
+        state = start.state
         pairs = make_pairs(training, parts, config)
         plan = plan_for(config, state.first_step, pairs.query.lengths, pairs.item.lengths)
         last_step = state.first_step + len(plan)
-        precision = accelerator.choose_precision(config.train.precision)
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
         writer = CheckpointWriter(job.store, parts, start.optimizer)
         folder = closing.enter_context(job.scratch())
@@ -84,19 +62,24 @@ def run(job: Job) -> TrainOutcome:
         holdout = sample_holdout(held, parts, config)
         settings = holdout_settings(config, accelerator)
 
-        seconds, rows = 0.0, 0
         recorder.holdout_if_due(state.step, holdout, settings)
-        for global_step in range(state.step, last_step):
-            began = time.monotonic()
-            planned = plan[global_step - state.first_step]
-            losses = step(make_batch(pairs, planned, job.rank).to(accelerator.device), global_step)
-            recorder.losses_if_due(global_step + 1, losses)
-            seconds += time.monotonic() - began
+        seconds, rows, began = 0.0, 0, time.monotonic()
+        remaining = plan[state.step - state.first_step :]
+        fed = accelerator.feed(_batches(pairs, remaining, job))
+        for done, (planned, batch) in enumerate(zip(remaining, fed, strict=False), start=state.step + 1):
+            accelerator.doing(f"step {done}, {planned.shape.query} x {planned.shape.item} tokens")
+            step(batch, done - 1)
+            recorder.losses_if_due(done, step)
             rows += int((planned.rows >= 0).sum())
-            recorder.holdout_if_due(global_step + 1, holdout, settings)
-            recorder.checkpoint_if_due(global_step + 1)
+            if recorder.holdout_due(done) or recorder.checkpoint_due(done):
+                accelerator.synchronize()
+                seconds += time.monotonic() - began
+                recorder.holdout_if_due(done, holdout, settings)
+                recorder.checkpoint_if_due(done)
+                began = time.monotonic()
         own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(accelerator, job, own, last_step)
+        graphs = graph_use(accelerator)
     return TrainOutcome(
         checkpoint=checkpoint,
         model_version=f"{config.lineage}-{last_step:08d}-{checkpoint.sha256[:8]}",
@@ -108,6 +91,8 @@ def run(job: Job) -> TrainOutcome:
         losses=tuple(recorder.losses),
         curve=tuple(recorder.curve),
         precision=precision,
+        graphs=graphs,
+        environment=accelerator.variables,
     )
 
 
@@ -123,71 +108,24 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[pa.Table, pa.Tabl
     return training, held
 
 
-def find_start(job: Job, inputs: TrainInputs, accelerator: Accelerator, training: pa.Table) -> Start:
-    """This run's own newest checkpoint if an earlier attempt left one, else the parent, else a new model.
-
-    Every rank loads what rank 0 chose. Each source is logged; none is skipped because it is corrupt.
-    """
-    config = job.config
-    first_step = inputs.parent.step if inputs.parent else 0
-    partial = find_partial(job.store, config.lineage, job.spec.run_key, first_step) if job.rank.is_main else None
-    step = int(accelerator.sum(torch.tensor(partial.step if partial else 0, device=accelerator.device)).item())
-    if step:
-        source: CheckpointRef | None = _ref(job, step)
-        print(f"going on from this run's own checkpoint at step {step}", flush=True)
-    elif inputs.parent is not None:
-        source = inputs.parent
-        print(f"starting from the lineage's checkpoint at step {source.step}", flush=True)
-    else:
-        source = None
-        print("starting a new lineage", flush=True)
-    parts = load_parts(job.store, source, config.model.dropout) if source else build_parts(config, training)
-    _check_shape(parts, config)
-    accelerator.place(parts.model)
-    parts.model.train()
-    optimizer = make_optimizer(parts.model, config.train)
-    loaded = load_optimizer(job.store, source, parts.model, optimizer) if source else None
-    if loaded is not None and step:
-        return Start(parts, optimizer, loaded, source)
-    state = CheckpointState(
-        lineage=config.lineage,
-        run_key=job.spec.run_key,
-        step=first_step,
-        first_step=first_step,
-        complete=False,
-        consumed=inputs.history,
-        parent=inputs.parent,
-        seed=config.seed,
-        losses=(),
-        curve=(),
-    )
-    return Start(parts, optimizer, state, source)
-
-
-def _check_shape(parts: ModelParts, config: Config) -> None:
-    encoder, table, scratch = parts.encoder_config, parts.features, config.model.from_scratch
-    asked = shape_of(config, encoder.hidden_size, table).model_dump()
-    held = parts.model.shape.model_dump()
-    if scratch is not None:
-        asked |= {ours: getattr(scratch, ours) for ours in _ENCODER_SIZES}
-        held |= {ours: getattr(encoder, theirs, None) for ours, theirs in _ENCODER_SIZES.items()}
-    asked["features"] = (config.features.numeric, config.features.categorical, config.features.query)
-    held["features"] = (tuple(table.numeric), tuple(table.categorical), table.query)
-    if differing := [name for name in asked if asked[name] != held[name]]:
-        name = differing[0]
-        raise ConfigError(
-            f"lineage {config.lineage} has {name} {held[name]!r}, the configuration asks for {asked[name]!r}; "
-            "put it back, or begin another lineage with --set lineage=NAME"
-        )
-
-
 def plan_for(
     config: Config, first_step: int, query_lengths: np.ndarray, item_lengths: np.ndarray
 ) -> list[PlannedBatch]:
-    """The batch plan of a run; the first step stands for the spans, so that no two runs shuffle alike."""
+    """The batch plan of a run; the first step stands for the spans, so that no two runs shuffle alike.
+
+    Raises:
+        CodeError: a batch has a shape that is not on the ladder; at run time it would be a recompilation.
+    """
     train = config.train
     seed = config.seed + first_step
-    return plan_batches(query_lengths, item_lengths, train.shapes, train.batch_rows, train.epochs, seed)
+    plan = plan_batches(query_lengths, item_lengths, train.shapes, train.batch_rows, train.epochs, seed)
+    for number, batch in enumerate(plan):
+        if batch.shape not in train.shapes.shapes or len(batch.rows) != train.batch_rows:
+            raise CodeError(
+                f"batch {number} of the plan has {len(batch.rows)} rows of {batch.shape.query} x {batch.shape.item} "
+                f"tokens, which is not on the ladder of train.shapes with train.batch_rows {train.batch_rows}"
+            )
+    return plan
 
 
 def sample_holdout(held: pa.Table, parts: ModelParts, config: Config) -> Holdout:
@@ -202,12 +140,21 @@ def holdout_settings(config: Config, accelerator: Accelerator) -> EmbedSettings:
     return EmbedSettings(config.infer.batch_rows, config.infer.token_rungs, precision)
 
 
-def _ref(job: Job, step: int) -> CheckpointRef:
-    prefix = checkpoint_prefix(job.config.lineage, step)
-    return CheckpointRef(prefix=prefix, step=step, sha256=read_manifest(job.store, prefix).sha256)
+def _batches(pairs: Pairs, plan: list[PlannedBatch], job: Job) -> Iterator[Batch]:
+    for planned in plan:
+        yield make_batch(pairs, planned, job.rank)
+
+
+def graph_use(accelerator: Accelerator) -> GraphUse | None:
+    """What the compile cache did for this process, also told in the log."""
+    if accelerator.graphs is None:
+        return None
+    use = accelerator.graphs.use(accelerator.reads_graphs)
+    print(use.sentence, flush=True)
+    return use
 
 
 def _agree(accelerator: Accelerator, job: Job, checkpoint: CheckpointRef | None, last_step: int) -> CheckpointRef:
     """Rank 0 has written the checkpoint; the others wait for it and read which one it is."""
     accelerator.barrier()
-    return checkpoint or _ref(job, last_step)
+    return checkpoint or ref_at(job, last_step)

@@ -1,81 +1,106 @@
-"""warmup: a short trial of the very training step at every rung of the ladder, with one validation and one checkpoint.
+"""warmup: compilation ahead of time and a short trial of all that training will run. All that it makes is thrown away,
+but for the compiled graphs.
 
-Shapes that do not fit and memory that runs out surface here, not an hour into training. All it makes is thrown away.
+Shapes that do not fit, memory that runs out and graphs that do not compile surface here, not an hour into training.
 """
 
 from __future__ import annotations
 
-import time
+import contextlib
+from collections.abc import Iterator
 
-import numpy as np
+import pyarrow as pa
 
-from configs.schema import Shape
-from infra.store import DirectoryStore
-from tasks.contracts import CheckpointState, ShapeTiming, TrainInputs, WarmupInputs, WarmupOutcome
-from tasks.progress import report
-from tasks.worker.accelerators import open_accelerator
-from tasks.worker.batches import PlannedBatch, make_batch
-from tasks.worker.checkpoint import CheckpointWriter
-from tasks.worker.holdout import judge
+from tasks.contracts import CompileRef, TrainInputs, WarmupInputs, WarmupOutcome
+from tasks.errors import CompileError
+from tasks.worker import compile_cache
+from tasks.worker.accelerators import Accelerator, make_accelerator, opened
+from tasks.worker.ahead import Ahead, compiled_ahead
+from tasks.worker.checkpoint import ModelParts
 from tasks.worker.job import Job
-from tasks.worker.pairs import make_pairs
-from tasks.worker.step import TrainStep
-from tasks.worker.train import find_start, holdout_settings, read_training_rows, sample_holdout
+from tasks.worker.start import Source, load_model, make_start
+from tasks.worker.train import graph_use, read_training_rows
+from tasks.worker.trial import Trial, run_trial
 
 GIB = 2**30
 
 
-def run(job: Job) -> WarmupOutcome:
-    """Try every shape; the seconds of each first step hold what is paid once (allocation, kernels, graphs)."""
+def run(job: Job) -> WarmupOutcome | None:
+    """Try every shape; the seconds of each first step hold what is paid once (allocation, kernels, graphs).
+
+    None under a tool that only collects graphs: nothing was computed, so there is nothing to tell.
+
+    Raises:
+        OutOfMemoryError: a shape does not fit.
+        CompileError: a graph did not compile, or the workers do not run the same graphs.
+    """
     inputs = job.spec.inputs
     assert isinstance(inputs, WarmupInputs)
     config = job.config
-    trial = TrainInputs(rows=inputs.rows, history=(), parent=inputs.parent)
-    with open_accelerator(config.accelerator, job.rank) as accelerator, job.scratch() as folder:
-        with job.clock.phase("restoring"):
-            training, held = read_training_rows(job, trial)
-            start = find_start(job, trial, accelerator, training)
-        parts = start.parts
-        pairs = make_pairs(training, parts, config)
-        precision = accelerator.choose_precision(config.train.precision)
-        step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
-        rows = np.resize(np.arange(len(pairs)), config.train.batch_rows)
-        shapes = config.train.shapes.shapes
-        timings = []
-        with job.clock.phase("compiling"):
-            for number, shape in enumerate(shapes):
-                seconds = []
-                for _ in range(config.warmup.steps_per_shape):
-                    began = time.monotonic()
-                    batch = make_batch(pairs, PlannedBatch(shape, rows), job.rank)
-                    step(batch.to(accelerator.device), start.state.step)["loss"].item()
-                    seconds.append(time.monotonic() - began)
-                timings.append(_timing(shape, seconds))
-                if job.rank.is_main:
-                    report("warmup", number + 1, len(shapes), f"{seconds[-1]:.2f} s a step")
-            began = time.monotonic()
-            judge(parts, sample_holdout(held, parts, config), accelerator, holdout_settings(config, accelerator))
-            validated = time.monotonic()
-            _trial_checkpoint(CheckpointWriter(DirectoryStore(folder), parts, start.optimizer), start.state)
-            saved = time.monotonic()
+    trial_inputs = TrainInputs(rows=inputs.rows, history=(), parent=inputs.parent)
+    accelerator = make_accelerator(config.accelerator, job.rank, config, config.train.precision)
+    with job.clock.phase("restoring"):
+        training, held = read_training_rows(job, trial_inputs)
+        source = Source(inputs.parent, own=False)
+        parts = load_model(job, source, training)
+    with job.clock.phase("compiling"), _ahead(job, accelerator, parts) as ahead, opened(accelerator):
+        trial = _try(job, trial_inputs, accelerator, source, parts, training, held)
+        if accelerator.collects_only:
+            return None
+        compiled = _publish(job, accelerator, ahead) if ahead else None
+        graphs = graph_use(accelerator)
     return WarmupOutcome(
         device=accelerator.name,
-        shapes=tuple(timings),
-        validation_seconds=round(validated - began, 3),
-        checkpoint_seconds=round(saved - validated, 3),
+        shapes=trial.shapes,
+        validation_seconds=trial.validation_seconds,
+        checkpoint_seconds=trial.checkpoint_seconds,
         peak_memory_gib=round(accelerator.peak_memory_bytes() / GIB, 3),
+        compiled=compiled,
+        graphs=graphs,
+        trial_losses=trial.losses,
+        environment=accelerator.variables,
     )
 
 
-def _timing(shape: Shape, seconds: list[float]) -> ShapeTiming:
-    return ShapeTiming(
-        query_tokens=shape.query,
-        item_tokens=shape.item,
-        first_step_seconds=round(seconds[0], 4),
-        step_seconds=round(min(seconds), 4),
-    )
+@contextlib.contextmanager
+def _ahead(job: Job, accelerator: Accelerator, parts: ModelParts) -> Iterator[Ahead | None]:
+    """None on devices that compile nothing, and inside the tool that collects what is to be compiled."""
+    if accelerator.graphs is None or accelerator.collects_only:
+        yield None
+    else:
+        with compiled_ahead(job, accelerator, parts) as ahead:
+            assert accelerator.graphs is not None
+            accelerator.graphs.expect(ahead.before.graphs, ahead.before.seconds, on_new="note")
+            yield ahead
 
 
-def _trial_checkpoint(writer: CheckpointWriter, state: CheckpointState) -> None:
-    writer.save(state)
-    writer.wait()
+def _try(
+    job: Job,
+    inputs: TrainInputs,
+    accelerator: Accelerator,
+    source: Source,
+    parts: ModelParts,
+    training: pa.Table,
+    held: pa.Table,
+) -> Trial:
+    precision = accelerator.choose_precision(job.config.train.precision)
+    start = make_start(job, inputs, source, parts, accelerator, precision)
+    with job.scratch() as folder:
+        return run_trial(job, start, accelerator, precision, training, held, folder)
+
+
+def _publish(job: Job, accelerator: Accelerator, ahead: Ahead) -> CompileRef:
+    """Rank 0 publishes; the others check that they met nothing else, as different graphs would wait for each other."""
+    assert accelerator.graphs is not None
+    if job.rank.is_main:
+        compiled = ahead.publish()
+        accelerator.barrier()
+        return compiled
+    accelerator.barrier()
+    cached = compile_cache.fetch(job.store, ahead.key, None)
+    if other := [graph for graph in accelerator.graphs.met if graph.name not in cached.graphs]:
+        raise CompileError(
+            f"worker {job.rank.index} compiled graph {other[0].name} at {other[0].where}, which worker 0 did not: the "
+            "workers would wait for each other for ever"
+        )
+    return CompileRef(key=ahead.key, graphs=len(cached.graphs))

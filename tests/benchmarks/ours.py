@@ -29,7 +29,7 @@ class Millrace:
         accelerator.place(self.parts.model)
         self.parts.model.train()
         self.precision = accelerator.choose_precision(config.train.precision)
-        optimizer = make_optimizer(self.parts.model, config.train)
+        optimizer = make_optimizer(self.parts.model, config.train, accelerator)
         self._step = TrainStep(self.parts.model, optimizer, accelerator, config, self.precision)
         self._pairs = make_pairs(training, self.parts, config)
         lengths = self._pairs.query.lengths, self._pairs.item.lengths

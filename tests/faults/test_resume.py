@@ -43,7 +43,7 @@ KILLS = {
     "while a later checkpoint is written": Kill(UPLOAD, 1, "before", about="step-00000009/model.safetensors"),
     "before a later manifest": Kill(WRITE, 1, "before", about="step-00000009/MANIFEST.json"),
     "right after a later checkpoint": Kill(COMMITTED, 3),
-    "after an evaluation": Kill("tasks.worker.loop:LoopRecorder.holdout_if_due", 11),
+    "after an evaluation": Kill("tasks.worker.loop:LoopRecorder.holdout_if_due", 6),
     "while an old checkpoint is deleted": Kill(DELETE, 1, about="step-00000003/MANIFEST.json"),
     "before the complete manifest": Kill(WRITE, 1, "before", about="step-00000016/MANIFEST.json"),
     "after the complete checkpoint": Kill(COMMITTED, 6),

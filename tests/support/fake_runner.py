@@ -110,7 +110,15 @@ class FakeRunner:
             case WarmupInputs():
                 shape = ShapeTiming(query_tokens=16, item_tokens=16, first_step_seconds=0.2, step_seconds=0.1)
                 return WarmupOutcome(
-                    device="fake", shapes=(shape,), validation_seconds=0.1, checkpoint_seconds=0.1, peak_memory_gib=0.1
+                    device="fake",
+                    shapes=(shape,),
+                    validation_seconds=0.1,
+                    checkpoint_seconds=0.1,
+                    peak_memory_gib=0.1,
+                    compiled=None,
+                    graphs=None,
+                    trial_losses=(2.5, 2.25),
+                    environment={},
                 )
             case TrainInputs():
                 return self._train(spec, inputs)
@@ -177,6 +185,8 @@ class FakeRunner:
             losses=(),
             curve=(),
             precision="fp32",
+            graphs=None,
+            environment={},
         )
 
     def _infer(self, spec: JobSpec, inputs: InferInputs) -> InferOutcome:

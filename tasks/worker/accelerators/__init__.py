@@ -1,30 +1,71 @@
-"""Devices behind one small interface. A new device is a new file here and one line in `open_accelerator`."""
+"""Devices behind one small interface. A new device is a new file here and one case in `make_accelerator`."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Literal
 
-from tasks.worker.accelerators.base import Accelerator
+from configs.schema import Config
+from tasks.worker.accelerators.base import Accelerator, Precision
 from tasks.worker.job import Rank
 
-__all__ = ["Accelerator", "open_accelerator"]
+__all__ = ["Accelerator", "make_accelerator", "open_accelerator", "opened"]
 
 
 @contextlib.contextmanager
-def open_accelerator(name: str, rank: Rank) -> Iterator[Accelerator]:
-    """The accelerator of that name, with its process group open for the length of the block.
+def open_accelerator(
+    name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
+) -> Iterator[Accelerator]:
+    """The accelerator of that name, with device and process group open for the length of the block.
+
+    Args: see `make_accelerator`.
 
     Raises:
         ConfigError: there is no such device on this machine.
     """
-    if name == "cuda":
-        from tasks.worker.accelerators.cuda import CudaAccelerator as Chosen
-    else:
-        from tasks.worker.accelerators.cpu import CpuAccelerator as Chosen
-    accelerator = Chosen(rank)
+    accelerator = make_accelerator(name, rank, config, precision)
+    with opened(accelerator):
+        yield accelerator
+
+
+@contextlib.contextmanager
+def opened(accelerator: Accelerator) -> Iterator[None]:
+    """Hold the device and its process group."""
     accelerator.join()
     try:
-        yield accelerator
+        yield
     finally:
         accelerator.leave()
+
+
+def make_accelerator(
+    name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
+) -> Accelerator:
+    """The accelerator of that name, not yet open. Imports what this device needs, and of the others nothing.
+
+    Args:
+        config: how to compile, for the devices that do; None is the compiler's own choice.
+        precision: what the stage will ask for; some devices must know before they start.
+    """
+    match name:
+        case "cuda":
+            from tasks.worker.accelerators.cuda import CudaAccelerator
+
+            return CudaAccelerator(rank)
+        case "xla":
+            from tasks.worker.accelerators.xla_environment import prepare_environment
+
+            environment = prepare_environment(config, precision, rank)
+
+            from tasks.worker.accelerators.xla import XlaAccelerator  # after the environment: torch-xla reads it
+
+            return XlaAccelerator(rank, environment)
+        case "neuron":
+            from tasks.worker.accelerators.neuron import NeuronAccelerator
+
+            return NeuronAccelerator(rank)
+        case _:
+            from tasks.worker.accelerators.cpu import CpuAccelerator
+
+            return CpuAccelerator(rank)

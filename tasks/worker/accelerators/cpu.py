@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ class CpuAccelerator(Accelerator):
 
     name = "cpu"
     backend = "gloo"
+    adamw_options: ClassVar[dict[str, bool]] = {"fused": True}
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
@@ -30,14 +32,10 @@ class CpuAccelerator(Accelerator):
 
     def place(self, model: nn.Module) -> None:
         """Encoders get attention as plain matrix products, which is what a processor is fast at."""
-        from transformers import PreTrainedModel  # seconds to import, and not every stage has a model
-
-        from tasks.worker.attention import MATMUL
+        from tasks.worker.attention import use_matmul_attention  # seconds to import, and not every stage has a model
 
         super().place(model)
-        for part in model.modules():
-            if isinstance(part, PreTrainedModel):
-                part.set_attn_implementation(MATMUL)
+        use_matmul_attention(model)
 
     @property
     def fast_bf16(self) -> bool:
@@ -50,11 +48,16 @@ class CpuAccelerator(Accelerator):
 
     def free_memory_bytes(self) -> int:
         """This process's share of what the machine, or the container's limit, has left."""
-        return _free_host_bytes() // self.rank.local_world
+        return free_host_bytes() // self.rank.local_world
 
     def peak_memory_bytes(self) -> int:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return peak_host_bytes()
+
+
+def peak_host_bytes() -> int:
+    """The most memory that this process has held."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _keep_freed_memory() -> None:
@@ -69,7 +72,7 @@ def _keep_freed_memory() -> None:
             libc.mallopt(parameter, value)
 
 
-def _free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Memory that can be had without swapping. The page cache counts as free: the kernel gives it back."""
     try:
         fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())

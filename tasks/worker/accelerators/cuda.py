@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from tasks.errors import ConfigError
@@ -13,7 +15,8 @@ class CudaAccelerator(Accelerator):
     """The GPU whose number is the local rank."""
 
     name = "cuda"
-    backend = "nccl"
+    backend = "cpu:gloo,cuda:nccl"
+    adamw_options: ClassVar[dict[str, bool]] = {"fused": True}
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)

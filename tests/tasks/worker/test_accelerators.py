@@ -26,7 +26,7 @@ def test_alone_every_collective_is_the_identity():
     with open_accelerator("cpu", ALONE) as accelerator:
         for collective in (accelerator.sum, accelerator.gather, accelerator.scatter_sum):
             assert torch.equal(collective(rows.clone()), rows)
-        accelerator.reduce_gradients([weight])
+        accelerator.reduce_gradients(torch.optim.SGD([weight]))
         accelerator.barrier()
         assert not dist.is_initialized()
     assert weight.grad.tolist() == [1.0, 2.0]
@@ -73,20 +73,20 @@ def host(folder: Path, available_kib: int, limit: str | None = None, used: int =
 
 
 def test_free_memory_counts_the_page_cache(tmp_path):
-    assert cpu._free_host_bytes(**host(tmp_path, 4 * 2**20)) == 4 * GIB
+    assert cpu.free_host_bytes(**host(tmp_path, 4 * 2**20)) == 4 * GIB
 
 
 def test_free_memory_ends_at_the_limit_of_the_container(tmp_path):
     files = host(tmp_path, 4 * 2**20, limit=str(3 * GIB), used=2 * GIB, cached=GIB // 2)
-    assert cpu._free_host_bytes(**files) == 1.5 * GIB
+    assert cpu.free_host_bytes(**files) == 1.5 * GIB
 
 
 def test_a_container_without_limit_has_the_machines_memory(tmp_path):
-    assert cpu._free_host_bytes(**host(tmp_path, 4 * 2**20, limit="max")) == 4 * GIB
+    assert cpu.free_host_bytes(**host(tmp_path, 4 * 2**20, limit="max")) == 4 * GIB
 
 
 def test_workers_of_one_machine_share_its_memory(monkeypatch):
-    monkeypatch.setattr(cpu, "_free_host_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(cpu, "free_host_bytes", lambda: 8 * GIB)
     assert CpuAccelerator(Rank(0, 2, 0, local_world=1)).free_memory_bytes() == 8 * GIB
     assert CpuAccelerator(Rank(1, 2, 1, local_world=2)).free_memory_bytes() == 4 * GIB
 
@@ -133,7 +133,7 @@ def collectives(rank: Rank) -> dict[str, object]:
 
         used, also, unused = (torch.nn.Parameter(torch.zeros(shape)) for shape in ((2, 2), (3,), (1,)))
         used.grad, also.grad = torch.full((2, 2), 1.0 + rank.index), torch.arange(3.0) * (1 + rank.index)
-        accelerator.reduce_gradients([used, unused, also])
+        accelerator.reduce_gradients(torch.optim.SGD([used, unused, also]))
         found["gradients"] = [None if one.grad is None else one.grad.tolist() for one in (used, unused, also)]
         accelerator.barrier()
     found["left"] = not dist.is_initialized()
@@ -185,7 +185,7 @@ def test_cuda_trains_a_layer():
         with accelerator.autocast(accelerator.choose_precision("auto")):
             loss = layer(torch.ones(8, 64, device=accelerator.device)).square().sum()
         loss.backward()
-        accelerator.reduce_gradients(layer.parameters())
+        accelerator.reduce_gradients(torch.optim.SGD(layer.parameters()))
         accelerator.synchronize()
         assert layer.weight.grad is not None
         assert layer.weight.grad.isfinite().all()

@@ -12,6 +12,7 @@ from infra.manifest import CorruptFolder, read_manifest
 from infra.store import DirectoryStore
 from tasks.contracts import CheckpointRef, CheckpointState
 from tasks.errors import CodeError, FailureClass, StoreError, classify
+from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.build import build_parts
 from tasks.worker.checkpoint import (
     CheckpointWriter,
@@ -22,6 +23,7 @@ from tasks.worker.checkpoint import (
     load_optimizer,
     load_parts,
 )
+from tasks.worker.job import Rank
 from tasks.worker.optimizer import make_optimizer, optimizer_tensors
 from tasks.worker.pairs import load_rows
 from tests.support.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
@@ -52,7 +54,7 @@ class Trained:
 def once_trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     store, rows = make_workspace(tmp_path_factory.mktemp("checkpoint"), rows=40)
     parts = build_parts(CONFIG, load_rows(store, [rows], CONFIG))
-    optimizer = make_optimizer(parts.model, CONFIG.train)
+    optimizer = make_optimizer(parts.model, CONFIG.train, CpuAccelerator(Rank(0, 1, 0)))
     for parameter in parts.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
@@ -99,7 +101,7 @@ def test_everything_comes_back(trained: Trained):
     assert parts.model.shape == trained.parts.model.shape
     assert parts.features == trained.parts.features
     assert parts.tokenizer.to_str() == trained.parts.tokenizer.to_str()
-    optimizer = make_optimizer(parts.model, CONFIG.train)
+    optimizer = make_optimizer(parts.model, CONFIG.train, CpuAccelerator(Rank(0, 1, 0)))
     assert load_optimizer(trained.store, ref, parts.model, optimizer) == state(7)
     held = optimizer_tensors(trained.parts.model, trained.optimizer)
     loaded = optimizer_tensors(parts.model, optimizer)

@@ -55,7 +55,7 @@ BROKEN = {
     "a gather without gradient": ("gather", without_gradient),
     "a scatter that does nothing": ("scatter_sum", lambda whole: lambda accelerator, rows: rows),
     "a scatter that does not sum": ("scatter_sum", own_part),
-    "gradients that are not summed": ("reduce_gradients", lambda whole: lambda accelerator, parameters: None),
+    "gradients that are not summed": ("reduce_gradients", lambda whole: lambda accelerator, optimizer: None),
 }
 
 

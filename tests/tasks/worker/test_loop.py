@@ -26,10 +26,14 @@ def test_the_holdout_is_evaluated_first_every_n_steps_and_last(
     assert [point.step for point in every_four.curve] == [0, 4, 8]
 
 
-def test_losses_are_recorded_every_n_steps_and_last(tmp_path: Path):
-    store, rows = make_workspace(tmp_path)
+def test_mean_losses_are_recorded_every_n_steps_at_checkpoints_and_last(tmp_path: Path):
+    store, rows = make_workspace(tmp_path / "thinned")
     outcome = train_model(store, tiny_config("train.log_every_steps=3"), rows)
-    assert [point.step for point in outcome.losses] == [3, 6, 8]
+    assert [point.step for point in outcome.losses] == [3, 4, 6, 8]
+    store, rows = make_workspace(tmp_path / "each")
+    each = [point.metrics["loss"] for point in train_model(store, tiny_config(), rows).losses]
+    means = [sum(each[first:last]) / (last - first) for first, last in ((0, 3), (3, 4), (4, 6), (6, 8))]
+    assert [point.metrics["loss"] for point in outcome.losses] == pytest.approx(means)
 
 
 def test_evaluating_does_not_change_the_training(tmp_path: Path):

@@ -91,7 +91,7 @@ def losses_and_gradients(
     with open_accelerator("cpu", rank) as accelerator:
         losses = batch_losses(model, make_batch(pairs, planned, rank), CONFIG.heads, accelerator)
         losses["loss"].backward()
-        accelerator.reduce_gradients(model.parameters())
+        accelerator.reduce_gradients(torch.optim.SGD(model.parameters()))
     gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
     return {name: loss.detach() for name, loss in losses.items()} | gradients
 

@@ -5,9 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.job import Rank
 from tasks.worker.optimizer import learning_rate, make_optimizer, optimizer_tensors, restore_optimizer
 from tests.support.jobs import tiny_config
 
+CPU = CpuAccelerator(Rank(0, 1, 0))
 CONFIG = tiny_config("train.learning_rate=0.01", "train.warmup_steps=10", "train.decay_steps=100").train
 
 
@@ -52,7 +55,7 @@ def take_steps(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> 
 
 def test_only_matrices_decay():
     net = model()
-    optimizer = make_optimizer(net, tiny_config("train.weight_decay=0.5", "train.learning_rate=0.1").train)
+    optimizer = make_optimizer(net, tiny_config("train.weight_decay=0.5", "train.learning_rate=0.1").train, CPU)
     before = {name: value.clone() for name, value in net.named_parameters()}
     for parameter in net.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -64,11 +67,11 @@ def test_only_matrices_decay():
 
 def test_a_restored_optimiser_goes_on_bit_for_bit():
     net = model()
-    optimizer = make_optimizer(net, CONFIG)
+    optimizer = make_optimizer(net, CONFIG, CPU)
     take_steps(net, optimizer, 3)
     other = model()
     other.load_state_dict(net.state_dict())
-    restored = make_optimizer(other, CONFIG)
+    restored = make_optimizer(other, CONFIG, CPU)
     restore_optimizer(other, restored, optimizer_tensors(net, optimizer))
     take_steps(net, optimizer, 2)
     take_steps(other, restored, 2)
@@ -77,7 +80,7 @@ def test_a_restored_optimiser_goes_on_bit_for_bit():
 
 def test_what_is_restored_is_a_copy():
     net = model()
-    optimizer = make_optimizer(net, CONFIG)
+    optimizer = make_optimizer(net, CONFIG, CPU)
     take_steps(net, optimizer, 1)
     kept = {name: value.clone() for name, value in optimizer_tensors(net, optimizer).items()}
     untouched = {name: value.clone() for name, value in kept.items()}
@@ -90,7 +93,7 @@ def test_a_parameter_that_never_had_a_gradient_has_no_state():
     net = model()
     for parameter in net[0].parameters():
         parameter.requires_grad_(False)
-    optimizer = make_optimizer(net, CONFIG)
+    optimizer = make_optimizer(net, CONFIG, CPU)
     take_steps(net, optimizer, 1)
     names = {name.partition("/")[2] for name in optimizer_tensors(net, optimizer)}
     assert names == {"1.weight", "1.bias", "2.weight", "2.bias"}

@@ -1,0 +1,208 @@
+"""PyTorch/XLA: NeuronCores through torch-neuronx, or this machine's processor, with the same graphs and code.
+
+Operations are traced, and run as one compiled graph at each `cut`. What a graph is made of must therefore not change
+from step to step; `tasks/worker/graphs.py` watches that it does not. Import this file after `prepare_environment`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as metrics
+from torch import nn
+from torch_xla.distributed.parallel_loader import MpDeviceLoader
+
+from tasks.worker.accelerators.base import COLLECTIVE_TIMEOUT, Accelerator, M, gradients_of
+from tasks.worker.accelerators.cpu import free_host_bytes, peak_host_bytes
+from tasks.worker.accelerators.xla_environment import XlaEnvironment, collecting
+from tasks.worker.graphs import GraphWatch
+from tasks.worker.job import Rank
+from tasks.worker.neuron.precompile import list_graphs
+
+NANOSECONDS = 1e-9
+
+
+class XlaAccelerator(Accelerator):
+    """One XLA device: a NeuronCore, or a processor.
+
+    On Neuron collectives are part of the graph, over the `xla` group. XLA's processor runtime lets several processes
+    each believe that they are alone, and its all-reduce returns what it was given; there all collectives go through
+    gloo on the host, which cuts the graph.
+    """
+
+    name = "xla"
+    adamw_options: ClassVar[dict[str, bool]] = {
+        "capturable": True,
+        "foreach": False,
+    }  # step count on the device, plain operations
+
+    def __init__(self, rank: Rank, environment: XlaEnvironment) -> None:
+        super().__init__(rank)
+        self.environment = environment
+        self.graph_folder = environment.cache
+        self.reads_graphs = environment.neuron
+        self.collects_only = environment.neuron and collecting()
+        self.compiler, self.flags = environment.compiler, environment.flags
+        self.graphs = self._watch = GraphWatch(_compilations, self._compiled_graphs)
+        self._gloo: dist.ProcessGroup | None = None
+
+    def join(self) -> None:
+        """Open the device, enter the group of the workers, and beside it one over the host."""
+        self.device = torch_xla.device()
+        self._watch.start()
+        if self.rank.world == 1:
+            return
+        if self.environment.neuron:
+            dist.init_process_group("xla")
+            self._gloo = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        else:
+            dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+            if self.rank.is_main:
+                print(
+                    "collectives go through gloo on the host: with several processes the all-reduce of XLA's "
+                    "processor runtime reduces nothing",
+                    flush=True,
+                )
+
+    def leave(self) -> None:
+        """Run what is pending, leave the group, and remove this process's compiled graphs."""
+        torch_xla.sync()
+        xm.wait_device_ops()
+        super().leave()
+        shutil.rmtree(self.environment.cache, ignore_errors=True)
+
+    @property
+    def fast_bf16(self) -> bool:
+        """True on NeuronCores; XLA's processor backend computes bf16 by way of fp32."""
+        return self.environment.neuron
+
+    def place(self, model: nn.Module) -> None:
+        from tasks.worker.attention import use_matmul_attention  # seconds to import, and not every stage has a model
+
+        super().place(model)
+        use_matmul_attention(model)
+
+    def synchronize(self) -> None:
+        self.cut()
+        xm.wait_device_ops()
+
+    def free_memory_bytes(self) -> int:
+        """Of the host: the runtime does not tell what a device has left before it is in use."""
+        return free_host_bytes() // self.rank.local_world
+
+    def peak_memory_bytes(self) -> int:
+        """Of the host."""
+        return peak_host_bytes()
+
+    def round_to_bf16(self, values: torch.Tensor) -> torch.Tensor:
+        """NeuronCores round every such conversion stochastically themselves, if the environment says so."""
+        return values.to(torch.bfloat16) if self.environment.neuron else super().round_to_bf16(values)
+
+    def seed(self, value: int) -> None:
+        """The seed is an input of each graph that draws random numbers, not a part of it."""
+        torch.manual_seed(value)
+        xm.set_rng_state(value % 2**31, str(self.device))
+
+    # --- graphs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return self.environment.variables
+
+    def cut(self) -> None:
+        torch_xla.sync()
+        self._watch.poll()
+
+    def scalar(self, value: float) -> torch.Tensor:
+        """Sent anew at each step: as a constant it would make a graph of its own, and so would writing over it."""
+        return torch.tensor(value, dtype=torch.float32).to(self.device)
+
+    def settle(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Make all optimiser state, and pass it and the weights once through the device.
+
+        Otherwise the first step would start from constants instead of state, and write to buffers that it may not
+        reuse; both make it another graph than the second step's.
+        """
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    state = optimizer.state[parameter]
+                    if not state:
+                        zeros = torch.zeros(parameter.shape)
+                        state |= {"step": torch.tensor(0.0).to(self.device)}
+                        state |= {name: zeros.to(self.device) for name in ("exp_avg", "exp_avg_sq")}
+                    for tensor in (parameter, *state.values()):
+                        tensor.mul_(1)
+        self.cut()
+
+    def feed(self, batches: Iterable[M]) -> Iterator[M]:
+        return iter(MpDeviceLoader(batches, self.device))
+
+    def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.cut()  # the whole graph, not the tensor's part of it
+        return tensor.detach().cpu()
+
+    def when_known(self, then: Callable[[torch.Tensor], None], tensor: torch.Tensor) -> None:
+        xm.add_step_closure(lambda value: then(value.cpu()), (tensor.detach(),))
+
+    def _compiled_graphs(self) -> dict[str, int]:
+        """Name -> bytes. The processor runtime writes one file per graph, whose name is the graph's hash."""
+        if self.environment.neuron:
+            return {name: graph.bytes for name, graph in list_graphs(self.environment.cache).items()}
+        return {path.name: path.stat().st_size for path in self.environment.cache.iterdir()}
+
+    # --- collectives ----------------------------------------------------------------------------------------------
+
+    def reduce_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.rank.world == 1 or not self.environment.neuron:
+            super().reduce_gradients(optimizer)
+            return
+        xm.reduce_gradients(optimizer)  # in buckets, and divided by the world
+        for gradient in gradients_of(optimizer):
+            gradient.mul_(self.rank.world)
+
+    def barrier(self) -> None:
+        """By the host: a rendezvous of XLA's is a graph too."""
+        self.cut()
+        if self.rank.world > 1:
+            dist.barrier(self._gloo)
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        if tensor.device.type != "xla":
+            dist.all_reduce(tensor, group=self._gloo)
+        elif self.environment.neuron:
+            xm.all_reduce(xm.REDUCE_SUM, [tensor])  # a list is reduced in place
+        else:
+            on_host = self.fetch(tensor)
+            dist.all_reduce(on_host)
+            tensor.copy_(on_host)
+
+    def _all_gather(self, rows: torch.Tensor) -> torch.Tensor:
+        if rows.device.type == "xla" and self.environment.neuron:
+            return xm.all_gather(rows)
+        on_host = self.fetch(rows) if rows.device.type == "xla" else rows
+        parts = [torch.empty_like(on_host) for _ in range(self.rank.world)]
+        dist.all_gather(parts, on_host, group=self._gloo)
+        return torch.cat(parts).to(rows.device)
+
+    def _reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
+        if rows.device.type == "xla" and self.environment.neuron:
+            summed = xm.reduce_scatter(xm.REDUCE_SUM, rows, 1.0, scatter_dim=0, shard_count=self.rank.world)
+            assert isinstance(summed, torch.Tensor)  # a list is given for a list
+            return summed
+        on_host = self.fetch(rows) if rows.device.type == "xla" else rows.clone()
+        dist.all_reduce(on_host, group=self._gloo)
+        return on_host.chunk(self.rank.world)[self.rank.index].to(rows.device)
+
+
+def _compilations() -> tuple[int, float]:
+    """Compilations of this process so far, and their seconds."""
+    count = metrics.counter_value("UncachedCompile") or 0
+    timings = metrics.metric_data("CompileTime") if count else None
+    return count, timings[1] * NANOSECONDS if timings else 0.0

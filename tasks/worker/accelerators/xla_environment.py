@@ -1,0 +1,89 @@
+"""What torch-xla reads from the environment, set in one place before it is imported, and recorded with the run.
+
+Here is decided whether XLA means NeuronCores or the processor.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.schema import CompilerConfig, Config
+from tasks.errors import ConfigError
+from tasks.worker.job import Rank
+from tasks.worker.neuron import environment as neuron
+
+DEVICE = "PJRT_DEVICE"
+CACHE = "XLA_PERSISTENT_CACHE_PATH"
+FLAGS = "XLA_FLAGS"
+LEVEL = "--xla_backend_optimization_level"
+COLLECTING = "NEURON_EXTRACT_GRAPHS_ONLY"  # set by neuron_parallel_compile around a trial run
+
+
+@dataclass(frozen=True)
+class XlaEnvironment:
+    """What XLA is here.
+
+    Attributes:
+        neuron: the devices are NeuronCores, and compiled graphs can be read back; else it is the processor.
+        cache: the folder of this process's compiled graphs.
+        variables: all that was set.
+        compiler: its name and version.
+        flags: what it was told.
+    """
+
+    neuron: bool
+    cache: Path
+    variables: dict[str, str]
+    compiler: str
+    flags: str
+
+
+def prepare_environment(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
+    """Set the variables. Without `config` the compiler's own defaults hold.
+
+    Raises:
+        ConfigError: torch-xla is not installed, or the environment contradicts the configuration.
+    """
+    if importlib.util.find_spec("torch_xla") is None:
+        raise ConfigError("accelerator: xla needs torch-xla, which is not installed: pip install -e '.[worker,xla]'")
+    if importlib.util.find_spec("torch_neuronx") is not None and os.environ.get(DEVICE, "NEURON") == "NEURON":
+        return _neuron(config, precision, rank)
+    return _processor(config)
+
+
+def collecting() -> bool:
+    """Whether this is a trial run whose graphs are collected but not executed; its numbers are all zeros."""
+    return os.environ.get(COLLECTING) == "1"
+
+
+def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
+    inherited = os.environ.get(neuron.CACHE) if collecting() else None  # set by the process that collects
+    cache = Path(inherited or tempfile.mkdtemp(prefix="millrace-graphs-"))
+    variables = {neuron.CACHE: str(cache)}
+    if config is not None:
+        variables = neuron.neuron_environment(config, precision, cache, rank.world // rank.local_world)
+    os.environ.update(variables)
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("neuronx-cc", "torch-neuronx")]
+    rounding = variables.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "")
+    return XlaEnvironment(True, cache, variables, ", ".join(versions), f"{variables.get(neuron.FLAGS, '')} {rounding}")
+
+
+def _processor(config: Config | None) -> XlaEnvironment:
+    cache = Path(tempfile.mkdtemp(prefix="millrace-graphs-"))
+    variables = {DEVICE: "CPU", CACHE: str(cache), "XLA_PERSISTENT_CACHE_READ_ONLY": "0"}
+    if config is not None and config.compiler.optlevel is not None:
+        variables[FLAGS] = _processor_flags(config.compiler)
+    os.environ.update(variables)
+    compiler = f"torch-xla {importlib.metadata.version('torch-xla')} for processors"
+    return XlaEnvironment(False, cache, variables, compiler, os.environ.get(FLAGS, ""))
+
+
+def _processor_flags(compiler: CompilerConfig) -> str:
+    """What the user has set already stays, but for the level, which has one owner."""
+    kept = [flag for flag in os.environ.get(FLAGS, "").split() if not flag.startswith(LEVEL)]
+    return " ".join([*kept, f"{LEVEL}={compiler.optlevel}"])

@@ -1,0 +1,145 @@
+"""Compilation ahead of time: whether a program's graphs are there, who compiles them, and that all workers know.
+
+One builder at a time, by a lease; others wait for it. Compiles nothing itself: on NeuronCores
+`neuron_parallel_compile` does, around a trial run of its own; elsewhere the trial run, by running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra import lease
+from infra.store import Store
+from tasks.contracts import CompileRef
+from tasks.worker import compile_cache
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.checkpoint import ModelParts
+from tasks.worker.compile_cache import Cached
+from tasks.worker.graphs import Graph
+from tasks.worker.job import Job, Rank
+from tasks.worker.neuron.precompile import compile_ahead, list_graphs
+
+POLL_SECONDS = 1.0
+
+
+@dataclass
+class Ahead:
+    """The graphs that were there before the trial run, and the way to publish those that it adds."""
+
+    store: Store
+    accelerator: Accelerator
+    made_of: dict[str, Any]
+    before: Cached
+    compiled: tuple[Graph, ...] = ()  # by a tool, before the device was opened
+    published: bool = False
+
+    @property
+    def key(self) -> str:
+        return compile_cache.key_of(self.made_of)
+
+    def publish(self, complete: bool = True) -> CompileRef:
+        """Add what this process compiled to the artifact; after this it is what training may meet."""
+        assert self.accelerator.graphs is not None
+        assert self.accelerator.graph_folder is not None
+        self.published = True
+        met = [*self.compiled, *self.accelerator.graphs.met]
+        if self.before.complete and not any(graph.name not in self.before.graphs for graph in met):
+            return CompileRef(key=self.key, graphs=len(self.before.graphs))
+        folder = self.accelerator.graph_folder
+        return compile_cache.publish(self.store, self.made_of, self.before, met, folder, complete)
+
+
+@contextlib.contextmanager
+def compiled_ahead(job: Job, accelerator: Accelerator, parts: ModelParts) -> Iterator[Ahead]:
+    """Before the device is opened: fetch the graphs, or be their only builder until the block ends.
+
+    What was compiled is published also when the trial run inside the block fails.
+
+    Raises:
+        CompileError: a graph did not compile.
+        StoreError: the lease was lost.
+    """
+    made_of = compile_cache.ingredients(job.config, parts, job.rank.world, accelerator)
+    key = compile_cache.key_of(made_of)
+    into = accelerator.graph_folder if accelerator.reads_graphs else None
+    marker = f"{job.spec.attempt_prefix}/compile-{key}"
+    if not job.rank.is_main:
+        while not job.store.exists(marker):
+            time.sleep(POLL_SECONDS)
+        before = compile_cache.fetch(job.store, key, into if job.rank.local == 0 else None)
+        if into is not None and job.rank.local == 0 and not before.complete:
+            _compile(job, into)
+        yield Ahead(job.store, accelerator, made_of, before)
+        return
+
+    def whole() -> bool:
+        return compile_cache.fetch(job.store, key, None).complete
+
+    with lease.wait_for(job.store, f"compile/{key}.lease", until=whole, say=_say) as held:
+        before = compile_cache.fetch(job.store, key, into)
+        job.store.write(marker, b"")
+        ahead = Ahead(job.store, accelerator, made_of, before)
+        _say(_found(before, key, accelerator))
+        try:
+            if into is not None and not before.complete:
+                ahead.compiled = _compile(job, into)
+            yield ahead
+            if held is not None:
+                held.check()
+        except BaseException:
+            if not ahead.published and held is not None:
+                with contextlib.suppress(Exception):  # the first error is the one to be told
+                    ahead.publish(complete=False)
+            raise
+
+
+def _compile(job: Job, cache: Path) -> tuple[Graph, ...]:
+    """Run this very stage once more below the tool, with a trial run that only collects graphs."""
+    rank, uri = job.rank, f"{job.store.uri}#{job.spec.attempt_prefix}/spec.json"
+    command = [sys.executable, "-m", "tasks.worker", job.spec.stage.value, "--spec", uri]
+    if rank.world > 1:
+        command = [sys.executable, "-m", "torch.distributed.run", *_torchrun_options(rank), *command[1:]]
+    report = compile_ahead(
+        command,
+        cache,
+        cache.with_name(f"{cache.name}-work"),
+        {"MILLRACE_RUNNER_PID": ""},  # the tool is its parent, not the runner
+        job.config.compiler.parallel_jobs,
+        _say,
+    )
+    _say(f"compiled {len(report.graphs)} graphs ahead of time")
+    sizes = {name: graph.bytes for name, graph in list_graphs(cache).items()}
+    return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in report.graphs)
+
+
+def _torchrun_options(rank: Rank) -> list[str]:
+    """The same workers on the same machines, meeting on the port after the one that the workers around them use."""
+    return [
+        f"--nnodes={rank.world // rank.local_world}",
+        f"--node-rank={rank.index // rank.local_world}",
+        f"--nproc-per-node={rank.local_world}",
+        f"--master-addr={os.environ['MASTER_ADDR']}",
+        f"--master-port={int(os.environ['MASTER_PORT']) + 1}",
+    ]
+
+
+def _found(before: Cached, key: str, accelerator: Accelerator) -> str:
+    if not before.complete:
+        return f"compile/{key}: {len(before.graphs)} graphs are there; compiling"
+    if accelerator.reads_graphs:
+        return f"compile/{key}: all {len(before.graphs)} graphs are there; nothing to compile"
+    return (
+        f"compile/{key}: all {len(before.graphs)} graphs are known, but this runtime can't read compiled graphs back "
+        "and compiles them again; none may be new"
+    )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
