@@ -10,12 +10,14 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[worker,test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[worker,xla,test]'
 	touch $@
 
 # Four spans of a made-up shop, from raw rows to released vectors. Safe to repeat: finished stages show as cached.
+# On another accelerator: make demo ACCELERATOR=xla
+ACCELERATOR ?= cpu
 demo: install
-	$(BIN)/python -m flows.demo
+	$(BIN)/python -m flows.demo $(ACCELERATOR)
 
 # Stops what `make demo` and `millrace up` left running.
 down: install

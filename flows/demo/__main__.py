@@ -19,41 +19,41 @@ from flows.cli.errors import explain
 from flows.cli.outputs import RunOutput
 from flows.demo.shop import write_shop
 from infra import prefect_server
-from infra.store import Store, open_store
+from infra.store import open_store
 from tasks.catalog import list_spans
 from tasks.ingest import ingest
 from tasks.sources import Format
 from tasks.spans import SpanKind
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKSPACE = Path("workspace/demo")
 SOURCE = Path("workspace/demo-shop.jsonl.gz")
 PLACE = ROOT / "configs" / "demo.yaml"
 COLUMNS = {"id": "query_id", "query": "query", "item": "product", "item_id": "product_id", "label": "bought"}
 SPANS, ROWS_PER_SPAN, SEED = 4, 2000, 7
 
 
-def main() -> None:
+def main(accelerator: str = "cpu") -> None:
     """Run the demo in the current directory, and leave the Prefect server running to be looked at."""
     began = time.monotonic()
-    store = open_store(str(WORKSPACE))
+    workspace = Path("workspace") / ("demo" if accelerator == "cpu" else f"demo-{accelerator}")
+    store = open_store(str(workspace))
     with ThreadPoolExecutor(max_workers=1) as background:
         server = background.submit(prefect_server.up, prefect_server.state_home())  # slow to start the first time
         _say(f"writing {SPANS} months of a small shop's searches to {SOURCE}")
         SOURCE.parent.mkdir(parents=True, exist_ok=True)
         write_shop(SOURCE, spans=SPANS, rows_per_span=ROWS_PER_SPAN, seed=SEED)
         summary = ingest(store, SOURCE, Format.jsonl, "searched_at", SpanKind.month, COLUMNS)
-        _say(f"{summary.rows} rows in {len(summary.spans)} spans in {WORKSPACE}")
+        _say(f"{summary.rows} rows in {len(summary.spans)} spans in {workspace}")
         _say("starting the Prefect server, where the runs can be watched")
         server.result()
     outputs = []
     for span in list_spans(store):
         _say(f"span {span.name}")
-        outputs.append((span.name, running.run(store, span.name, PLACE, (), verbose=False)))
-    _show(store, outputs, time.monotonic() - began)
+        outputs.append((span.name, running.run(store, span.name, PLACE, (f"accelerator={accelerator}",), verbose=False)))
+    _show(workspace, outputs, time.monotonic() - began)
 
 
-def _show(store: Store, outputs: list[tuple[str, RunOutput]], seconds: float) -> None:
+def _show(workspace: Path, outputs: list[tuple[str, RunOutput]], seconds: float) -> None:
     table = Table(box=box.SIMPLE_HEAD, title="Millrace demo")
     for heading in ("span", "state"):
         table.add_column(heading)
@@ -82,8 +82,8 @@ def _show(store: Store, outputs: list[tuple[str, RunOutput]], seconds: float) ->
     url = outputs[-1][1].ui_url
     console.print(f"{seconds:.0f} s in all. The runs are in the Prefect UI: {url}", highlight=False, soft_wrap=True)
     console.print(
-        f"Look around:  .venv/bin/millrace status --workspace {WORKSPACE}   (also: releases, report, rollback)\n"
-        f"TensorBoard:  .venv/bin/tensorboard --logdir {WORKSPACE}/runs\n"
+        f"Look around:  .venv/bin/millrace status --workspace {workspace}   (also: releases, report, rollback)\n"
+        f"TensorBoard:  .venv/bin/tensorboard --logdir {workspace}/runs\n"
         "Stop:         make down",
         highlight=False,
         soft_wrap=True,
@@ -100,6 +100,6 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main()
+        main(*sys.argv[1:])
     except Exception as error:
         sys.exit(explain(error))

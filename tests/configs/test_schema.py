@@ -44,6 +44,7 @@ REFUSED = {
     "attention heads": (["model.scratch.attention_heads=3"], "model.scratch.hidden_size must be a multiple"),
     "share above one": (["validate.max_quarantined_share=1.5"], "validate.max_quarantined_share: "),
     "no holdout": (["evaluate.holdout_share=0"], "evaluate.holdout_share: "),
+    "optimisation level": (["compiler.optlevel=4"], "compiler.optlevel: Input should be 1, 2 or 3"),
 }
 ALLOWED = {
     "rows and workers": ["train.workers=4"],
@@ -55,6 +56,7 @@ ALLOWED = {
     "positives known": [HEAD, "heads.contrastive.positives_only=true"],
     "features used": ["features={numeric: [price], query: [price]}", "model.interaction.kind=explicit"],
     "texts that just fit": ["train.shapes.query=[32, 128]"],
+    "the compiler's own level": ["compiler.optlevel=null"],
 }
 
 

@@ -1,0 +1,117 @@
+"""The Neuron devices of this machine as `neuron-ls -j` lists them, and what must hold of them before training.
+
+A container sees the devices that were mapped into it, no others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from tasks.contracts import Check
+from tasks.errors import CodeError, HostError
+from tasks.records import Record
+from tasks.worker.neuron.tools import explain, parse_json, run_tool
+
+TIMEOUT_SECONDS = 60.0
+
+
+class _Listed(Record):
+    # Unlike in our own records: every release of the tool adds keys.
+    model_config = ConfigDict(extra="ignore", validate_by_name=True)
+
+
+class NeuronProcess(_Listed):
+    """A process that holds NeuronCores of a device."""
+
+    pid: int
+    command: str
+    runtime_version: str = Field(default="", validation_alias="neuron_runtime_version")
+
+
+class NeuronDevice(_Listed):
+    """One device. `connected_to` are the numbers of its neighbours, none on a machine with one device."""
+
+    number: int = Field(validation_alias="neuron_device")
+    bdf: str = Field(description="its address on the PCI bus")
+    nc_count: int = Field(ge=1, description="NeuronCores: 2 on trn1; on trn2 logical ones")
+    logical_neuroncore_config: int | None = Field(default=None, description="physical cores in a logical one; trn2")
+    memory_bytes: int = Field(ge=1, validation_alias="memory_size")
+    connected_to: tuple[int, ...] | None
+    processes: tuple[NeuronProcess, ...] | None = Field(validation_alias="neuron_processes")
+
+
+_DEVICES = TypeAdapter(tuple[NeuronDevice, ...])
+
+
+def list_devices() -> tuple[NeuronDevice, ...]:
+    """All devices, in the order of their numbers.
+
+    Raises:
+        ConfigError: neuron-ls is not installed.
+        HangError: it does not answer.
+        HostError: it fails or prints no JSON.
+        CodeError: its JSON has another shape than the one documented; names the key.
+    """
+    output = run_tool("neuron-ls", "-j", timeout_seconds=TIMEOUT_SECONDS)
+    if output.code != 0:
+        raise HostError(f"{output.command} exited with {output.code}; is the driver loaded? It said:\n{output.tail}")
+    listed = parse_json(output.stdout, f"the output of {output.command}")
+    if not isinstance(listed, list):
+        raise CodeError(
+            f"{output.command} printed no list of devices but:\n{output.stdout.strip()[:300]}\n"
+            "From SDK 2.34 on it has another format; stay on an older aws-neuronx-tools"
+        )
+    try:
+        devices = _DEVICES.validate_python(listed)
+    except ValidationError as error:
+        raise CodeError(f"{output.command} prints another format than is known here: {explain(error)}") from error
+    return tuple(sorted(devices, key=lambda device: device.number))
+
+
+def check_devices(
+    devices: Sequence[NeuronDevice], expected: int | None, own_pids: Collection[int]
+) -> tuple[Check, ...]:
+    """Are all devices there, alike, and free? `expected` None: at least one; `own_pids` are the workers of this job."""
+    if not devices:
+        return (_count(devices, expected),)
+    return (_count(devices, expected), _alike(devices), _free(devices, own_pids))
+
+
+def _count(devices: Sequence[NeuronDevice], expected: int | None) -> Check:
+    passed = bool(devices) if expected is None else len(devices) == expected
+    wanted = "at least 1 is" if expected is None else f"{expected} are"
+    sentence = f"neuron-ls lists {len(devices)} Neuron devices; {wanted} expected"
+    if not passed:
+        missing = sorted(set(range(expected or 1)) - {device.number for device in devices})
+        sentence += f"; missing: {', '.join(map(str, missing))}" if missing else ""
+        sentence += ". Map all of /dev/neuron* into the container; if they are, reboot or replace the machine"
+    return _check("neuron devices", passed, len(devices), sentence)
+
+
+def _alike(devices: Sequence[NeuronDevice]) -> Check:
+    usual, _ = Counter(device.nc_count for device in devices).most_common(1)[0]
+    odd = [f"device {device.number} has {device.nc_count}" for device in devices if device.nc_count != usual]
+    sentence = f"{usual} NeuronCores on every device"
+    if odd:
+        sentence = f"most devices have {usual} NeuronCores, but {', '.join(odd)}. Reboot or replace the machine"
+    return _check("neuron cores", not odd, sum(device.nc_count for device in devices), sentence)
+
+
+def _free(devices: Sequence[NeuronDevice], own_pids: Collection[int]) -> Check:
+    found = [(process, device) for device in devices for process in device.processes or ()]
+    foreign = {process.pid: process for process, _ in found if process.pid not in own_pids}
+    held = {pid: [str(device.number) for process, device in found if process.pid == pid] for pid in foreign}
+    sentence = "no other process holds NeuronCores"
+    if foreign:
+        holders = (
+            f"process {pid} ({process.command}) on device {', '.join(held[pid])}" for pid, process in foreign.items()
+        )
+        sentence = f"NeuronCores are held by {'; '.join(holders)}. Stop it, or wait for its end"
+    return _check("neuron processes", not foreign, len(foreign), sentence)
+
+
+def _check(name: str, passed: bool, observed: int, sentence: str) -> Check:
+    return Check(name=name, passed=passed, severity="critical", observed=float(observed), sentence=sentence)

@@ -1,0 +1,83 @@
+"""All that is set in the environment of a run on NeuronCores, composed from the typed configuration in one place.
+
+What it returns is set before the runtime starts and recorded with the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from configs.schema import CompilerConfig, Config
+from tasks.errors import ConfigError
+
+FLAGS = "NEURON_CC_FLAGS"
+CACHE = "NEURON_COMPILE_CACHE_URL"
+# Switches of older releases that turn every float32 into bf16 behind the back of train.precision.
+_DOWNCASTS = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
+_EFA = {
+    "FI_PROVIDER": "efa",
+    "FI_EFA_USE_DEVICE_RDMA": "1",
+    "FI_EFA_FORK_SAFE": "1",  # for kernels before 5.15
+    "CCOM_SOCKET_IFNAME": "eth0",
+    "XLA_TRANSFER_SEED_ASYNC": "1",
+}
+
+
+def neuron_environment(
+    config: Config, precision: str, cache: Path, nodes: int = 1, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The variables for a run of `nodes` machines in `precision` whose compiled graphs lie in the folder `cache`.
+
+    Args:
+        inherited: the environment that they are added to; checked, not changed.
+
+    Raises:
+        ConfigError: the compiler would cast what autocast casts already, or `inherited` has switches of its own
+            for what the configuration decides.
+    """
+    compiler = config.compiler
+    if precision in ("bf16", "auto") and compiler.auto_cast != "none":
+        raise ConfigError(
+            f"compiler.auto_cast is {compiler.auto_cast!r}, but with train.precision {precision!r} the model says what "
+            "is computed in bf16; set compiler.auto_cast=none, or train.precision=fp32 to leave it to the compiler"
+        )
+    flags = compiler_flags(compiler)
+    _refuse_second_owner(inherited, flags)
+    rounding = precision == "bf16-weights"
+    variables = {
+        FLAGS: flags,
+        CACHE: str(cache.absolute()),
+        "NEURON_RT_STOCHASTIC_ROUNDING_EN": "1" if rounding else "0",
+        "NEURON_RT_EXEC_TIMEOUT": str(compiler.exec_timeout_seconds),
+        "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB": str(compiler.gradient_bucket_mib),
+    }
+    if rounding:
+        variables["NEURON_RT_STOCHASTIC_ROUNDING_SEED"] = str(compiler.rounding_seed)
+    if nodes > 1 or compiler.efa:
+        variables |= _EFA
+    return variables
+
+
+def compiler_flags(compiler: CompilerConfig) -> str:
+    """The value of NEURON_CC_FLAGS; equal settings give equal text, as the keys of compiled graphs depend on it."""
+    flags = [f"--target={compiler.target}", f"--model-type={compiler.model_type}"]
+    if compiler.optlevel is not None:
+        flags.append(f"-O{compiler.optlevel}")
+    flags.append(f"--auto-cast={compiler.auto_cast}")
+    if compiler.auto_cast != "none":
+        flags.append(f"--auto-cast-type={compiler.auto_cast_type}")
+    return " ".join(flags)
+
+
+def _refuse_second_owner(inherited: Mapping[str, str], flags: str) -> None:
+    there = inherited.get(FLAGS, "").strip()
+    if there not in ("", flags):  # our own: a process that we started
+        raise ConfigError(
+            f"{FLAGS} is set to {there!r} in the environment, while compiler.* of the configuration says {flags!r}; "
+            f"unset it, and say what you need in compiler.optlevel, target, model_type, auto_cast, auto_cast_type"
+        )
+    for name in _DOWNCASTS:
+        if inherited.get(name, "0") not in ("", "0"):
+            raise ConfigError(f"{name} is set in the environment; unset it, and choose train.precision instead")

@@ -1,0 +1,132 @@
+"""What the Neuron runtime's status codes mean for a job: the failure class, and what to do.
+
+How a code ends up in a process's exit status is not documented, so it is found in the text of the log.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tasks.errors import FailureClass
+
+
+class Status(NamedTuple):
+    """One status of the runtime: `name` without NRT_, what it means and the way out."""
+
+    name: str
+    failure: FailureClass
+    meaning: str
+    action: str
+
+
+_REPLACE = "replace this machine"
+_REPORT = "report it, with this log and the graph's folder of the compile cache"
+# The first of them that the log holds is the cause: the more specific, the earlier; what others bring about comes last.
+STATUSES: dict[int, Status] = {
+    1202: Status("EXEC_HW_ERR_NC_UE", FailureClass.HOST, "a parity error in the SRAM of a NeuronCore", _REPLACE),
+    1201: Status("EXEC_HW_ERR_HBM_UE", FailureClass.HOST, "an uncorrectable error in device memory", _REPLACE),
+    1203: Status("EXEC_HW_ERR_DMA_ABORT", FailureClass.HOST, "a DMA engine gave up", _REPLACE),
+    1205: Status(
+        "EXEC_HW_ERR_REPAIRABLE_HBM_UE",
+        FailureClass.HOST,
+        "an uncorrectable but repairable error in device memory",
+        "reload the driver or reboot, then try again",
+    ),
+    1004: Status("EXEC_COMPLETED_WITH_ERR", FailureClass.HOST, "an execution went wrong in hardware", _REPLACE),
+    6: Status("HW_ERROR", FailureClass.HOST, "the hardware failed", _REPLACE),
+    1206: Status(
+        "NETWORK_PROXY_FAILURE",
+        FailureClass.HOST,
+        "the EFA network proxy failed",
+        "try again; if it comes back, replace the machine, whose network card may be broken",
+    ),
+    1204: Status(
+        "EXEC_SW_NQ_OVERFLOW",
+        FailureClass.CONFIG,
+        "the notification queue overflowed",
+        "set NEURON_RT_ENABLE_DGE_NOTIFICATIONS=0",
+    ),
+    4: Status("RESOURCE", FailureClass.OOM, "device memory ran out", "lower train.batch_rows or the shapes"),
+    1003: Status(
+        "EXEC_COMPLETED_WITH_NUM_ERR",
+        FailureClass.CONFIG,
+        "an execution made a NaN",
+        "look at the losses before it; lower train.learning_rate, or try train.precision=fp32",
+    ),
+    1006: Status(
+        "EXEC_OOB",
+        FailureClass.CODE,
+        "an index was out of bounds",
+        "look for a token or category number beyond its embedding table",
+    ),
+    1002: Status("EXEC_BAD_INPUT", FailureClass.CODE, "a graph was given input that it was not compiled for", _REPORT),
+    10: Status(
+        "UNSUPPORTED_NEFF_VERSION",
+        FailureClass.CONFIG,
+        "a graph was compiled for another runtime",
+        "use compiler, runtime and driver of one SDK release",
+    ),
+    9: Status(
+        "LOAD_NOT_ENOUGH_NC",
+        FailureClass.HOST,
+        "there are not enough free NeuronCores",
+        "stop the processes that neuron-ls lists; `rmmod neuron; modprobe neuron` frees cores that nobody owns",
+    ),
+    1005: Status(
+        "EXEC_NC_BUSY",
+        FailureClass.HOST,
+        "a NeuronCore is held by another process",
+        "stop the processes that neuron-ls lists",
+    ),
+    2: Status("INVALID", FailureClass.CODE, "a compiled graph or its input is invalid", _REPORT),
+    1200: Status(
+        "EXEC_HW_ERR_COLLECTIVES",
+        FailureClass.HANG,
+        "a collective got stuck, mostly by the fault of another worker",
+        "look at the logs of the others, replace the faulty machine, and go on from the checkpoint",
+    ),
+    5: Status(
+        "TIMEOUT",
+        FailureClass.HANG,
+        "an execution did not end in time",
+        "replace the machine, unless compiler.exec_timeout_seconds is lower than the longest step",
+    ),
+    101: Status(
+        "EXEC_UNIT_UNRECOVERABLE",
+        FailureClass.HOST,
+        "a NeuronCore takes no work after an earlier error",
+        "start the process anew; if that does not help, reload the driver",
+    ),
+}
+_BY_NAME = {status.name: code for code, status in STATUSES.items()}
+
+_NAME = re.compile(r"\bNRT_([A-Z_]+)\b")
+# `Inference completed with err: 1006`, `status=4 message=...`, `status_code=5`, `error code: 101`, `failed with 5`
+_NUMBER = re.compile(r"\b(?:err(?:or)?|status)(?:[_ ]code)?\s*[:=]\s*(\d+)\b|\bfailed with (?:status )?(\d+)\b", re.I)
+_RUNTIME = re.compile(r"\bnrt(?:\b|_)|\b(?:NMGR|TDRV|KMGR):|could not load the model", re.I)  # whose line it is
+_DRIVER = re.compile(r"NEURON_HW_ERR=(\S+)")
+_BUSY = re.compile(r"Neuron ?Core\(s\) not available", re.I)
+
+
+def classify_runtime_log(text: str) -> tuple[FailureClass, str] | None:
+    """The failure class and a sentence for the cause that a log of runtime or kernel names; None if it names none.
+
+    Retries over which the runtime waits forever, such as `Timeout waiting for RX`, are no failure.
+    """
+    if found := _DRIVER.search(text):
+        return FailureClass.HOST, f"the Neuron driver reports the hardware error {found[1]}; {_REPLACE}"
+    codes = {code for line in text.splitlines() for code in _codes(line)}
+    for code, status in STATUSES.items():
+        if code in codes:
+            return status.failure, f"NRT status {code} ({status.name}): {status.meaning}; {status.action}"
+    return None
+
+
+def _codes(line: str) -> set[int]:
+    codes = {_BY_NAME[name] for name in _NAME.findall(line) if name in _BY_NAME}
+    if _BUSY.search(line):
+        codes.add(1005)
+    if _RUNTIME.search(line):
+        codes |= {int(first or second) for first, second in _NUMBER.findall(line)}
+    return codes

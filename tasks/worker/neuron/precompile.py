@@ -1,0 +1,290 @@
+"""Compilation ahead of time through `neuron_parallel_compile`, and the care of the cache that it fills.
+
+The tool runs the given command without executing its graphs, then compiles them side by side. Its report and the
+cache are the truth, not its exit status: that is the number of failed graphs, of which 256 read as 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from infra.store import sha256_of
+from tasks.errors import CodeError, CompileError, ConfigError
+from tasks.records import Record
+from tasks.worker.neuron.environment import CACHE, FLAGS
+from tasks.worker.neuron.tools import explain, find_tool, started, tail
+
+TOOL = "neuron_parallel_compile"
+NAMED_GRAPHS = 3
+LOG_LINES = 10
+TAIL_LINES = 40
+
+# The options that the tool takes out of the command behind it, too, also when they are abbreviated.
+_OWN_OPTIONS = (
+    *("--command", "--num_parallel", "--node_id", "--world_size", "--static_schedule", "--analyze-output"),
+    *("--analyze-verbosity", "--parallel_compile_workdir", "--log_level", "--help"),
+)
+_REPORTS = "neuron_parallel_compile_results_*.json"  # not total_neuron_..., which lies beside it
+_COLLECTED = re.compile(r"Extracting graphs \([^)]*?(MODULE_[^/)]+)")
+_NOTHING_TO_DO = "no todo hlos found"
+_TRIAL_FAILED = "error in the training script"
+
+
+class GraphCompile(Record):
+    """One graph that the tool compiled, or tried to; MODULE_<hash of the graph>+<hash of the flags>."""
+
+    name: str
+    compiled: bool
+    retries: int
+    seconds: float
+
+
+class CompileReport(Record):
+    """What was compiled now; graphs that the cache had already are not in it."""
+
+    graphs: tuple[GraphCompile, ...]
+    seconds: float
+
+
+class GraphFile(Record):
+    """A compiled graph in the cache; bytes and checksum of its model.neff."""
+
+    name: str
+    compiler: str
+    bytes: int
+    sha256: str
+
+
+class _Entry(BaseModel):
+    status: bool
+    retry: int
+    compile_time: float
+
+
+class _Report(BaseModel):
+    compilation_summary: dict[str, int]  # true and false -> graphs; a key that counts none is absent
+    compilation_report: dict[str, _Entry]
+    compilation_time: float
+
+
+class _Finished(NamedTuple):
+    code: int
+    report: str | None
+    collected: set[str]
+    idle: bool
+    trial_failed: bool
+    tail: str
+
+
+def compile_ahead(
+    command: Sequence[str],
+    cache: Path,
+    workdir: Path,
+    environment: Mapping[str, str],
+    jobs: int | None,
+    say: Callable[[str], None],
+) -> CompileReport:
+    """Collect the graphs of `command` and compile into `cache` those that it lacks.
+
+    Args:
+        command: the trial run. It starts in an empty folder, so paths in it must be absolute.
+        workdir: where the private folders of this call are made; they are gone afterwards.
+        environment: set for the tool and the command, over this process's own.
+        jobs: graphs compiled at once; None: as many as the tool finds fit for the host's memory.
+        say: called with every line of output.
+
+    Raises:
+        ConfigError: the tool is not installed, or NEURON_CC_FLAGS names another cache.
+        CodeError: the tool would take an argument of `command` for its own.
+        CompileError: the trial run failed, a graph did not compile, or the report is missing, unreadable, or not
+            what the cache holds.
+    """
+    environment = {**os.environ, **environment, CACHE: str(cache.absolute())}
+    environment["NEURON_PARALLEL_COMPILE_DUMP_RESULTS"] = "1"
+    environment.pop("NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None)  # half the graphs would count as all
+    _refuse_other_cache(environment)
+    _refuse_taken_arguments(command)
+    clear_stale_locks(cache)
+    clear_failed(cache)
+    workdir.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=workdir.absolute(), prefix="compile-") as folder:
+            finished = _run(command, Path(folder), environment, jobs, say)
+        return _judge(finished, shlex.join(command), cache)
+    finally:
+        clear_failed(cache)
+
+
+def clear_failed(cache: Path) -> tuple[str, ...]:
+    """Remove the graphs that failed to compile, which would never be tried again; gives their names."""
+    failed = [path for path in _modules(cache) if (path / "model.log").exists() and not _is_complete(path)]
+    for path in failed:
+        shutil.rmtree(path)
+    return tuple(path.name for path in failed)
+
+
+def clear_stale_locks(cache: Path) -> tuple[str, ...]:
+    """Remove the locks of compilers that were killed; call it only while none runs. Gives their paths in the cache."""
+    locks = sorted(cache.rglob("*.lock"))
+    for path in locks:
+        path.unlink(missing_ok=True)
+    return tuple(path.relative_to(cache).as_posix() for path in locks)
+
+
+def list_graphs(cache: Path) -> dict[str, GraphFile]:
+    """The complete graphs by name; of two compilers' graphs with one name, that of the later version."""
+    found = {}
+    for path in _modules(cache):
+        if _is_complete(path):
+            neff = path / "model.neff"
+            status = neff.stat()
+            found[path.name] = GraphFile(
+                name=path.name,
+                compiler=path.parent.name.removeprefix("neuronxcc-"),
+                bytes=status.st_size,
+                sha256=_checksum(neff, status.st_size, status.st_mtime_ns),
+            )
+    return found
+
+
+def _run(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], jobs: int | None, say: Callable[[str], None]
+) -> _Finished:
+    private, current = folder / "graphs", folder / "current"
+    current.mkdir()
+    options = ["--command", "collect-and-compile", "--parallel_compile_workdir", str(private)]
+    options += [] if jobs is None else ["--num_parallel", str(jobs)]
+    last: deque[str] = deque(maxlen=TAIL_LINES)
+    collected: set[str] = set()
+    idle = trial_failed = False
+    tool = find_tool(TOOL, environment.get("PATH"))
+    with started([tool, *options, *command], environment, current, merge=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            line = line.rstrip("\n")
+            say(line)
+            last.append(line)
+            collected.update(_COLLECTED.findall(line))
+            idle = idle or _NOTHING_TO_DO in line.lower()
+            trial_failed = trial_failed or _TRIAL_FAILED in line
+        code = process.wait()
+    reports = sorted(current.glob(_REPORTS), key=lambda path: path.stat().st_mtime_ns)
+    report = reports[-1].read_text(errors="replace") if reports else None
+    return _Finished(code, report, collected, idle, trial_failed, tail("\n".join(last), TAIL_LINES))
+
+
+def _judge(finished: _Finished, command: str, cache: Path) -> CompileReport:
+    if finished.trial_failed:
+        raise CompileError(f"the trial run that collects graphs failed: {command}\nIts last lines:\n{finished.tail}")
+    if finished.report is None:
+        if finished.code != 0 or not finished.idle or finished.collected:
+            raise CompileError(
+                f"{TOOL} exited with {finished.code} and left no report, so nothing is known of the graphs of: "
+                f"{command}\nIts last lines:\n{finished.tail}"
+            )
+        return CompileReport(graphs=(), seconds=0.0)
+    report = _read(finished.report)
+    if failed := [graph.name for graph in report.graphs if not graph.compiled]:
+        raise CompileError(_describe(failed, len(report.graphs), cache))
+    there = {path.name for path in _modules(cache) if _is_complete(path)}
+    if missing := sorted(({graph.name for graph in report.graphs} | finished.collected) - there):
+        raise CompileError(
+            f"{len(missing)} of the graphs collected are not in {cache}, though {TOOL} names no failure: "
+            f"{_first(missing)}. A compiler was killed (memory? then lower compiler.parallel_jobs), or another "
+            f"program writes to the same cache. Last lines:\n{finished.tail}"
+        )
+    return report
+
+
+def _read(text: str) -> CompileReport:
+    try:
+        report = _Report.model_validate_json(text)
+    except ValidationError as error:
+        raise CompileError(
+            f"the report of {TOOL} is malformed, so no graph counts as compiled: {explain(error)}"
+        ) from (error)
+    entries = report.compilation_report
+    counted = {key: report.compilation_summary.get(key, 0) for key in ("true", "false")}
+    listed = {key: sum(entry.status is (key == "true") for entry in entries.values()) for key in counted}
+    if counted != listed:
+        raise CompileError(
+            f"the report of {TOOL} contradicts itself: its summary counts {counted['true']} compiled and "
+            f"{counted['false']} failed graphs, its list {listed['true']} and {listed['false']}"
+        )
+    graphs = (
+        GraphCompile(
+            name=_graph_name(path), compiled=entry.status, retries=entry.retry, seconds=round(entry.compile_time, 3)
+        )
+        for path, entry in sorted(entries.items())
+    )
+    return CompileReport(graphs=tuple(graphs), seconds=round(report.compilation_time, 3))
+
+
+def _describe(failed: Sequence[str], total: int, cache: Path) -> str:
+    """The sentence for failed graphs, with the compiler's words on the first few."""
+    logs = {path.name: path / "model.log" for path in _modules(cache)}
+    told = []
+    for name in failed[:NAMED_GRAPHS]:
+        log = logs.get(name)
+        text = log.read_text(errors="replace") if log is not None and log.exists() else ""
+        told.append(f"{name}:\n{tail(text, LOG_LINES) if text else '(no model.log)'}")
+    more = f"\nand {len(failed) - NAMED_GRAPHS} more" if len(failed) > NAMED_GRAPHS else ""
+    return f"{len(failed)} of {total} graphs did not compile:\n" + "\n".join(told) + more
+
+
+def _refuse_other_cache(environment: Mapping[str, str]) -> None:
+    if "--cache_dir" in environment.get(FLAGS, ""):
+        raise ConfigError(
+            f"{FLAGS} has --cache_dir, which beats {CACHE}={environment[CACHE]}, so the graphs would go elsewhere; "
+            "remove it"
+        )
+
+
+def _refuse_taken_arguments(command: Iterable[str]) -> None:
+    for argument in command:
+        name = argument.partition("=")[0]
+        if name == "-h" or (len(name) > 2 and any(option.startswith(name) for option in _OWN_OPTIONS)):
+            raise CodeError(f"{TOOL} would take {argument!r} of the trial run's command for its own; rename it")
+
+
+def _modules(cache: Path) -> list[Path]:
+    """The folders of all graphs, an older compiler's first."""
+    return sorted(cache.glob("neuronxcc-*/MODULE_*"), key=lambda path: (_version(path.parent.name), path.name))
+
+
+def _version(folder: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", folder.partition("+")[0]))
+
+
+def _is_complete(module: Path) -> bool:
+    neff = module / "model.neff"
+    return (module / "model.done").exists() and neff.exists() and neff.stat().st_size > 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _checksum(neff: Path, size: int, modified_ns: int) -> str:
+    return sha256_of(neff)  # once per file: training lists the cache again and again
+
+
+def _graph_name(path: str) -> str:
+    """Raises CompileError for a path that is not one of a cache."""
+    name = next((part for part in PurePosixPath(path).parts if part.startswith("MODULE_")), None)
+    if name is None:
+        raise CompileError(f"{TOOL} names the graph {path!r}, which is no path of a compile cache (no MODULE_ folder)")
+    return name
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_GRAPHS} more" if len(names) > NAMED_GRAPHS else ""
+    return ", ".join(names[:NAMED_GRAPHS]) + more

@@ -1,0 +1,79 @@
+import pytest
+
+from tasks.errors import FailureClass
+from tasks.worker.neuron.errors import STATUSES, classify_runtime_log
+from tests.support.neuron_tools import sample
+
+COMPLETED = "ERROR  NMGR:dlr_infer      Inference completed with err: {code}. mode->h_nn=1001, lnc=0"
+CLASSES = {
+    FailureClass.HOST: (1202, 1201, 1203, 1205, 1206, 1004, 6, 101, 9, 1005),
+    FailureClass.HANG: (1200, 5),
+    FailureClass.OOM: (4,),
+    FailureClass.CONFIG: (1204, 1003, 10),
+    FailureClass.CODE: (2, 1002, 1006),
+}
+BY_CODE = [(code, failure) for failure, codes in CLASSES.items() for code in codes]
+
+
+def test_every_status_has_a_class_here():
+    assert sorted(code for code, _ in BY_CODE) == sorted(STATUSES)
+
+
+@pytest.mark.parametrize(("code", "failure"), BY_CODE)
+def test_a_status_is_known_by_number_and_by_name(code, failure):
+    for line in (COMPLETED.format(code=code), f"ERROR NRT:nrt_infodump Failure: NRT_{STATUSES[code].name} in nrt_load"):
+        found = classify_runtime_log(f"step 12\n{line}\nstep 13")
+        assert found is not None
+        assert found[0] == failure
+        assert found[1].startswith(f"NRT status {code} ({STATUSES[code].name}): {STATUSES[code].meaning}; ")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("RuntimeError: Could not load the model status=4 message=Allocation Failure", 4),
+        ("ERROR NMGR:kmgr_load_nn Failed to load NN: /tmp/a/model.neff, err: 4", 4),
+        ("nrt_execute failed with 1006", 1006),
+        ("nrt_execute_repeat status_code=5", 5),
+        ("NRT error code: 101", 101),
+        ("ERROR   NRT:nrt_allocate_neuron_cores  NeuronCore(s) not available - Requested:nc1-nc1 Available:0", 1005),
+        ("Logical Neuron Core(s) not available - Requested:4 Available:3", 1005),
+    ],
+)
+def test_the_ways_in_which_the_runtime_says_it(line, code):
+    found = classify_runtime_log(line)
+    assert found is not None
+    assert found[1].startswith(f"NRT status {code} ")
+
+
+@pytest.mark.parametrize(
+    ("name", "failure", "words"),
+    [
+        ("runtime-parity-error.log", FailureClass.HOST, "NRT status 1202"),
+        ("runtime-timeout.log", FailureClass.HANG, "NRT status 5"),
+        ("runtime-dmesg.log", FailureClass.HOST, "hardware error SRAM_UNCORRECTABLE_ERROR"),
+    ],
+)
+def test_the_cause_in_a_log_is_the_most_specific(name, failure, words):
+    found = classify_runtime_log(sample(name))
+    assert found is not None
+    assert found[0] == failure
+    assert words in found[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Timeout waiting for RX (waited 120 sec) - retrying",
+        "step 1202 loss 5",
+        "worker exited with error: 5",
+        "http status: 4",
+        "nrt_init status=0",
+        "NRT:nrt_execute queued 1202 requests",
+        "NEURON_RT_EXEC_TIMEOUT=5",
+        "NRT_SUCCESS",
+    ],
+)
+def test_other_text_names_no_cause(text):
+    assert classify_runtime_log(text) is None

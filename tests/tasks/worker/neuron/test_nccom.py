@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import CodeError, HangError, HostError, StageError
+from tasks.worker.neuron.nccom import CollectiveSpeed, measure
+from tests.support.neuron_tools import FakeTools, sample
+
+REPORT = """
+path = sys.argv[sys.argv.index("--report-to-json-file") + 1]
+open(path, "w").write({text!r})
+"""
+
+
+@pytest.fixture
+def fakes(tmp_path, monkeypatch) -> FakeTools:
+    return FakeTools(tmp_path / "bin", monkeypatch)
+
+
+def run() -> tuple[CollectiveSpeed, ...]:
+    return measure("all_reduce", 32, 1024, 65536, timeout_seconds=30)
+
+
+def test_the_speeds_are_those_of_the_report(fakes, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    fakes.add("nccom-test", body=REPORT.format(text=sample("nccom-all-reduce.json")))
+    first, *_, last = run()
+    assert (first.bytes, first.elements, first.type, first.microseconds) == (1024, 256, "fp32", 6.19)
+    assert (last.bytes, last.algorithm_gb_per_second, last.bus_gb_per_second) == (65536, 6.749, 6.538)
+    arguments = json.loads((tmp_path / "log").read_text())["argv"]
+    report = Path(arguments[arguments.index("--report-to-json-file") + 1])
+    assert " ".join(arguments).replace(str(report), "F") == (
+        "-r 32 -b 1024 -e 65536 -f 4 -d fp32 -c random --non-interactive --report-to-json-file F all_reduce"
+    )
+    assert not report.parent.exists()
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("code", [0, 1])
+def test_wrong_numbers_are_a_sick_host_whatever_the_exit_status(fakes, stream, code):
+    fakes.add(
+        "nccom-test",
+        **{stream: sample("nccom-failed.txt")},
+        code=code,
+        body=REPORT.format(text=sample("nccom-all-reduce.json")),
+    )
+    with pytest.raises(HostError, match="nccom-test all_reduce over 32 ranks: 2 errors found"):
+        run()
+
+
+def test_a_count_of_no_errors_is_fine(fakes):
+    body = REPORT.format(text=sample("nccom-all-reduce.json"))
+    fakes.add("nccom-test", stdout="0 errors found\nAvg bus bandwidth: 2.4GB/s\n", body=body)
+    assert len(run()) == 4
+
+
+@pytest.mark.parametrize(
+    ("report", "kind", "message"),
+    [
+        ("", HostError, "the report of nccom-test all_reduce over 32 ranks is empty"),
+        (sample("nccom-cut-off.json"), HostError, "is not JSON"),
+        (
+            sample("nccom-no-rows.json"),
+            HostError,
+            "over 32 ranks measured nothing .*\nNeuron DKMS Driver is not running",
+        ),
+        (sample("nccom-missing-key.json"), CodeError, r"results.0.busbw\(GB/s\): Field required"),
+        (sample("nccom-all-reduce.json").replace("0.165", "NaN"), CodeError, r"results.0.algbw\(GB/s\)"),
+        ("[]", CodeError, "another format than is known here: top level"),
+    ],
+)
+def test_a_report_without_speeds_is_an_error(fakes, report, kind: type[StageError], message):
+    fakes.add("nccom-test", stderr="Neuron DKMS Driver is not running!\n", body=REPORT.format(text=report))
+    with pytest.raises(kind, match=f"(?s){message}"):
+        run()
+
+
+def test_no_report_shows_what_was_said(fakes):
+    fakes.add("nccom-test", stderr="Neuron DKMS Driver is not running!\n", code=1)
+    with pytest.raises(HostError, match=r"exited with 1 and wrote no report. It said:\nNeuron DKMS Driver is not"):
+        run()
+
+
+def test_ranks_that_wait_for_each_other_forever_are_a_hang(fakes):
+    fakes.add("nccom-test", stdout="Timeout waiting for RX - retrying\n", body="import signal; signal.pause()")
+    with pytest.raises(HangError, match=r"nccom-test -r 2 .* did not end within 1 s(?s:.*)waiting for RX"):
+        measure("all_gather", 2, 1024, 1024, timeout_seconds=1.0)
