@@ -241,7 +241,8 @@ class GraphUse(Record):
     compile_seconds: float = Field(description="spent compiling, or reading compiled graphs back")
     seconds_saved: float = Field(description="what compiling cost warmup, less what it cost here; 0 if not readable")
     readable: bool = Field(description="whether this runtime reads compiled graphs back at all")
-    new: tuple[NewGraph, ...]
+    compiled: tuple[str, ...] = Field(description="names of the graphs that were compiled in this process")
+    new: tuple[NewGraph, ...] = Field(description="those among them that the manifest does not name")
 
     @property
     def sentence(self) -> str:

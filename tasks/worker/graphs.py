@@ -93,6 +93,7 @@ class GraphWatch:
             compile_seconds=round(self._seconds, 3),
             seconds_saved=round(saved, 3),
             readable=readable,
+            compiled=tuple(graph.name for graph in self.met),
             new=tuple(self._new),
         )
 

@@ -70,6 +70,6 @@ class TrainStep:
     def _add(self, parts: dict[str, torch.Tensor]) -> None:
         """Sum up on the device, from zeros that are sent there: zeros made there would make a graph of their own."""
         if self._sums is None:
-            self._names, self._sums = tuple(parts), torch.zeros(len(parts)).to(self.accelerator.device)
+            self._names, self._sums = tuple(parts), self.accelerator.upload(torch.zeros(len(parts)))
         self._sums = self._sums + torch.stack([part.float() for part in parts.values()])
         self._steps += 1

@@ -121,6 +121,10 @@ class Accelerator(ABC):
     def cut(self) -> None:  # noqa: B027, devices that run each operation as it comes have nothing to cut
         """End the graph that was traced so far, compile it if it is new, and start it."""
 
+    def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the host on the device, as data, whatever its value."""
+        return tensor.to(self.device)
+
     def scalar(self, value: float) -> float | torch.Tensor:
         """A number that changes from step to step, such that the graph does not change with it."""
         return value

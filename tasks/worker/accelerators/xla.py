@@ -121,10 +121,15 @@ class XlaAccelerator(Accelerator):
 
     def scalar(self, value: float) -> torch.Tensor:
         """Sent anew at each step: as a constant it would make a graph of its own, and so would writing over it."""
-        return torch.tensor(value, dtype=torch.float32).to(self.device)
+        return self.upload(torch.tensor(value, dtype=torch.float32))
+
+    def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Not by `to`, which makes constants of scalars that are 0 or 1, and so another graph."""
+        sent: torch.Tensor = xm.send_cpu_data_to_device([tensor], self.device)[0]
+        return sent
 
     def settle(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Make all optimiser state, and pass it and the weights once through the device.
+        """Send all optimiser state, also what is zero yet, and pass it and the weights once through the device.
 
         Otherwise the first step would start from constants instead of state, and write to buffers that it may not
         reuse; both make it another graph than the second step's.
@@ -133,12 +138,11 @@ class XlaAccelerator(Accelerator):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     state = optimizer.state[parameter]
-                    if not state:
-                        zeros = torch.zeros(parameter.shape)
-                        state |= {"step": torch.tensor(0.0).to(self.device)}
-                        state |= {name: zeros.to(self.device) for name in ("exp_avg", "exp_avg_sq")}
-                    for tensor in (parameter, *state.values()):
-                        tensor.mul_(1)
+                    parameter.mul_(1)
+                    for name in ("step", "exp_avg", "exp_avg_sq"):  # the order is part of the graph
+                        shape = () if name == "step" else parameter.shape
+                        state[name] = self.upload(state[name].cpu() if name in state else torch.zeros(shape))
+                        state[name].mul_(1)
         self.cut()
 
     def feed(self, batches: Iterable[M]) -> Iterator[M]:

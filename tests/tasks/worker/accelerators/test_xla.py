@@ -1,0 +1,182 @@
+"""Training on XLA, here on its processor runtime: the graphs that it meets, and the numbers that come out."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from infra.manifest import read_manifest
+from infra.store import DirectoryStore
+from tasks.contracts import CheckpointState, RowsRef, TrainOutcome, WarmupOutcome
+from tests.support.jobs import make_workspace, tensors_of, tiny_config, train_model
+from tests.support.processes import run_ranks
+from tests.support.xla import SETTINGS, check_health, train_on, train_with_an_odd_shape, warm_up
+
+CPU = [*SETTINGS, "accelerator=cpu"]
+
+
+class Warm(NamedTuple):
+    """A workspace whose compile cache warmup has filled."""
+
+    store: DirectoryStore
+    rows: RowsRef
+    outcome: WarmupOutcome
+
+    def train(self, *overrides: str) -> TrainOutcome:
+        return run_ranks(1, train_on, self.store.root, self.rows, self.outcome.compiled, None, *overrides)[0]
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Warm:
+    store, rows = make_workspace(tmp_path_factory.mktemp("xla"))
+    return Warm(store, rows, run_ranks(1, warm_up, store.root, rows)[0])
+
+
+@pytest.fixture(scope="module")
+def trained(warm: Warm) -> TrainOutcome:
+    return warm.train()
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirectoryStore, TrainOutcome]:
+    store, rows = make_workspace(tmp_path_factory.mktemp("cpu"))
+    return store, train_model(store, tiny_config(*CPU), rows)
+
+
+def losses(outcome: TrainOutcome) -> list[float]:
+    return [point.metrics["loss"] for point in outcome.losses]
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------
+
+
+def test_warmup_compiles_and_names_every_graph(warm: Warm):
+    assert warm.outcome.compiled is not None
+    assert warm.outcome.graphs is not None
+    manifest = read_manifest(warm.store, warm.outcome.compiled.prefix)
+    graphs = manifest.facts["graphs"]
+    assert manifest.facts["complete"]
+    assert set(graphs) == set(warm.outcome.graphs.compiled) == {entry.name for entry in manifest.files}
+    places = {graph["where"] for graph in graphs.values()}
+    assert {"training step, 16 x 8 tokens", "training step, 16 x 16 tokens", "evaluation"} <= places
+    assert all(graph["seconds"] > 0 and graph["bytes"] > 0 for graph in graphs.values())
+
+
+def test_training_in_another_process_meets_the_same_graphs_and_no_other(warm: Warm, trained: TrainOutcome):
+    """With its evaluations, its partial checkpoints and the complete one."""
+    assert warm.outcome.compiled is not None
+    assert trained.graphs is not None
+    graphs = read_manifest(warm.store, warm.outcome.compiled.prefix).facts["graphs"]
+    assert (trained.graphs.misses, trained.graphs.new) == (0, ())
+    assert set(trained.graphs.compiled) <= set(graphs)
+    unmet = {graphs[name]["where"] for name in set(graphs) - set(trained.graphs.compiled)}
+    assert all(where.startswith("training step") for where in unmet), "a shape that no batch of this plan has"
+    assert [point.step for point in trained.curve] == [0, 5, 10, 15, 16]
+
+
+def test_a_second_warmup_meets_no_new_graph_and_says_what_it_can_not_do(warm: Warm):
+    again = run_ranks(1, warm_up, warm.store.root, warm.rows)[0]
+    assert again.compiled == warm.outcome.compiled
+    assert again.graphs.misses == 0
+    assert again.graphs.hits == warm.outcome.compiled.graphs
+    assert again.graphs.seconds_saved == 0
+    assert "can't read compiled graphs back" in again.graphs.sentence
+
+
+def test_one_odd_shape_stops_the_training_with_step_and_shape(warm: Warm):
+    message = r"CompileError: step 4, 16 x \d+ tokens: graph \d+ was compiled in .* warmup has not seen it"
+    with pytest.raises(AssertionError, match=message):
+        run_ranks(1, train_with_an_odd_shape, warm.store.root, warm.rows, warm.outcome.compiled, "lineage=odd")
+
+
+def test_one_odd_shape_is_reported_where_it_only_warns(warm: Warm):
+    settings = ("lineage=odd", "train.on_new_graph=warn")
+    [outcome] = run_ranks(1, train_with_an_odd_shape, warm.store.root, warm.rows, warm.outcome.compiled, *settings)
+    assert outcome.last_step == 16
+    assert outcome.graphs.misses == len(outcome.graphs.new) == 1
+    assert outcome.graphs.new[0].where.startswith("step 4, 16 x ")
+
+
+def test_without_warmup_nothing_is_trained(warm: Warm):
+    with pytest.raises(AssertionError, match="trains only what warmup has compiled"):
+        run_ranks(1, train_on, warm.store.root, warm.rows, None, None, "lineage=cold")
+
+
+@pytest.mark.parametrize(
+    "settings", [("model.dropout=0.1",), ("train.precision=bf16",), ("train.precision=bf16-weights",)]
+)
+def test_random_numbers_and_lower_precision_make_no_new_graphs(tmp_path: Path, on_cpu, settings: tuple[str, ...]):
+    store, rows = make_workspace(tmp_path)
+    compiled = run_ranks(1, warm_up, store.root, rows, *settings)[0].compiled
+    outcome = run_ranks(1, train_on, store.root, rows, compiled, None, *settings)[0]
+    assert outcome.graphs.misses == 0
+    assert losses(outcome)[-4:] == pytest.approx(losses(on_cpu[1])[-4:], rel=0.25), "and it learns alike"
+    assert {tensor.dtype for tensor in tensors_of(store, outcome.checkpoint).values()} == {torch.float32}
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------
+
+
+def test_losses_and_metrics_are_those_of_the_processor_without_xla(trained: TrainOutcome, on_cpu):
+    assert losses(trained) == pytest.approx(losses(on_cpu[1]), rel=1e-4)
+    assert trained.curve == tuple(on_cpu[1].curve)
+
+
+def test_the_same_twice_gives_the_same_weights(tmp_path: Path, warm: Warm, trained: TrainOutcome):
+    again = warm.train("lineage=again")
+    for name, weight in tensors_of(warm.store, trained.checkpoint).items():
+        assert torch.equal(weight, tensors_of(warm.store, again.checkpoint)[name]), name
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path: Path, trained: TrainOutcome):
+    store, rows = make_workspace(tmp_path)
+    warmups = run_ranks(2, warm_up, store.root, rows)
+    assert warmups[0].compiled == warmups[1].compiled
+    outcomes = run_ranks(2, train_on, store.root, rows, warmups[0].compiled, None)
+    for outcome in outcomes:
+        assert outcome.graphs.misses == 0
+        assert losses(outcome) == pytest.approx(losses(trained), rel=1e-4)
+        assert outcome.curve == trained.curve
+
+
+def test_a_lineage_goes_from_cpu_to_xla_and_back(tmp_path: Path, on_cpu):
+    """Three runs, one after the other, as if on cpu all along, and no checkpoint tells where it was made."""
+    store, rows = make_workspace(tmp_path / "crossing")
+    plain, plain_rows = make_workspace(tmp_path / "plain")
+    first = train_model(store, tiny_config(*CPU), rows)
+    compiled = run_ranks(1, warm_up, store.root, rows)[0].compiled
+    second = run_ranks(1, train_on, store.root, rows, compiled, first.checkpoint)[0]
+    third = train_model(store, tiny_config(*CPU), rows, second.checkpoint, run_key="third")
+    expected = [first]
+    parent = train_model(plain, tiny_config(*CPU), plain_rows).checkpoint
+    for number in range(2):
+        expected.append(train_model(plain, tiny_config(*CPU), plain_rows, parent, run_key=f"plain-{number}"))
+        parent = expected[-1].checkpoint
+    for crossed, straight in zip((second, third), expected[1:], strict=True):
+        assert losses(crossed) == pytest.approx(losses(straight), rel=2e-3, abs=1e-4)
+        for file in ("model", "optimizer"):
+            ours, theirs = tensors_of(store, crossed.checkpoint, file), tensors_of(plain, straight.checkpoint, file)
+            assert {n: (t.dtype, t.shape) for n, t in ours.items()} == {
+                n: (t.dtype, t.shape) for n, t in theirs.items()
+            }
+        state = CheckpointState.model_validate_json(store.read(f"{crossed.checkpoint.prefix}/state.json"))
+        assert "xla" not in state.model_dump_json()
+        assert "xla" not in read_manifest(store, crossed.checkpoint.prefix).model_dump_json()
+
+
+# --- health -----------------------------------------------------------------------------------------------------
+
+
+def test_two_healthy_processes_prove_their_collectives(tmp_path: Path):
+    (tmp_path / "workspace").mkdir()
+    for outcome in run_ranks(2, check_health, tmp_path / "workspace", False):
+        assert outcome.device == "xla"
+        assert {"all-reduce", "all-gather", "gradient sum"} <= {check.name for check in outcome.checks if check.passed}
+
+
+def test_the_runtimes_own_all_reduce_is_caught_before_training(tmp_path: Path):
+    """XLA's processor runtime lets each process believe that it is alone: it gives back what it was given."""
+    (tmp_path / "workspace").mkdir()
+    with pytest.raises(AssertionError, match=r"HostError: all-reduce over 2 workers.* got 1 at element 0, expected 3"):
+        run_ranks(2, check_health, tmp_path / "workspace", True)
