@@ -172,9 +172,15 @@ def open_store(uri: str) -> Store:
     """The store behind a workspace URI.
 
     Raises:
-        ConfigError: the scheme is not one that this build can open.
+        ConfigError: the scheme is not one that this build can open, or an s3:// URI names no bucket.
     """
     scheme, separator, _ = uri.partition("://")
+    if separator and scheme == "s3":
+        from infra.s3_store import S3Store  # it loads boto3, which those with a directory need not wait for
+
+        return S3Store(uri)
     if separator and scheme != "file":
-        raise ConfigError(f"workspace {uri!r}: scheme {scheme!r} is not supported; use a local directory")
+        raise ConfigError(
+            f"workspace {uri!r}: scheme {scheme!r} is not supported; use a local directory or s3://bucket/prefix"
+        )
     return DirectoryStore(Path(uri.removeprefix("file://")).expanduser())

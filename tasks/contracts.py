@@ -89,6 +89,7 @@ class CompileRef(Record):
 
     key: str
     graphs: int
+    seconds: float = Field(description="what compiling all of them took, in whichever run that was")
 
     @property
     def prefix(self) -> str:
@@ -271,7 +272,8 @@ class WarmupOutcome(Record):
     peak_memory_gib: float
     compiled: CompileRef | None = Field(description="null on devices that compile nothing")
     graphs: GraphUse | None = Field(description="null on devices that compile nothing")
-    trial_losses: tuple[float, ...] = Field(description="of the trial's steps; comparable between trials, else garbage")
+    trial_losses: tuple[float, ...] = Field(description="of the trial's steps; good for comparing trials, else garbage")
+    trial_metrics: dict[str, float] = Field(description="of the holdout after the trial's steps, likewise")
     environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
 
 

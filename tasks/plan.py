@@ -62,6 +62,23 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
     return _plan(store, config, window, history=state.consumed, parent=parent)
 
 
+def plan_work(store: Store, config: Config, span: str) -> RunPlan:
+    """The work over `span` with these settings, to be done beside the lineage instead of on it.
+
+    It is that of `plan_run`; but where the lineage has trained the span, with these settings or others, it is the same
+    spans from the same checkpoint once more.
+
+    Raises:
+        ConfigError, StoreError: as `plan_run` does.
+    """
+    head = lineage.head(store, config.lineage)
+    trained = None if head is None else next((rows.span for rows in head[1].consumed if rows.span.name == span), None)
+    if trained is None:
+        return plan_run(store, config, span)
+    then = _plan_that_trained(store, config.lineage, trained)
+    return _plan(store, config, then.window, then.history, then.parent)
+
+
 def run_key(config: Config, window: Sequence[SpanRef], parent: CheckpointRef | None) -> str:
     """16 hex digits that name the work: pipeline, span and window with versions, configuration, parent weights."""
     work = {
@@ -180,13 +197,7 @@ def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef) -> R
             f"lineage {config.lineage} trained span {wanted.name} as v{trained.version}, and v{wanted.version} is the "
             f"newest now; no span is trained twice, so to train on it, {NEW_LINEAGE}"
         )
-    last = [state for _, state in lineage.completed(store, config.lineage) if state.consumed[-1].span == trained]
-    if not last:
-        raise ConfigError(
-            f"lineage {config.lineage} trained span {wanted.name} together with later spans in its first run, so there "
-            f"is no run of that span alone; name a later span, or {NEW_LINEAGE}"
-        )
-    plan = read_plan(store, last[-1].run_key)
+    plan = _plan_that_trained(store, config.lineage, trained)
     if run_key(config, plan.window, plan.parent) != plan.run_key:
         raise ConfigError(
             f"span {wanted.name} was trained by run {plan.run_key} with other settings: "
@@ -194,6 +205,16 @@ def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef) -> R
             f"or {NEW_LINEAGE}"
         )
     return plan.model_copy(update={"workspace": store.uri})
+
+
+def _plan_that_trained(store: Store, name: str, span: SpanRef) -> RunPlan:
+    last = [state for _, state in lineage.completed(store, name) if state.consumed[-1].span == span]
+    if not last:
+        raise ConfigError(
+            f"lineage {name} trained span {span.name} together with later spans in its first run, so there "
+            f"is no run of that span alone; name a later span, or {NEW_LINEAGE}"
+        )
+    return read_plan(store, last[-1].run_key)
 
 
 def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan | None:

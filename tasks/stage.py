@@ -50,11 +50,13 @@ def run_stage(
     workers: int = 1,
     runner: Runner | None = None,
     listener: Listener | None = None,
+    outputs_stay: bool = True,
 ) -> O:
     """The outcome of one stage: the one on record if the stage is done, else that of a new attempt.
 
     A result that can't be relied on (unreadable, made from other inputs, its folders incomplete) is moved to
     quarantine/ and the stage runs again. Nobody else may run the same stage meanwhile: hold the lineage's lock.
+    Without `outputs_stay` a stage is done also where its folders were deleted since: the record alone is wanted.
 
     Raises:
         StageError: of the class that ended the attempt, after the ledger has its record. An interruption (Ctrl-C,
@@ -65,7 +67,7 @@ def run_stage(
     stage = inputs.stage
     for abandoned in ledger.close_abandoned(store, plan.run_key, stage):
         sinks.log(f"{stage}: attempt {abandoned.attempt} of an earlier invocation ended without a record; closed it")
-    if (done := _done(store, plan, inputs, outcome_type, sinks)) is not None:
+    if (done := _done(store, plan, inputs, outcome_type, sinks, outputs_stay)) is not None:
         sinks.log(f"{stage} {plan.span.name}: done before, in runs/{plan.run_key}/{stage}")
         _was_done.set(True)
         return done
@@ -125,6 +127,12 @@ class StageTask(Generic[P, R]):
         state: State[R] = task(plan, *args, **kwargs, return_state=True)
         return state.result()
 
+    def called(self, run_name: str) -> StageTask[P, R]:
+        """The same, with its runs under this name where a flow has several that would be named alike."""
+        same = StageTask(self.fn)
+        same.task = self.task.with_options(task_run_name=run_name)
+        return same
+
 
 def stage_task(fn: Callable[Concatenate[RunPlan, P], R]) -> StageTask[P, R]:
     """Make a Prefect task of a stage's function, whose first parameter is `plan`.
@@ -163,13 +171,16 @@ def _record_failure(store: Store, record: ledger.LedgerRecord, wall_seconds: flo
         )
 
 
-def _done(store: Store, plan: RunPlan, inputs: Inputs, outcome_type: type[O], sinks: _Sinks) -> O | None:
+def _done(
+    store: Store, plan: RunPlan, inputs: Inputs, outcome_type: type[O], sinks: _Sinks, outputs_stay: bool
+) -> O | None:
     try:
         result = read_result(store, plan.run_key, inputs.stage)
         if result is None:
             return None
         check_inputs(store, result, inputs)
-        check_outputs(store, result.outcome)
+        if outputs_stay:
+            check_outputs(store, result.outcome)
         return _outcome(result, outcome_type)
     except StoreError as error:
         moved = quarantine(store, result_key(plan.run_key, inputs.stage))

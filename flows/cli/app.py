@@ -89,6 +89,41 @@ def run(
 
 
 @app.command()
+def parity(
+    span: Annotated[str, typer.Option(help="For example 2022-Q4; it may have been trained already.")],
+    left: Annotated[str, typer.Option(help="An accelerator: cpu, cuda, xla or neuron.")] = "cpu",
+    right: Annotated[str, typer.Option(help="The one to hold against it.")] = "xla",
+    workspace: Workspace = HERE,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as train.epochs=2.")] = None,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train on a span with two accelerators, from one checkpoint, and compare their holdout metrics."""
+    import flows.cli.parity
+
+    output = flows.cli.parity.parity(open_store(workspace), span, left, right, config, settings or [], verbose)
+    _print(output, flows.cli.parity.show, as_json)
+
+
+@app.command()
+def warmup(
+    span: Annotated[str, typer.Option(help="The span whose rows are tried; it may have been trained already.")],
+    compare_optlevel: Annotated[str, typer.Option(help="Levels of the compiler to set side by side, as 1,2,3.")],
+    workspace: Workspace = HERE,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as train.epochs=2.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile and try all shapes at several optimisation levels, and compare; nothing is trained."""
+    from flows.cli import warming
+
+    _print(
+        warming.compare(open_store(workspace), span, compare_optlevel, config, settings or []), warming.show, as_json
+    )
+
+
+@app.command()
 def status(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
     """Spans, lineages, the current release, and what the attempts cost and yielded."""
     from flows.cli import outputs, show

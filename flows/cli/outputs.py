@@ -18,6 +18,7 @@ from tasks import catalog, ledger, lineage
 from tasks.contracts import (
     Check,
     CurvePoint,
+    GraphUse,
     HealthOutcome,
     Release,
     RunPlan,
@@ -27,6 +28,7 @@ from tasks.contracts import (
     StageResult,
     TrainOutcome,
     ValidateOutcome,
+    WarmupOutcome,
     stage_prefix,
 )
 from tasks.errors import ConfigError
@@ -133,6 +135,10 @@ class StageCheck(Check):
     stage: Stage
 
 
+class StageGraphs(GraphUse):
+    stage: Stage
+
+
 class ReportOutput(Record):
     """`millrace report`."""
 
@@ -144,6 +150,7 @@ class ReportOutput(Record):
     losses: tuple[CurvePoint, ...]
     curve: tuple[CurvePoint, ...]
     slices: tuple[SliceMetrics, ...]
+    graphs: tuple[StageGraphs, ...] = Field(description="of warmup and train, where the device compiles")
     ledger: tuple[LedgerRecord, ...]
 
 
@@ -247,6 +254,7 @@ def report(store: Store, run_key: str) -> ReportOutput:
         quarantined=validated.reasons if validated else {},
         losses=trained.losses if trained else (),
         curve=trained.curve if trained else (),
+        graphs=tuple(graphs for result in results for graphs in _graphs(result)),
         slices=judged.outcome.slices if judged else (),
         ledger=attempts,
     )
@@ -288,6 +296,13 @@ def stage_lines(
 def _checks(result: StageResult) -> list[StageCheck]:
     if isinstance(result.outcome, ValidateOutcome | HealthOutcome):
         return [StageCheck(stage=result.outcome.stage, **check.model_dump()) for check in result.outcome.checks]
+    return []
+
+
+def _graphs(result: StageResult) -> list[StageGraphs]:
+    outcome = result.outcome
+    if isinstance(outcome, WarmupOutcome | TrainOutcome) and outcome.graphs:
+        return [StageGraphs(stage=outcome.stage, **outcome.graphs.model_dump())]
     return []
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.load import load_config
 from flows.cli import outputs
@@ -42,9 +43,9 @@ def run(store: Store, span: str | None, place: Path | None, overrides: Sequence[
     """
     try:
         plan_run(store, load_config(place, overrides), span)  # what can't be planned needs no server
-        server = prefect_server.up(prefect_server.state_home(), _say)
-        _say(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
-        report, url = _run_flow(server, verbose, store.uri, span, str(place) if place else None, tuple(overrides))
+        done = run_flow("pipeline", verbose, store.uri, span, str(place) if place else None, tuple(overrides))
+        report = done.value
+        assert isinstance(report, RunReport)
     except NothingToDo as error:
         return RunOutput(state="NothingToDo", sentence=str(error), ui_url=None, run_url=None, report=None, stages=())
     if report.state == "Unfinished":
@@ -53,33 +54,45 @@ def run(store: Store, span: str | None, place: Path | None, overrides: Sequence[
     return RunOutput(
         state=report.state,
         sentence=report.why if report.state == "Rejected" else "",
-        ui_url=server.ui_url,
-        run_url=url,
+        ui_url=done.ui_url,
+        run_url=done.run_url,
         report=report,
         stages=outputs.stage_lines(store, report.run_key, attempts, report.cached),
     )
 
 
-def _run_flow(server: prefect_server.Server, verbose: bool, *parameters: Any) -> tuple[RunReport, str]:
-    """The flow's report, and the address of the flow run's page, where its log is."""
+class FlowDone(NamedTuple):
+    """What a flow returned, the address of the Prefect server, and that of the flow run's page, where its log is."""
+
+    value: Any
+    ui_url: str
+    run_url: str
+
+
+def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
+    """Make sure of a Prefect server, and run the flow `name` of `flows/<name>.py` in this process.
+
+    Raises:
+        StageError: of the class that stopped the flow.
+    """
+    server = prefect_server.up(prefect_server.state_home(), _say)
+    _say(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
     os.environ.update(prefect_server.client_environment(server))
     # The log is in the UI. Here its lines would run through the bars, and tell each error with two tracebacks.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
 
-    from flows.pipeline import pipeline  # not before the environment is set: Prefect reads it when imported
-    from tasks.stage import listening
+    from tasks.stage import listening  # not before the environment is set: Prefect reads it when imported
 
+    flow = getattr(importlib.import_module(f"flows.{name}"), name)
     if verbose:
-        state = pipeline(*parameters, return_state=True)
+        state = flow(*parameters, return_state=True)
     else:
         with display() as listener, listening(listener):
-            state = pipeline(*parameters, return_state=True)
+            state = flow(*parameters, return_state=True)
     url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
     if state.is_failed():
         _say(f"log: {url}")
-    report = state.result()
-    assert isinstance(report, RunReport)
-    return report, url
+    return FlowDone(state.result(), server.ui_url, url)
 
 
 def _say(line: str) -> None:

@@ -147,6 +147,8 @@ def report(output: outputs.ReportOutput) -> None:
                 for s in output.slices
             ),
         )
+    for graphs in output.graphs:
+        _say(f"graphs in {graphs.stage.value}: {graphs.sentence}")
     _verdict(told)
     _table(
         ["attempt", "ended as", ">seconds", "of them", ">cost", "message"],

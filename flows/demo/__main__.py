@@ -49,7 +49,8 @@ def main(accelerator: str = "cpu") -> None:
     outputs = []
     for span in list_spans(store):
         _say(f"span {span.name}")
-        outputs.append((span.name, running.run(store, span.name, PLACE, (f"accelerator={accelerator}",), verbose=False)))
+        output = running.run(store, span.name, PLACE, (f"accelerator={accelerator}",), verbose=False)
+        outputs.append((span.name, output))
     _show(workspace, outputs, time.monotonic() - began)
 
 

@@ -22,6 +22,7 @@ from infra.store import Store, open_store
 from tasks.contracts import JobSpec, Outcome, Stage, StageResult, WorkerFailure
 from tasks.errors import POLICIES, ConfigError, StageError, classify
 from tasks.worker.job import Job, PhaseClock, Rank
+from tasks.worker.neuron.errors import classify_runtime_log
 
 # Libraries of the worker plane never reach out and never draw bars into a log.
 QUIET = {
@@ -89,8 +90,9 @@ def _write_result(store: Store, spec: JobSpec, outcome: Outcome, clock: PhaseClo
 
 
 def _fail(store: Store, spec: JobSpec, rank: Rank, clock: PhaseClock, error: BaseException) -> int:
-    failure = classify(error)
-    text = str(error) or type(error).__name__
+    runtime = classify_runtime_log(str(error)) if isinstance(error, RuntimeError) else None  # Neuron's status codes
+    failure, meaning = runtime or (classify(error), "")
+    text = f"{meaning}\n{error}".strip() or type(error).__name__
     known = isinstance(error, StageError)
     record = WorkerFailure(
         rank=rank.index,

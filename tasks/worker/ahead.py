@@ -51,7 +51,7 @@ class Ahead:
         self.published = True
         met = [*self.compiled, *self.accelerator.graphs.met]
         if self.before.complete and not any(graph.name not in self.before.graphs for graph in met):
-            return CompileRef(key=self.key, graphs=len(self.before.graphs))
+            return compile_cache.ref_to(self.key, self.before.graphs)
         folder = self.accelerator.graph_folder
         return compile_cache.publish(self.store, self.made_of, self.before, met, folder, complete)
 

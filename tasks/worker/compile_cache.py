@@ -79,12 +79,22 @@ def key_of(ingredients: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def prefix_of(key: str) -> str:
+    """The artifact's folder."""
+    return f"compile/{key}"
+
+
+def ref_to(key: str, graphs: Mapping[str, CachedGraph]) -> CompileRef:
+    """What training is given."""
+    return CompileRef(key=key, graphs=len(graphs), seconds=round(sum(graph.seconds for graph in graphs.values()), 3))
+
+
 def fetch(store: Store, key: str, into: Path | None) -> Cached:
     """What is sound of an artifact, and its files below `into` where the runtime can read them back.
 
     A file that does not match its checksum goes to quarantine/, and its graph counts as never compiled.
     """
-    prefix = CompileRef(key=key, graphs=0).prefix
+    prefix = prefix_of(key)
     try:
         manifest = read_manifest(store, prefix)
     except MissingFolder:
@@ -124,19 +134,20 @@ def publish(
     store: Store, made_of: Mapping[str, Any], before: Cached, met: Sequence[Graph], folder: Path, complete: bool
 ) -> CompileRef:
     """Upload what was compiled beside what is there already; the manifest last. Hold the artifact's lease."""
-    ref = CompileRef(key=key_of(made_of), graphs=0)
+    key = key_of(made_of)
+    prefix = prefix_of(key)
     fresh = [graph for graph in met if graph.name not in before.graphs]
     files = list(before.files)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
         if any(graph.name in Path(name).parts for graph in fresh):
-            store.upload(path, f"{ref.prefix}/{name}")
+            store.upload(path, f"{prefix}/{name}")
             files.append(FileEntry(name=name, bytes=path.stat().st_size, sha256=sha256_of(path)))
     graphs = dict(before.graphs)
     for graph in fresh:
         graphs[graph.name] = CachedGraph(where=graph.where, seconds=round(graph.seconds, 4), bytes=graph.bytes)
-    _write_manifest(store, ref.prefix, files, graphs, complete, made_of)
-    return CompileRef(key=ref.key, graphs=len(graphs))
+    _write_manifest(store, prefix, files, graphs, complete, made_of)
+    return ref_to(key, graphs)
 
 
 def _write_manifest(

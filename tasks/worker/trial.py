@@ -31,12 +31,13 @@ from tasks.worker.train import holdout_settings, sample_holdout
 
 @dataclass(frozen=True)
 class Trial:
-    """Seconds by shape, of one validation step and of one checkpoint; the loss of every step."""
+    """Seconds by shape, of a validation step and of a checkpoint; every step's loss; the holdout's metrics after."""
 
     shapes: tuple[ShapeTiming, ...]
     validation_seconds: float
     checkpoint_seconds: float
     losses: tuple[float, ...]
+    metrics: dict[str, float]
 
 
 def run_trial(
@@ -69,7 +70,8 @@ def run_trial(
             report("warmup", number + 1, len(shapes), f"{seconds[-1]:.2f} s a step")
     began = time.monotonic()
     accelerator.doing("evaluation")
-    judge(parts, sample_holdout(held, parts, config), accelerator, holdout_settings(config, accelerator))
+    holdout = sample_holdout(held, parts, config)
+    judged = judge(parts, holdout, accelerator, holdout_settings(config, accelerator))
     validated = time.monotonic()
     for settings in _embeddings(config, accelerator):
         compile_rungs(parts.model, accelerator, settings)
@@ -84,6 +86,7 @@ def run_trial(
         validation_seconds=round(validated - began, 3),
         checkpoint_seconds=round(time.monotonic() - embedded, 3),
         losses=tuple(losses),
+        metrics=judged.metrics(holdout),
     )
 
 

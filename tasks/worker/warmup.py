@@ -58,6 +58,7 @@ def run(job: Job) -> WarmupOutcome | None:
         compiled=compiled,
         graphs=graphs,
         trial_losses=trial.losses,
+        trial_metrics=trial.metrics,
         environment=accelerator.variables,
     )
 
@@ -103,4 +104,4 @@ def _publish(job: Job, accelerator: Accelerator, ahead: Ahead) -> CompileRef:
             f"worker {job.rank.index} compiled graph {other[0].name} at {other[0].where}, which worker 0 did not: the "
             "workers would wait for each other for ever"
         )
-    return CompileRef(key=ahead.key, graphs=len(cached.graphs))
+    return compile_cache.ref_to(ahead.key, cached.graphs)

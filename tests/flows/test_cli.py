@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from flows.cli import main, outputs
+from flows.cli.parity import ParityOutput
 from infra.prefect_server import Server, client_environment, down, up
 from infra.store import DirectoryStore
 from tasks.errors import POLICIES
@@ -53,7 +54,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> Result:
     """`millrace run` in a process of its own, with fake workers."""
-    command = [sys.executable, "-m", "tests.support.millrace", "run", "--workspace", str(workspace), *SMALL, *arguments]
+    return run_command(server, workspace, "run", *arguments, **environment)
+
+
+def run_command(server: Server, workspace: Path, name: str, *arguments: str, **environment: str) -> Result:
+    command = [sys.executable, "-m", "tests.support.millrace", name, "--workspace", str(workspace), *SMALL, *arguments]
     environment = {**os.environ, **client_environment(server), **environment}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     return Result(done.returncode, done.stdout, done.stderr)
@@ -172,7 +177,7 @@ def test_nothing_to_do_is_told_without_a_server(copied: Path) -> None:
 
 
 def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
-    code = "import sys, flows.cli.running; print('prefect' in sys.modules)"
+    code = "import sys, flows.cli.running, flows.cli.parity; print('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
 
 
@@ -414,11 +419,13 @@ def assert_same_keys(real: Any, example: Any, path: str) -> None:
 def test_the_documented_json_is_what_comes_out(
     millrace: Command, runs: Runs, copied: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    compared = run_command(server, copied, "parity", "--span", "2026-02", "--json")
     monkeypatch.setenv("PREFECT_API_URL", server.url)
     rows = source(copied, {**REVIEW, "when": "2022-11-03"})
     workspace = ["--workspace", str(runs.workspace)]
     real = {
         "run": runs.released,
+        "parity": compared,
         "run --dry-run": millrace("run", "--dry-run", "--span", "2026-04", "--json", *SMALL, *workspace),
         "status": millrace("status", "--json", *workspace),
         "releases": millrace("releases", "--json", *workspace),
@@ -434,7 +441,12 @@ def test_the_documented_json_is_what_comes_out(
 
 @pytest.mark.parametrize(
     ("command", "record"),
-    [("run", outputs.RunOutput), ("status", outputs.StatusOutput), ("report", outputs.ReportOutput)],
+    [
+        ("run", outputs.RunOutput),
+        ("parity", ParityOutput),
+        ("status", outputs.StatusOutput),
+        ("report", outputs.ReportOutput),
+    ],
 )
 def test_the_examples_show_every_key_also_those_of_empty_lists(command: str, record: Any) -> None:
     example = documented(command)

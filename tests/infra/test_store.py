@@ -20,10 +20,29 @@ WRITES: dict[str, Callable[[Store, Path], None]] = {
     "upload": lambda store, source: store.upload(source, "a/b.json"),
 }
 
+USES: dict[str, Callable[[Store, str], object]] = {
+    "read": lambda store, key: store.read(key),
+    "exists": lambda store, key: store.exists(key),
+    "list": lambda store, key: store.list(key),
+    "write": lambda store, key: store.write(key, b""),
+    "create": lambda store, key: store.create(key, b""),
+    "swap": lambda store, key: store.swap(key, b"", None),
+    "upload": lambda store, key: store.upload(Path(__file__), key),
+    "local": lambda store, key: store.local(key),
+    "move to": lambda store, key: store.move("a", key),
+    "move from": lambda store, key: store.move(key, "b"),
+    "delete": lambda store, key: store.delete(key),
+}
+
 
 @pytest.fixture(params=STORES)
-def store(request, tmp_path) -> Store:
-    return STORES[request.param](tmp_path)
+def store(request) -> Store:
+    return STORES[request.param](request)
+
+
+@pytest.fixture
+def directory(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
 
 
 @pytest.fixture
@@ -129,68 +148,14 @@ def test_a_conflict_is_a_store_error(store):
     assert issubclass(Conflict, StoreError)
 
 
-# --- failing writes ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_full_disk_leaves_nothing_half_written(store, source, write, monkeypatch):
-    store.write("a/b.json", b"old")
-
-    def fill_up(path: Path) -> None:
-        with path.open("wb") as handle:
-            handle.write(b"new c")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", lambda path, data: fill_up(path))
-    monkeypatch.setattr(shutil, "copyfile", lambda source, path: fill_up(path))
-    with pytest.raises(OSError, match="No space left") as caught:
-        write(store, source)
-    monkeypatch.undo()
-    assert classify(caught.value) is FailureClass.STORE
-    assert {key for key in everything_below(store.local("")) if not key.startswith(".locks/")} == {"a/b.json"}
-    assert store.read("a/b.json") == b"old"
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_disk_that_fails_at_the_last_moment_leaves_nothing_half_written(store, source, write, monkeypatch):
-    store.write("a/b.json", b"old")
-
-    def fail(handle: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="Input/output error") as caught:
-        write(store, source)
-    assert classify(caught.value) is FailureClass.STORE
-    assert {key for key in everything_below(store.local("")) if not key.startswith(".locks/")} == {"a/b.json"}
-    assert store.read("a/b.json") == b"old"
-
-
 # --- keys that leave the workspace ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["../outside", "a/../../outside", "/etc/hostname", "link/outside"])
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda store, key: store.read(key),
-        lambda store, key: store.exists(key),
-        lambda store, key: store.list(key),
-        lambda store, key: store.write(key, b""),
-        lambda store, key: store.create(key, b""),
-        lambda store, key: store.swap(key, b"", None),
-        lambda store, key: store.upload(Path(__file__), key),
-        lambda store, key: store.local(key),
-        lambda store, key: store.move("a", key),
-        lambda store, key: store.move(key, "b"),
-        lambda store, key: store.delete(key),
-    ],
-    ids=["read", "exists", "list", "write", "create", "swap", "upload", "local", "move to", "move from", "delete"],
-)
+@pytest.mark.parametrize("key", ["../outside", "a/../../outside", "/etc/hostname"])
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_key_never_leaves_the_workspace(store, tmp_path, key, use):
     store.write("a/1", b"")
     (tmp_path / "outside").write_bytes(b"mine")
-    (store.local("") / "link").symlink_to(tmp_path)
     with pytest.raises(StoreError, match="leaves the workspace"):
         use(store, key)
     assert (tmp_path / "outside").read_bytes() == b"mine"
@@ -219,6 +184,50 @@ def test_a_lock_is_left_when_its_block_fails(store):
 # --- directories ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_full_disk_leaves_nothing_half_written(directory, source, write, monkeypatch):
+    directory.write("a/b.json", b"old")
+
+    def fill_up(path: Path) -> None:
+        with path.open("wb") as handle:
+            handle.write(b"new c")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: fill_up(path))
+    monkeypatch.setattr(shutil, "copyfile", lambda source, path: fill_up(path))
+    with pytest.raises(OSError, match="No space left") as caught:
+        write(directory, source)
+    monkeypatch.undo()
+    assert classify(caught.value) is FailureClass.STORE
+    assert {key for key in everything_below(directory.local("")) if not key.startswith(".locks/")} == {"a/b.json"}
+    assert directory.read("a/b.json") == b"old"
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_disk_that_fails_at_the_last_moment_leaves_nothing_half_written(directory, source, write, monkeypatch):
+    directory.write("a/b.json", b"old")
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        write(directory, source)
+    assert classify(caught.value) is FailureClass.STORE
+    assert {key for key in everything_below(directory.local("")) if not key.startswith(".locks/")} == {"a/b.json"}
+    assert directory.read("a/b.json") == b"old"
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_link_never_leads_out_of_the_workspace(directory, tmp_path, use):
+    directory.write("a/1", b"")
+    (tmp_path / "outside").write_bytes(b"mine")
+    (directory.root / "link").symlink_to(tmp_path)
+    with pytest.raises(StoreError, match="leaves the workspace"):
+        use(directory, "link/outside")
+    assert (tmp_path / "outside").read_bytes() == b"mine"
+
+
 def test_objects_are_readable_by_those_whom_the_umask_allows(tmp_path, source):
     before = os.umask(0o022)
     try:
@@ -233,7 +242,7 @@ def test_objects_are_readable_by_those_whom_the_umask_allows(tmp_path, source):
         os.umask(before)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/prefix", "gs://bucket", "http://host/x"])
+@pytest.mark.parametrize("uri", ["gs://bucket", "http://host/x", "s3n://bucket/prefix"])
 def test_a_scheme_that_cannot_be_opened_is_config(uri):
     with pytest.raises(ConfigError, match=f"{uri.partition(':')[0]}.* not supported"):
         open_store(uri)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Conflict, Store
+from infra.store import Conflict, DirectoryStore, Store
 from tests.support.stores import STORES, everything_below
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,8 +18,13 @@ THREADS = 8
 
 
 @pytest.fixture(params=STORES)
-def store(request, tmp_path) -> Store:
-    return STORES[request.param](tmp_path)
+def store(request) -> Store:
+    return STORES[request.param](request)
+
+
+@pytest.fixture
+def directory(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
 
 
 def at_once(action: Callable[[int], object]) -> list[object]:
@@ -102,28 +107,28 @@ def test_a_reader_never_sees_half_of_a_write(store):
     assert seen <= contents
 
 
-def test_a_write_whose_process_is_killed_leaves_only_what_no_reader_sees(store):
-    store.write("a/b", b"old")
+def test_a_write_whose_process_is_killed_leaves_only_what_no_reader_sees(directory):
+    directory.write("a/b", b"old")
     body = (
         "import os, signal\n"
         "os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)\n"
         "store.write('a/b', b'new')\n"
     )  # fmt: skip
-    with in_a_process(store, body) as process:
+    with in_a_process(directory, body) as process:
         assert process.wait(timeout=60) == -signal.SIGKILL
-    assert len(everything_below(store.local("a"))) == 2
-    assert store.list("a") == ["a/b"]
-    assert store.read("a/b") == b"old"
+    assert len(everything_below(directory.local("a"))) == 2
+    assert directory.list("a") == ["a/b"]
+    assert directory.read("a/b") == b"old"
 
 
-def test_a_lock_excludes_other_processes_and_is_free_when_its_holder_is_killed(store):
+def test_a_lock_excludes_other_processes_and_is_free_when_its_holder_is_killed(directory):
     body = "import time\nwith store.lock('lineages/main'):\n    print('held', flush=True)\n    time.sleep(600)\n"
-    with in_a_process(store, body) as holder:
+    with in_a_process(directory, body) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Conflict), store.lock("lineages/main"):
+        with pytest.raises(Conflict), directory.lock("lineages/main"):
             pass
         holder.kill()
         holder.wait(timeout=60)
-        with store.lock("lineages/main"):
+        with directory.lock("lineages/main"):
             pass

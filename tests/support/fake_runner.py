@@ -19,6 +19,7 @@ from tasks.contracts import (
     Check,
     CheckpointRef,
     CheckpointState,
+    CurvePoint,
     EvaluateInputs,
     EvaluateOutcome,
     HealthInputs,
@@ -118,6 +119,7 @@ class FakeRunner:
                     compiled=None,
                     graphs=None,
                     trial_losses=(2.5, 2.25),
+                    trial_metrics=self.metrics,
                     environment={},
                 )
             case TrainInputs():
@@ -159,6 +161,8 @@ class FakeRunner:
     def _train(self, spec: JobSpec, inputs: TrainInputs) -> TrainOutcome:
         first = inputs.parent.step if inputs.parent else 0
         last = first + STEPS_PER_SPAN * len(inputs.rows)
+        losses = (CurvePoint(step=last, metrics={"loss": 1.5}),)
+        curve = tuple(CurvePoint(step=step, metrics=self.metrics) for step in (first, last))
         checkpoint = write_checkpoint(
             self.store,
             CheckpointState(
@@ -170,8 +174,8 @@ class FakeRunner:
                 consumed=(*inputs.history, *inputs.rows),
                 parent=inputs.parent,
                 seed=spec.config.seed,
-                losses=(),
-                curve=(),
+                losses=losses,
+                curve=curve,
             ),
         )
         return TrainOutcome(
@@ -182,8 +186,8 @@ class FakeRunner:
             resumed_at_step=None,
             rows_trained=ROWS_PER_SPAN * len(inputs.rows),
             pairs_per_second=100.0,
-            losses=(),
-            curve=(),
+            losses=losses,
+            curve=curve,
             precision="fp32",
             graphs=None,
             environment={},

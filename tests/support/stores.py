@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.store import DirectoryStore, Store
+import pytest
 
-STORES: dict[str, Callable[[Path], Store]] = {"directory": lambda folder: DirectoryStore(folder / "workspace")}
+from infra.store import DirectoryStore, Store, open_store
+
+STORES: dict[str, Callable[[pytest.FixtureRequest], Store]] = {
+    "directory": lambda request: DirectoryStore(request.getfixturevalue("tmp_path") / "workspace"),
+    "s3": lambda request: open_store(request.getfixturevalue("s3").new_workspace()),
+}
 
 
 def everything_below(folder: Path) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -125,8 +125,8 @@ class XlaAccelerator(Accelerator):
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Not by `to`, which makes constants of scalars that are 0 or 1, and so another graph."""
-        sent: torch.Tensor = xm.send_cpu_data_to_device([tensor], self.device)[0]
-        return sent
+        sent: Any = xm.send_cpu_data_to_device([tensor], self.device)
+        return sent[0]
 
     def settle(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Send all optimiser state, also what is zero yet, and pass it and the weights once through the device.

@@ -48,6 +48,10 @@ def losses(outcome: TrainOutcome) -> list[float]:
     return [point.metrics["loss"] for point in outcome.losses]
 
 
+def kinds(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+
+
 # --- graphs -----------------------------------------------------------------------------------------------------
 
 
@@ -103,15 +107,13 @@ def test_without_warmup_nothing_is_trained(warm: Warm):
         run_ranks(1, train_on, warm.store.root, warm.rows, None, None, "lineage=cold")
 
 
-@pytest.mark.parametrize(
-    "settings", [("model.dropout=0.1",), ("train.precision=bf16",), ("train.precision=bf16-weights",)]
-)
-def test_random_numbers_and_lower_precision_make_no_new_graphs(tmp_path: Path, on_cpu, settings: tuple[str, ...]):
+@pytest.mark.parametrize("setting", ["model.dropout=0.1", "train.precision=bf16", "train.precision=bf16-weights"])
+def test_random_numbers_and_lower_precision_make_no_new_graphs(tmp_path: Path, setting: str):
     store, rows = make_workspace(tmp_path)
-    compiled = run_ranks(1, warm_up, store.root, rows, *settings)[0].compiled
-    outcome = run_ranks(1, train_on, store.root, rows, compiled, None, *settings)[0]
+    compiled = run_ranks(1, warm_up, store.root, rows, setting)[0].compiled
+    outcome = run_ranks(1, train_on, store.root, rows, compiled, None, setting)[0]
     assert outcome.graphs.misses == 0
-    assert losses(outcome)[-4:] == pytest.approx(losses(on_cpu[1])[-4:], rel=0.25), "and it learns alike"
+    assert sum(losses(outcome)[-4:]) < 0.6 * sum(losses(outcome)[:4]), "and it learns"
     assert {tensor.dtype for tensor in tensors_of(store, outcome.checkpoint).values()} == {torch.float32}
 
 
@@ -157,9 +159,7 @@ def test_a_lineage_goes_from_cpu_to_xla_and_back(tmp_path: Path, on_cpu):
         assert losses(crossed) == pytest.approx(losses(straight), rel=2e-3, abs=1e-4)
         for file in ("model", "optimizer"):
             ours, theirs = tensors_of(store, crossed.checkpoint, file), tensors_of(plain, straight.checkpoint, file)
-            assert {n: (t.dtype, t.shape) for n, t in ours.items()} == {
-                n: (t.dtype, t.shape) for n, t in theirs.items()
-            }
+            assert kinds(ours) == kinds(theirs)
         state = CheckpointState.model_validate_json(store.read(f"{crossed.checkpoint.prefix}/state.json"))
         assert "xla" not in state.model_dump_json()
         assert "xla" not in read_manifest(store, crossed.checkpoint.prefix).model_dump_json()

@@ -1,0 +1,82 @@
+"""The parity comparison, top to bottom: one span trained twice from one checkpoint, on two accelerators.
+
+Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from prefect import flow
+from prefect.states import Completed
+
+from configs.load import load_config
+from flows.parity_page import publish
+from infra.store import open_store
+from tasks.contracts import RunPlan
+from tasks.health import health
+from tasks.parity import ParityReport, Trained, compare, save_report
+from tasks.sides import plan_sides
+from tasks.stage import StageTask
+from tasks.train_side import train
+from tasks.validate import validate
+from tasks.warmup import warmup
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@flow(name="parity", flow_run_name="{span}: {left} and {right}")
+def parity(
+    workspace: str,
+    span: str,
+    left: str = "cpu",
+    right: str = "xla",
+    place: str | None = None,
+    overrides: tuple[str, ...] = (),
+) -> ParityReport:
+    """Train on a span from the lineage's checkpoint on two accelerators, and compare the holdout metrics at each step.
+
+    The lineage itself stays as it is, whether or not it has trained the span. Both sides share the validated rows and
+    so the order of the data; `train.precision: auto` is fp32. What was trained before is not trained again; the sides'
+    checkpoints are deleted at once, since a comparison needs what they measured alone. Sides that do not agree are a
+    result: the state Rejected, whose data is the report as well.
+
+    Args:
+        workspace: where spans and runs lie; a local directory or s3://bucket/prefix.
+        span: for example 2022-Q4.
+        left: the accelerator to hold the other against.
+        right: the other accelerator.
+        place: path of a YAML file of settings for this place, over those of base.yaml.
+        overrides: single settings over both, as in train.evaluate_every_steps=10.
+
+    Raises:
+        Conflict: another process compares the same.
+        StageError: of the class that stopped a stage, or the planning.
+    """
+    config = load_config(Path(place) if place else None, overrides)
+    store = open_store(workspace)
+    sides = plan_sides(store, config, span, left, right)
+    with store.lock(sides.lock):
+        plans = {"left": sides.left, "right": sides.right}
+        validated = validate(sides.common)
+        # What one side can't do is found before the other has trained for hours.
+        healthy = {side: _on(side, plan, health, after=validated) for side, plan in plans.items()}
+        warm = {side: _on(side, plan, warmup, validated, after=healthy[side]) for side, plan in plans.items()}
+        trained = {
+            side: Trained(plan, warm[side].device, _on(side, plan, train, validated, warm[side]))
+            for side, plan in plans.items()
+        }
+        report = compare(sides.lineage, trained["left"], trained["right"])
+        publish(report, save_report(store, report))
+    if not report.passed:
+        rejected: Any = Completed(name="Rejected", message=report.sentence, data=report)  # the caller gets the data
+        return rejected
+    return report
+
+
+def _on(side: str, plan: RunPlan, task: StageTask[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a stage of one side under a name that says which."""
+    name = f"{task.task.name} {plan.span.name} ({side}: {plan.config.accelerator})"
+    return task.called(name)(plan, *args, **kwargs)

@@ -1,0 +1,78 @@
+"""The parity report as Prefect's UI shows it: artifacts of the flow run, with the plot inside.
+
+The workspace has the report itself; these pages may be lost.
+"""
+
+from __future__ import annotations
+
+import base64
+
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+from tasks.parity import ParityPoint, ParityReport, ParitySide, percent, worst_by_metric
+
+_COLUMNS = ("metric", "step", "left", "right", "relative difference")
+
+
+def publish(report: ParityReport, plot: bytes) -> None:
+    """Make a page and a table of all points, of the flow run in which this is called. `plot` is an SVG.
+
+    Their keys name the sides alone, so that the history of a page shows how they agreed over the spans.
+    """
+    key = f"parity-{report.left.accelerator}-{report.right.accelerator}"
+    about = f"span {report.span.name}, lineage {report.lineage}"
+    create_markdown_artifact(key=key, markdown=markdown(report, plot), description=about)
+    rows = [
+        {"step": p.step, "metric": p.metric, "left": _number(p.left), "right": _number(p.right)}
+        | {"relative difference": percent(p.relative_difference)}
+        for p in report.points
+    ]
+    create_table_artifact(key=f"{key}-points", table=rows, description=f"{about}, every evaluation")
+
+
+def markdown(report: ParityReport, plot: bytes) -> str:
+    """The verdict, the plot, for each metric the point where the sides differ most, and what the sides are."""
+    start = f"{report.parent.prefix}, step {report.parent.step}" if report.parent else "nothing"
+    image = base64.b64encode(plot).decode()
+    return "\n".join(
+        [
+            f"# {'Agreed' if report.passed else 'Rejected'}",
+            "",
+            f"{report.sentence} Both trained span {report.span.name} of lineage {report.lineage} from {start}.",
+            "",
+            f"![Metrics of both sides over the steps](data:image/svg+xml;base64,{image})",
+            "",
+            "Where each metric differs most:",
+            "",
+            *_table(_COLUMNS, [_cells(point) for point in worst_by_metric(report.points)]),
+            "",
+            "And the training losses, which are not gated:",
+            "",
+            *_table(_COLUMNS, [_cells(point) for point in worst_by_metric(report.losses)]),
+            "",
+            *_table(
+                ("side", "accelerator", "precision", "workers", "run"),
+                [_side("left", report.left), _side("right", report.right)],
+            ),
+            "",
+            f"In the workspace: `{report.prefix}/report.json`, `{report.plot}`",
+        ]
+    )
+
+
+def _cells(point: ParityPoint) -> tuple[str, ...]:
+    difference = percent(point.relative_difference)
+    return point.metric, str(point.step), _number(point.left), _number(point.right), difference
+
+
+def _side(name: str, side: ParitySide) -> tuple[str, ...]:
+    return name, side.accelerator, side.precision, str(side.workers), f"`{side.run_key}`"
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _number(value: float) -> str:
+    return f"{value:.8g}"

@@ -1,0 +1,221 @@
+"""The flow against a real Prefect server, with stages that do no arithmetic. Takes about half a minute."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.objects import Artifact
+
+import infra.runner
+from flows.parity import parity
+from flows.pipeline import pipeline
+from infra.store import Conflict, DirectoryStore
+from tasks import ledger
+from tasks.contracts import CurvePoint, JobSpec, Stage, TrainInputs, TrainOutcome
+from tasks.errors import POLICIES, ConfigError, HostError
+from tasks.parity import ParityReport
+from tests.support.fake_runner import FakeRunner, ingest
+from tests.support.prefect_server import PrefectServer
+
+ENCODER = "model.pretrained=package:none"
+TASKS = ["validate 2021-Q1"] + [
+    f"{stage} 2021-Q1 ({side})" for stage in ("health", "warmup", "train") for side in ("left: cpu", "right: xla")
+]
+
+
+class TwoDevices(FakeRunner):
+    """On `xla` the last evaluation gives `drift` times the metrics of other devices."""
+
+    drift = 1.0
+
+    def _train(self, spec: JobSpec, inputs: TrainInputs) -> TrainOutcome:
+        outcome = super()._train(spec, inputs)
+        if spec.config.accelerator != "xla":
+            return outcome
+        last = {name: value * self.drift for name, value in self.metrics.items()}
+        curve = (*outcome.curve[:-1], CurvePoint(step=outcome.last_step, metrics=last))
+        return outcome.model_copy(update={"curve": curve})
+
+
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        server = PrefectServer(tmp_path_factory.mktemp("prefect") / "home")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def store(prefect: PrefectServer, tmp_path) -> Iterator[DirectoryStore]:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2")
+    with prefect.in_use():
+        yield store
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> TwoDevices:
+    runner = TwoDevices(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    for failure, policy in POLICIES.items():
+        monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
+    return runner
+
+
+def compare(store: DirectoryStore, span: str = "2021-Q1", *overrides: str, **sides: str) -> ParityReport:
+    return parity(store.uri, span, overrides=(ENCODER, *overrides), **sides)
+
+
+def artifacts(run: UUID) -> dict[str, Artifact]:
+    """Those of a flow run, by type."""
+    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
+    with get_client(sync_client=True) as client:
+        return {str(artifact.type): artifact for artifact in client.read_artifacts(artifact_filter=of_run)}
+
+
+def test_both_sides_are_trained_and_agree(prefect, store, runner):
+    report = compare(store)
+    assert report.passed
+    assert (report.left.accelerator, report.right.accelerator) == ("cpu", "xla")
+    assert [(point.step, point.metric) for point in report.points[::2]] == [(0, "recall@10"), (10, "recall@10")]
+    seen = prefect.last_run()
+    assert (seen.name, seen.state_name) == ("2021-Q1: cpu and xla", "Completed")
+    tasks = prefect.task_runs(seen, 7)
+    assert [task.name for task in tasks] == TASKS
+    assert {task.state_name for task in tasks} == {"Completed"}
+    assert ParityReport.model_validate_json(store.read(f"parity/{report.key}/report.json")) == report
+    assert store.exists(f"parity/{report.key}/curves.svg")
+
+
+def test_both_sides_see_the_same_rows_from_the_same_start(store, runner):
+    pipeline(store.uri, "2021-Q1", overrides=(ENCODER,))
+    runner.specs.clear()
+    report = compare(store, "2021-Q2")
+    assert runner.stages == ["validate", "health", "health", "warmup", "warmup", "train", "train"]
+    left, right = runner.specs[-2:]
+    assert left.inputs == right.inputs
+    assert isinstance(left.inputs, TrainInputs)
+    assert left.inputs.parent == report.parent
+    assert report.parent is not None
+    assert (report.parent.prefix, report.lineage) == ("lineages/main/step-00000010", "main")
+
+
+def test_a_comparison_leaves_lineage_and_runs_as_they_are(store, runner):
+    done = pipeline(store.uri, "2021-Q1", overrides=(ENCODER,))
+    before = {key: store.read(key) for key in store.list("") if not key.startswith((".locks/", "runs/"))}
+    compare(store)
+    after = {key: store.read(key) for key in store.list("") if not key.startswith((".locks/", "runs/", "parity/"))}
+    assert after == before
+    assert [key for key in store.list("runs") if key.endswith("plan.json")] == [f"runs/{done.run_key}/plan.json"]
+    again = pipeline(store.uri, "2021-Q1", overrides=(ENCODER,))
+    assert again == done.model_copy(update={"cached": tuple(Stage)})
+
+
+def test_comparing_again_trains_nothing_and_tells_the_same(prefect, store, runner):
+    first = compare(store)
+    files = {key: store.read(key) for key in store.list("parity")}
+    runner.specs.clear()
+    assert compare(store) == first
+    assert runner.specs == []
+    assert {key: store.read(key) for key in store.list("parity")} == files
+    assert {task.state_name for task in prefect.task_runs(prefect.last_run(), 7)} == {"Cached"}
+    assert set(artifacts(prefect.last_run().id)) == {"markdown", "table"}
+
+
+def test_a_third_accelerator_trains_only_itself(store, runner):
+    compare(store)
+    runner.specs.clear()
+    assert compare(store, left="cuda", right="cpu").right.accelerator == "cpu"
+    assert [(spec.stage, spec.config.accelerator) for spec in runner.specs] == [
+        (stage, "cuda") for stage in (Stage.health, Stage.warmup, Stage.train)
+    ]
+
+
+def test_sides_that_do_not_agree_end_in_the_state_rejected_with_their_report(prefect, store, runner):
+    runner.drift = 0.99
+    for _ in range(2):
+        state = parity(store.uri, "2021-Q1", overrides=(ENCODER,), return_state=True)
+        assert state.is_completed()
+        assert state.name == "Rejected"
+        report = state.result()
+        assert isinstance(report, ParityReport)
+        assert not report.passed
+        assert state.message == report.sentence
+        assert "1 % (recall@10 at step 10); below 0.1 % is required." in report.sentence
+        assert prefect.last_run().state_name == "Rejected"
+    assert not compare(store).passed
+
+
+def test_the_page_shows_verdict_plot_and_where_each_metric_differs_most(prefect, store, runner):
+    runner.drift = 0.9
+    report = compare(store)
+    page = artifacts(prefect.last_run().id)["markdown"]
+    assert page.key == "parity-cpu-xla"
+    text = str(page.data)
+    assert text.startswith(f"# Rejected\n\n{report.sentence}")
+    found = re.search(r"!\[[^]]+\]\(data:image/svg\+xml;base64,([^)]+)\)", text)
+    assert found
+    assert base64.b64decode(found[1]) == store.read(report.plot)
+    assert "| recall@10 | 10 | 0.5 | 0.45 | 10 % |" in text
+    assert "| loss | 10 | 1.5 | 1.5 | 0 % |" in text
+    assert report.plot in text
+
+
+def test_the_table_has_every_point(prefect, store, runner):
+    runner.drift = 0.9
+    report = compare(store)
+    table = artifacts(prefect.last_run().id)["table"]
+    assert table.key == "parity-cpu-xla-points"
+    rows = json.loads(str(table.data))
+    assert len(rows) == len(report.points) == 4
+    assert rows[2] == {
+        "step": 10, "metric": "recall@10", "left": "0.5", "right": "0.45", "relative difference": "10 %",
+    }  # fmt: skip
+
+
+def test_a_transient_failure_is_tried_again(store, runner):
+    runner.fail(Stage.train, HostError("the machine went away"))
+    assert compare(store).passed
+    assert len([record for record in ledger.records(store) if record.failure]) == 1
+
+
+def test_what_one_side_cannot_do_is_found_before_the_other_trains(store, runner):
+    runner.fail(Stage.warmup, ConfigError("no such device"))
+    with pytest.raises(ConfigError, match="no such device"):
+        compare(store)
+    assert "train" not in runner.stages
+
+
+def test_the_same_is_not_compared_twice_at_once_and_the_lineage_is_free(store, runner):
+    compare(store)
+    (lock,) = {path.name for path in store.path(".locks").iterdir() if "parity" in path.name}
+    with store.lock(lock.replace("lineages.", "lineages/")):
+        with pytest.raises(Conflict, match="is in use by another process"):
+            compare(store)
+        assert pipeline(store.uri, "2021-Q1", overrides=(ENCODER,)).state == "Released"
+    with store.lock("lineages/main.run"):
+        assert compare(store).passed
+
+
+@pytest.mark.parametrize("sides", [{"left": "tpu"}, {"right": "gpu"}])
+def test_an_unknown_accelerator_runs_nothing(store, runner, sides: dict[str, str]):
+    with pytest.raises(ConfigError, match="is unknown; there are cpu, cuda, xla, neuron"):
+        compare(store, **sides)
+    assert store.list("runs") == []
+
+
+def test_the_form_in_the_ui_asks_for_plain_values():
+    fields = parity.parameters.properties
+    assert list(fields) == ["workspace", "span", "left", "right", "place", "overrides"]
+    assert all(field["description"] for field in fields.values())
+    assert parity.parameters.required == ["workspace", "span"]

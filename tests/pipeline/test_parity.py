@@ -1,0 +1,124 @@
+"""Two real trainings of the same span: PyTorch as it is, and the same through XLA's compiler, agree step for step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import infra.runner
+from configs.load import load_config
+from infra.local_runner import LocalRunner
+from infra.runner import Listener
+from infra.store import DirectoryStore
+from tasks import lineage
+from tasks.contracts import JobSpec, Stage, WarmupOutcome
+from tasks.parity import ParityReport, Trained, compare
+from tasks.plan import plan_run, save_plan
+from tasks.sides import plan_sides
+from tasks.train import train
+from tasks.train_side import train as train_side
+from tasks.validate import validate
+from tests.support.shop import SPANS, Shop, open_shop
+
+pytestmark = pytest.mark.pipeline
+
+SETTINGS = (
+    "train.batch_rows=32",
+    "train.evaluate_every_steps=2",
+    "train.log_every_steps=1",
+    "evaluate.holdout_share=0.3",
+)
+COMPILES_NOTHING = WarmupOutcome.model_construct(compiled=None)  # all that train looks at
+
+
+class Compared(NamedTuple):
+    shop: Shop
+    output: dict[str, Any]
+
+
+class PlantedRunner(LocalRunner):
+    """Trains the second of two equal sides with another learning rate than was asked for."""
+
+    def run(self, spec: JobSpec, listener: Listener) -> None:
+        if spec.stage is Stage.train and spec.config.lineage.endswith("-again"):
+            faster = spec.config.train.model_copy(update={"learning_rate": 5 * spec.config.train.learning_rate})
+            spec = spec.model_copy(update={"config": spec.config.model_copy(update={"train": faster})})
+            self.store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+        super().run(spec, listener)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compared]:
+    """The first month is in the lineage; the second is compared by the command. Tests leave this workspace as it is."""
+    shop = open_shop(tmp_path_factory.mktemp("shop"), rows_per_span=400)
+    begin_lineage(shop)
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    try:
+        told = shop.millrace("parity", "--span", SPANS[1], "--config", str(shop.place), *settings, "--json")
+        yield Compared(shop, told.json)
+    finally:
+        shop.millrace("down")
+
+
+def begin_lineage(shop: Shop) -> None:
+    """Train the first month without the stages around it."""
+    store = DirectoryStore(shop.workspace)
+    plan = plan_run(store, load_config(shop.place, SETTINGS), SPANS[0])
+    save_plan(store, plan)
+    train.fn(plan, validate.fn(plan), COMPILES_NOTHING)
+
+
+def test_cpu_and_xla_agree_at_every_evaluation(compared: Compared) -> None:
+    output = compared.output
+    report = ParityReport.model_validate(output["report"])
+    assert output["state"] == "Agreed", output["sentence"]
+    assert (report.left.accelerator, report.right.accelerator) == ("cpu", "xla")
+    assert report.left.precision == report.right.precision == "fp32"
+    steps = sorted({point.step for point in report.points})
+    assert report.parent is not None
+    assert steps[0] == report.parent.step
+    assert len(steps) >= 5
+    assert {"recall@10", "mrr@10", "auc"} <= {point.metric for point in report.points}
+    assert all(point.relative_difference < 0.001 for point in report.points)
+    losses = [point for point in report.losses if point.metric == "loss"]
+    assert [point.step for point in losses] == list(range(steps[0] + 1, steps[-1] + 1))
+    assert losses[-1].left < losses[0].left
+    assert all(point.relative_difference < 1e-4 for point in losses)
+
+
+def test_the_two_sides_were_computed_by_different_machines(compared: Compared) -> None:
+    """Else the agreement would mean nothing: rounding differs somewhere."""
+    report = ParityReport.model_validate(compared.output["report"])
+    assert any(point.relative_difference > 0 for point in report.losses)
+    assert report.left.device != report.right.device
+
+
+def test_only_the_comparison_is_left(compared: Compared) -> None:
+    workspace, report = compared.shop.workspace, compared.output["report"]
+    assert [path.name for path in (workspace / "lineages").iterdir()] == ["main"]
+    head = lineage.head(DirectoryStore(workspace), "main")
+    assert head is not None
+    assert head[0].model_dump() == report["parent"]
+    assert sorted(path.name for path in (workspace / "parity" / report["key"]).iterdir()) == [
+        "curves.svg",
+        "report.json",
+    ]
+    assert Path(compared.output["plot"]).read_bytes().startswith(b"<?xml")
+
+
+def test_a_planted_difference_is_refused(compared: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(compared.shop.workspace)
+    sides = plan_sides(store, load_config(compared.shop.place, SETTINGS), SPANS[1], "cpu", "cpu")
+    validated = validate.fn(sides.common)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: PlantedRunner(store))
+    left, right = (
+        Trained(plan, "cpu", train_side.fn(plan, validated, COMPILES_NOTHING)) for plan in (sides.left, sides.right)
+    )
+    assert left.plan.run_key == compared.output["report"]["left"]["run_key"]
+    assert left.outcome.curve[0] == right.outcome.curve[0]
+    report = compare("main", left, right)
+    assert not report.passed
+    assert report.largest.relative_difference > 0.001

@@ -1,0 +1,99 @@
+"""An S3 server of the tests' own: moto on a loopback port, told at times to go wrong.
+
+It serves one request at a time: moto checks a condition and writes in two steps, which S3 does in one.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse
+    from werkzeug.wrappers import Response
+
+
+class Fault(NamedTuple):
+    """One request that goes wrong: refused, done without a reply that says so, or answered in half."""
+
+    method: str
+    status: int = 500
+    code: str = "InternalError"
+    when: Literal["before", "after", "during"] = "before"
+    about: str = ""  # in the request's path or body
+    more: str = ""  # XML in the error
+
+
+class S3Server:
+    """Runs from its making until `stop`."""
+
+    def __init__(self) -> None:
+        # A second of loading that only the tests with S3 wait for.
+        import boto3.session
+        from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+        from werkzeug.serving import make_server
+
+        self._moto = create_backend_app("s3")
+        self._one_at_a_time = threading.Lock()
+        self._numbers = itertools.count(1)
+        self.forget()
+        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=MotoRequestHandler)
+        self.url = f"http://127.0.0.1:{self._server.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        # For what a test does behind the store's back.
+        self.client: Any = boto3.session.Session().client("s3", endpoint_url=self.url, region_name="us-east-1")
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def forget(self) -> None:
+        """No more faults, and an empty list of requests."""
+        self.faults: list[Fault] = []
+        self.requests: list[str] = []
+
+    def new_workspace(self) -> str:
+        """The URI of an empty workspace in a bucket of its own."""
+        bucket = f"bucket-{next(self._numbers)}"
+        self.client.create_bucket(Bucket=bucket)
+        return f"s3://{bucket}/some/workspace"
+
+    def _serve(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        from werkzeug.wrappers import Request, Response
+
+        request = Request(environ)
+        asked = f"{request.method} {request.full_path.rstrip('?')}"
+        body = request.get_data()
+        environ["wsgi.input"] = io.BytesIO(body)
+        with self._one_at_a_time:
+            self.requests.append(asked)
+            fault = next((one for one in self.faults if _meant(one, asked, body)), None)
+            if fault:
+                self.faults.remove(fault)
+            if fault and fault.when == "before":
+                response = _refusal(fault)
+            else:
+                response = Response.from_app(self._moto, environ, buffered=True)
+            if fault and fault.when == "after":
+                response = _refusal(fault)
+            if fault and fault.when == "during":
+                length = len(response.data)
+                response.response = [response.data[: length // 2]]
+                response.content_length = length
+        return response(environ, start_response)
+
+
+def _meant(fault: Fault, asked: str, body: bytes) -> bool:
+    return asked.startswith(f"{fault.method} ") and (fault.about in asked or fault.about.encode() in body)
+
+
+def _refusal(fault: Fault) -> Response:
+    from werkzeug.wrappers import Response
+
+    body = f"<Error><Code>{fault.code}</Code><Message>as the test wants it</Message>{fault.more}</Error>"
+    return Response(body, fault.status, content_type="application/xml")
