@@ -27,6 +27,12 @@ class Stage(enum.StrEnum):
     release = "release"
 
 
+class Chore(enum.StrEnum):
+    """Work for a worker that is no stage: nothing of the pipeline waits for it."""
+
+    import_checkpoint = "import-checkpoint"
+
+
 # --- references -------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +162,25 @@ class ReleaseInputs(Record):
     rows: RowsRef
 
 
-Inputs = ValidateInputs | HealthInputs | WarmupInputs | TrainInputs | EvaluateInputs | InferInputs | ReleaseInputs
+class ImportInputs(Record):
+    """`file` is a path where the worker runs; `rows` are those that a new model is made from."""
+
+    stage: Literal[Chore.import_checkpoint] = Chore.import_checkpoint
+    file: str
+    sha256: str = Field(description="of the file as it was asked for")
+    rows: tuple[RowsRef, ...]
+
+
+Inputs = (
+    ValidateInputs
+    | HealthInputs
+    | WarmupInputs
+    | TrainInputs
+    | EvaluateInputs
+    | InferInputs
+    | ReleaseInputs
+    | ImportInputs
+)
 
 
 class JobSpec(Record):
@@ -172,7 +196,7 @@ class JobSpec(Record):
     inputs: Inputs = Field(discriminator="stage")
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> Stage | Chore:
         return self.inputs.stage
 
     @property
@@ -184,8 +208,8 @@ class JobSpec(Record):
         return f"{self.stage_prefix}/attempt-{self.attempt}"
 
 
-def stage_prefix(run_key: str, stage: Stage) -> str:
-    """The folder of one stage of one run."""
+def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
+    """The folder of one stage of one run, or of a chore for one."""
     return f"runs/{run_key}/{stage.value}"
 
 
@@ -248,6 +272,8 @@ class GraphUse(Record):
     @property
     def sentence(self) -> str:
         """For people."""
+        if not self.hits:
+            return f"compiled {self.misses} graphs in {self.compile_seconds:.1f} s; none was there before"
         met = f"{self.hits} graphs that warmup had compiled, {self.misses} new"
         if self.readable:
             return f"{met}; {self.seconds_saved:.1f} s of compiling saved"
@@ -342,8 +368,27 @@ class ReleaseOutcome(Record):
     probed: int
 
 
+class ImportOutcome(Record):
+    """Weights from elsewhere as a lineage's first checkpoint. Names are the file's, but those in `new`."""
+
+    stage: Literal[Chore.import_checkpoint] = Chore.import_checkpoint
+    checkpoint: CheckpointRef
+    sha256: str = Field(description="of the file")
+    mapped: int = Field(description="tensors that were taken")
+    ignored: tuple[str, ...] = Field(description="tensors that are known to be of no use here")
+    unexpected: tuple[str, ...] = Field(description="tensors that nothing of the model is like; left out")
+    new: tuple[str, ...] = Field(description="the model's weights that the file lacks; they begin as a new model's")
+
+
 Outcome = (
-    ValidateOutcome | HealthOutcome | WarmupOutcome | TrainOutcome | EvaluateOutcome | InferOutcome | ReleaseOutcome
+    ValidateOutcome
+    | HealthOutcome
+    | WarmupOutcome
+    | TrainOutcome
+    | EvaluateOutcome
+    | InferOutcome
+    | ReleaseOutcome
+    | ImportOutcome
 )
 
 

@@ -90,9 +90,6 @@ def _differences(axes: Axes, report: ParityReport, loss: Sequence[ParityPoint]) 
     axes.set_ylim(EQUAL / 3, highest)
     axes.axhspan(report.threshold, highest, color=VERMILLION, alpha=0.1, linewidth=0)
     axes.axhline(report.threshold, color=VERMILLION, linewidth=1.3)
-    axes.text(
-        0.995, report.threshold * 1.6, "refused", color=VERMILLION, ha="right", transform=axes.get_yaxis_transform()
-    )
     if loss:
         steps, values = [point.step for point in loss], [_drawn(point.relative_difference) for point in loss]
         axes.plot(steps, values, color=GREY, linewidth=1, marker=".", markersize=4, label="training loss")

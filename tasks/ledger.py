@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pydantic import Field, ValidationError
 
 from infra.store import Store
-from tasks.contracts import JobSpec, Phases, Stage, WorkerFailure, stage_prefix
+from tasks.contracts import Chore, JobSpec, Phases, Stage, WorkerFailure, stage_prefix
 from tasks.errors import FailureClass, StoreError, classify
 from tasks.records import Record
 from tasks.results import UnusableResult, read_result
@@ -23,7 +23,7 @@ class LedgerRecord(Record):
 
     run_key: str
     span: str
-    stage: Stage
+    stage: Stage | Chore
     attempt: int
     failure: FailureClass | None = Field(description="null: done, or not ended yet")
     message: str
@@ -60,7 +60,7 @@ def now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
 
 
-def next_attempt(store: Store, run_key: str, stage: Stage) -> int:
+def next_attempt(store: Store, run_key: str, stage: Stage | Chore) -> int:
     """One more than the last attempt that left anything behind."""
     prefix = stage_prefix(run_key, stage)
     names = {key.removeprefix(f"{prefix}/").partition("/")[0] for key in store.list(prefix)}
@@ -100,7 +100,7 @@ def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseExce
     return _close(store, record, classify(error), str(error) or type(error).__name__, phases, wall_seconds)
 
 
-def close_abandoned(store: Store, run_key: str, stage: Stage) -> list[LedgerRecord]:
+def close_abandoned(store: Store, run_key: str, stage: Stage | Chore) -> list[LedgerRecord]:
     """Close the records of attempts whose orchestrator died; to be called while nobody else can run the stage."""
     closed = []
     for record in _read(store, stage_prefix(run_key, stage)):

@@ -58,6 +58,16 @@ def completed(store: Store, lineage: str) -> list[tuple[CheckpointRef, Checkpoin
     return sorted(found, key=lambda checkpoint: checkpoint[0].step)
 
 
+def partial(store: Store, lineage: str) -> list[str]:
+    """Keys of the checkpoints that were made on the way, by step; a finished run leaves none.
+
+    Raises:
+        CorruptFolder: a manifest is not readable.
+    """
+    folders = [key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}") if key.endswith(f"/{MANIFEST}")]
+    return sorted(folder for folder in folders if read_manifest(store, folder).facts.get("complete") is False)
+
+
 def _read_state(store: Store, folder: str, manifest: Manifest) -> CheckpointState:
     where = f"{store.uri}/{folder}/{STATE}"
     checksum = next((entry.sha256 for entry in manifest.files if entry.name == STATE), None)

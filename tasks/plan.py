@@ -34,6 +34,7 @@ class NothingToDo(ConfigError):
 def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
     """The run over `span`, or over the oldest span not yet trained; a finished run is found again, not planned anew.
 
+    A lineage that holds imported weights and nothing else begins like a new one, but from them.
     Without a span, a run that was interrupted after its training comes first, if the configuration is still its own.
 
     Raises:
@@ -41,19 +42,13 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
         ConfigError: no spans, an unknown span, or one that can't come next; says which can, and the way out.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
-    spans = sorted(catalog.list_spans(store), key=_position)
-    if not spans:
-        raise ConfigError(
-            f"{store.uri} holds no ingested span; first: "
-            f"millrace ingest --source FILE --time-column COLUMN --span quarter --map query=...,item=... "
-            f"--workspace {store.uri}"
-        )
-    wanted = None if span is None else _ingested(spans, span)
+    spans, wanted = _spans(store, span)
     head = lineage.head(store, config.lineage)
     if head is None:
-        window = spans[:1] if wanted is None else spans[: spans.index(wanted) + 1]
-        return _plan(store, config, window, history=(), parent=None)
+        return _plan(store, config, _first_window(spans, wanted), history=(), parent=None)
     parent, state = head
+    if not state.consumed:
+        return _plan(store, config, _first_window(spans, wanted), history=(), parent=parent)
     if wanted is None and (unfinished := _unfinished(store, config, state)) is not None:
         return unfinished
     if wanted is not None and (trained := _trained(state, wanted)) is not None:
@@ -77,6 +72,33 @@ def plan_work(store: Store, config: Config, span: str) -> RunPlan:
         return plan_run(store, config, span)
     then = _plan_that_trained(store, config.lineage, trained)
     return _plan(store, config, then.window, then.history, then.parent)
+
+
+def plan_import(store: Store, config: Config, span: str | None = None) -> RunPlan:
+    """The first run that a lineage would have if it began anew: imported weights replace those of its new model.
+
+    Where the lineage began with such an import and was not trained since, it is that import's plan.
+
+    Raises:
+        ConfigError: the lineage has begun otherwise; or as `plan_run`.
+        StoreError: as `plan_run`.
+    """
+    spans, wanted = _spans(store, span)
+    plan = _plan(store, config, _first_window(spans, wanted), history=(), parent=None)
+    head = lineage.head(store, config.lineage)
+    if head is None:
+        if partial := lineage.partial(store, config.lineage):
+            raise ConfigError(
+                f"lineage {config.lineage} has begun: a run of it left {partial[-1]} and was not finished; "
+                f"nothing is imported on top of that, so {NEW_LINEAGE}"
+            )
+    elif head[1].consumed or head[1].run_key != plan.run_key:
+        stands = "was trained already" if head[1].consumed else "holds imported weights already"
+        raise ConfigError(
+            f"lineage {config.lineage} {stands} ({head[0].prefix}); weights are imported only where nothing "
+            f"is, so {NEW_LINEAGE}"
+        )
+    return plan
 
 
 def run_key(config: Config, window: Sequence[SpanRef], parent: CheckpointRef | None) -> str:
@@ -141,6 +163,23 @@ def _plan(
 
 def _plan_key(run_key: str) -> str:
     return f"runs/{run_key}/plan.json"
+
+
+def _spans(store: Store, name: str | None) -> tuple[list[SpanRef], SpanRef | None]:
+    """All spans in order, of which there is one at least, and the one of this name, if it is given."""
+    spans = sorted(catalog.list_spans(store), key=_position)
+    if not spans:
+        raise ConfigError(
+            f"{store.uri} holds no ingested span; first: "
+            f"millrace ingest --source FILE --time-column COLUMN --span quarter --map query=...,item=... "
+            f"--workspace {store.uri}"
+        )
+    return spans, None if name is None else _ingested(spans, name)
+
+
+def _first_window(spans: Sequence[SpanRef], wanted: SpanRef | None) -> Sequence[SpanRef]:
+    """What a lineage's first run trains on: the oldest span, or all up to the one that is asked for."""
+    return spans[:1] if wanted is None else spans[: spans.index(wanted) + 1]
 
 
 def _position(span: SpanRef) -> tuple[dt.date, str]:
@@ -208,7 +247,8 @@ def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef) -> R
 
 
 def _plan_that_trained(store: Store, name: str, span: SpanRef) -> RunPlan:
-    last = [state for _, state in lineage.completed(store, name) if state.consumed[-1].span == span]
+    states = [state for _, state in lineage.completed(store, name)]
+    last = [state for state in states if state.consumed and state.consumed[-1].span == span]
     if not last:
         raise ConfigError(
             f"lineage {name} trained span {span.name} together with later spans in its first run, so there "

@@ -88,7 +88,7 @@ def all_reports(store: Store) -> list[RunReport]:
 def unfinished_before(store: Store, plan: RunPlan) -> str | None:
     """The span of the run that made the plan's parent, if that run has neither released nor rejected its model."""
     state = next((s for ref, s in lineage.completed(store, plan.config.lineage) if ref == plan.parent), None)
-    if state is None:
+    if state is None or not state.consumed:  # imported weights: no run made them
         return None
     before = read_plan(store, state.run_key)
     return before.span.name if run_report(store, before).state == "Unfinished" else None

@@ -10,8 +10,10 @@ from pydantic import ValidationError
 from infra.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store import Store
 from tasks.contracts import (
+    Chore,
     EvaluateInputs,
     EvaluateOutcome,
+    ImportOutcome,
     InferOutcome,
     Inputs,
     JobSpec,
@@ -40,7 +42,7 @@ class Judgement(Record):
     verdicts: tuple[Verdict, ...]
 
 
-def result_key(run_key: str, stage: Stage) -> str:
+def result_key(run_key: str, stage: Stage | Chore) -> str:
     return f"{stage_prefix(run_key, stage)}/result.json"
 
 
@@ -48,7 +50,7 @@ def judgement_key(run_key: str) -> str:
     return f"{stage_prefix(run_key, Stage.evaluate)}/verdicts.json"
 
 
-def read_result(store: Store, run_key: str, stage: Stage) -> StageResult | None:
+def read_result(store: Store, run_key: str, stage: Stage | Chore) -> StageResult | None:
     """The result of a stage; None where it has not finished.
 
     Raises:
@@ -116,7 +118,7 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
             raise CorruptFolder(f"{error}; the folder is in {quarantine(store, prefix)} now") from error
         if isinstance(outcome, WarmupOutcome) and not manifest.facts["complete"]:
             raise CorruptFolder(f"{store.uri}/{prefix} lost compiled graphs since")
-        if isinstance(outcome, TrainOutcome) and manifest.sha256 != outcome.checkpoint.sha256:
+        if isinstance(outcome, TrainOutcome | ImportOutcome) and manifest.sha256 != outcome.checkpoint.sha256:
             raise CorruptFolder(f"{store.uri}/{prefix} is complete, but not the checkpoint that this run made")
     if isinstance(outcome, ValidateOutcome) and outcome.quarantine and not store.exists(outcome.quarantine):
         raise MissingFolder(f"{store.uri}/{outcome.quarantine} is gone")
@@ -141,7 +143,7 @@ def _outputs(outcome: Outcome) -> list[str]:
             return [rows.prefix for rows in outcome.rows]
         case WarmupOutcome():
             return [outcome.compiled.prefix] if outcome.compiled else []
-        case TrainOutcome():
+        case TrainOutcome() | ImportOutcome():
             return [outcome.checkpoint.prefix]
         case InferOutcome():
             return [outcome.prefix]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+
+from tests.support.s3 import S3Server
 
 os.environ.update(
     DO_NOT_TRACK="1",
@@ -29,3 +32,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def write_golden(request: pytest.FixtureRequest) -> bool:
     """Whether to write the golden values instead of comparing with them."""
     return bool(request.config.getoption("write_golden", default=False))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, found by whatever looks for S3 during this test, in this process and in others."""
+    s3_server.forget()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+    return s3_server

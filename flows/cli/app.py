@@ -124,6 +124,21 @@ def warmup(
 
 
 @app.command()
+def import_checkpoint(
+    file: Annotated[Path, typer.Argument(help="Of torch.save(model.state_dict(), FILE), or safetensors.")],
+    span: Annotated[str | None, typer.Option(help="Where the first run will end; default: the oldest span.")] = None,
+    workspace: Workspace = HERE,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as train.epochs=2.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a lineage with weights from elsewhere, instead of with a new model."""
+    from flows.cli import importing
+
+    _print(importing.import_weights(open_store(workspace), file, span, config, settings or []), importing.show, as_json)
+
+
+@app.command()
 def status(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
     """Spans, lineages, the current release, and what the attempts cost and yielded."""
     from flows.cli import outputs, show

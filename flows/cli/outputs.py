@@ -101,7 +101,7 @@ class LineageStatus(Record):
     """The last completed checkpoint of a lineage."""
 
     name: str
-    span: str = Field(description="the newest span in the weights")
+    span: str | None = Field(description="the newest span in the weights; null: imported, and not trained on yet")
     step: int
     checkpoint: str
     run_key: str
@@ -183,7 +183,7 @@ def status(store: Store) -> StatusOutput:
         lineages=tuple(
             LineageStatus(
                 name=name,
-                span=max((rows.span.name for rows in state.consumed), key=first_day),
+                span=max((rows.span.name for rows in state.consumed), key=first_day, default=None),
                 step=ref.step,
                 checkpoint=ref.prefix,
                 run_key=state.run_key,

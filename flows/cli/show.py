@@ -67,7 +67,8 @@ def status(output: outputs.StatusOutput) -> None:
     )
     _table(["span", "version", ">rows", "trained in", "runs"], rows)
     for line in output.lineages:
-        _say(f"lineage {line.name}: trained up to {line.span}, step {line.step}, {line.checkpoint}")
+        trained = f"trained up to {line.span}" if line.span is not None else "imported weights, not trained on yet"
+        _say(f"lineage {line.name}: {trained}, step {line.step}, {line.checkpoint}")
     _say(f"current release: {_release(output.release) if output.release else 'none yet'}")
     totals = output.totals
     per_million = totals.dollars_per_million_vectors

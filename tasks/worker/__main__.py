@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from configs.load import config_hash
 from infra.store import Store, open_store
-from tasks.contracts import JobSpec, Outcome, Stage, StageResult, WorkerFailure
+from tasks.contracts import Chore, JobSpec, Outcome, Stage, StageResult, WorkerFailure
 from tasks.errors import POLICIES, ConfigError, StageError, classify
 from tasks.worker.job import Job, PhaseClock, Rank
 from tasks.worker.neuron.errors import classify_runtime_log
@@ -37,9 +37,9 @@ RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by a runner whose child this process i
 
 
 def main() -> int:
-    """Run one stage; returns the process's exit code."""
+    """Run one stage or chore; returns the process's exit code."""
     parser = argparse.ArgumentParser(prog="python -m tasks.worker", description=__doc__)
-    parser.add_argument("stage", choices=[stage.value for stage in Stage])
+    parser.add_argument("stage", choices=[work.value for work in (*Stage, *Chore)])
     parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
     arguments = parser.parse_args()
     os.environ.update(QUIET)
@@ -57,7 +57,7 @@ def main() -> int:
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
     try:
-        stage = importlib.import_module(f"tasks.worker.{spec.stage.value}")
+        stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
         outcome: Outcome | None = stage.run(Job(spec, store, rank, clock))  # None: a trial run inside a tool
         if rank.is_main and outcome is not None:
             _write_result(store, spec, outcome, clock)

@@ -79,8 +79,8 @@ def compiled_ahead(job: Job, accelerator: Accelerator, parts: ModelParts) -> Ite
         yield Ahead(job.store, accelerator, made_of, before)
         return
 
-    def whole() -> bool:
-        return compile_cache.fetch(job.store, key, None).complete
+    def whole() -> bool:  # asked again and again while waiting: checksums only once the manifest says so
+        return compile_cache.is_complete(job.store, key) and compile_cache.fetch(job.store, key, None).complete
 
     with lease.wait_for(job.store, f"compile/{key}.lease", until=whole, say=_say) as held:
         before = compile_cache.fetch(job.store, key, into)

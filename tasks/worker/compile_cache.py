@@ -89,6 +89,14 @@ def ref_to(key: str, graphs: Mapping[str, CachedGraph]) -> CompileRef:
     return CompileRef(key=key, graphs=len(graphs), seconds=round(sum(graph.seconds for graph in graphs.values()), 3))
 
 
+def is_complete(store: Store, key: str) -> bool:
+    """What the manifest says; whether the files are sound, `fetch` finds out."""
+    try:
+        return bool(read_manifest(store, prefix_of(key)).facts["complete"])
+    except (MissingFolder, CorruptFolder):
+        return False
+
+
 def fetch(store: Store, key: str, into: Path | None) -> Cached:
     """What is sound of an artifact, and its files below `into` where the runtime can read them back.
 

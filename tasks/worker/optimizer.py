@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.optim.adamw import adamw
 
 from configs.schema import TrainConfig
 from tasks.worker.accelerators.base import Accelerator
@@ -29,56 +28,72 @@ def make_optimizer(model: nn.Module, config: TrainConfig, accelerator: Accelerat
     decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     plain = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
-        return RoundingAdamW(groups, config.learning_rate, accelerator.round_to_bf16)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, **dict[str, Any](accelerator.adamw_options))
+    in_bf16 = any(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
+    if in_bf16 or accelerator.graphs is not None:
+        return HostCountedAdamW(groups, config.learning_rate, accelerator)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, **accelerator.adamw_options)  # type: ignore[arg-type]
 
 
-class RoundingAdamW(torch.optim.AdamW):
-    """AdamW for weights in bf16: state and arithmetic in fp32, and the new weights rounded stochastically.
+class HostCountedAdamW(torch.optim.AdamW):
+    """AdamW whose steps are counted on the host, for compiled devices and for weights in bf16.
 
-    Rounded to the nearest, a bf16 weight would stay where it is at most steps: its neighbours are 0.4 % away.
+    torch's own for such devices counts there, in fp32, where 1 - beta2^t loses the digits that the first hundreds of
+    steps hang on; here it is computed in double precision and sent, so that the graph is the same at every step.
+
+    Arithmetic and state are fp32 also where weights are bf16; those are rounded stochastically. Rounded to the nearest
+    they would stay where they are at most steps: the next bf16 number is 0.4 % away.
     """
 
-    def __init__(
-        self, groups: list[dict[str, Any]], rate: float, round_to_bf16: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
-        super().__init__(groups, lr=rate, capturable=False, foreach=False)
-        self.round_to_bf16 = round_to_bf16
+    def __init__(self, groups: list[dict[str, Any]], rate: float, accelerator: Accelerator) -> None:
+        super().__init__(groups, lr=rate, foreach=False)
+        self.accelerator = accelerator
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2)."""
         for group in self.param_groups:
+            numbers: dict[float, _Numbers] = {}  # by step count, which is the same for all but a new parameter
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    moments = ("exp_avg", "exp_avg_sq")
+                    state |= {name: torch.zeros_like(parameter, dtype=torch.float32) for name in moments}
+                    state["step"] = torch.tensor(0.0)
+                state["step"] += 1
+                count = state["step"].item()
+                if count not in numbers:
+                    numbers[count] = self._numbers(group, count)
+                self._update(parameter, state, group, numbers[count])
 
-    def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.tensor(0.0, device=parameter.device)
-            state |= {name: torch.zeros_like(parameter, dtype=torch.float32) for name in ("exp_avg", "exp_avg_sq")}
-        assert parameter.grad is not None
-        weights = parameter.to(torch.float32, copy=True)
-        adamw(
-            [weights],
-            [parameter.grad.float()],
-            [state["exp_avg"]],
-            [state["exp_avg_sq"]],
-            [],
-            [state["step"]],
-            foreach=False,
-            capturable=parameter.device.type != "cpu",
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
+    def _numbers(self, group: dict[str, Any], count: float) -> _Numbers:
+        beta1, beta2 = group["betas"]
+        scalar = self.accelerator.scalar
+        return _Numbers(
+            kept=scalar(1.0 - group["lr"] * group["weight_decay"]),
+            rate=scalar(group["lr"] / (1.0 - beta1**count)),
+            root=scalar(math.sqrt(1.0 - beta2**count)),
         )
-        parameter.copy_(weights if parameter.dtype == torch.float32 else self.round_to_bf16(weights))
+
+    def _update(
+        self, parameter: nn.Parameter, state: dict[str, torch.Tensor], group: dict[str, Any], numbers: _Numbers
+    ) -> None:
+        assert parameter.grad is not None
+        (beta1, beta2), gradient = group["betas"], parameter.grad.float()
+        state["exp_avg"].lerp_(gradient, 1.0 - beta1)
+        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
+        direction = state["exp_avg"] / (state["exp_avg_sq"].sqrt() / numbers.root + group["eps"])
+        weights = parameter.float() * numbers.kept - direction * numbers.rate
+        parameter.copy_(weights if parameter.dtype == torch.float32 else self.accelerator.round_to_bf16(weights))
+
+
+class _Numbers(NamedTuple):
+    """What changes from step to step: the share of a weight that decay leaves, the rate, the root of 1 - beta2^t."""
+
+    kept: float | torch.Tensor
+    rate: float | torch.Tensor
+    root: float | torch.Tensor
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
@@ -95,7 +110,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[st
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, torch.Tensor]) -> None:
-    """Put a checkpoint's optimiser state back, on the device of each parameter."""
+    """Put a checkpoint's optimiser state back, on each parameter's device; the count where the optimiser counts."""
     by_name: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
@@ -103,4 +118,6 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.AdamW, tensors: d
     for name, parameter in model.named_parameters():
         if name in by_name:
             state = {kind: value.to(parameter.device, copy=True) for kind, value in by_name[name].items()}
+            if isinstance(optimizer, HostCountedAdamW):
+                state["step"] = by_name[name]["step"].clone()
             optimizer.state[parameter] = state

@@ -44,9 +44,8 @@ class TrainStep:
             Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
         """
         self.accelerator.seed(self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index)
-        rate = self.accelerator.scalar(learning_rate(step, self.config.train))
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate(step, self.config.train)
         self.optimizer.zero_grad(set_to_none=True)
         with self.accelerator.autocast(self.precision):
             losses = batch_losses(self.model, batch, self.config.heads, self.accelerator)

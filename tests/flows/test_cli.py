@@ -223,6 +223,38 @@ def test_a_server_that_does_not_answer_is_told(
     assert told.err.startswith("HOST: PREFECT_API_URL is http://127.0.0.1:1/api, but")
 
 
+# --- parity -----------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_is_a_result_agreed_or_rejected(server: Server, tmp_path: Path) -> None:
+    ingest(DirectoryStore(tmp_path), "2026-01")
+    over = ("parity", "--span", "2026-01")
+    agreed = run_command(server, tmp_path, *over, "--right", "cuda")
+    assert agreed.code == 0
+    assert agreed.out.splitlines()[-1].startswith("Agreed: cpu and cuda agree on span 2026-01: ")
+    assert f"plot: {tmp_path}/parity/" in agreed.out
+    rejected = run_command(server, tmp_path, *over, "--right", "xla", FAKE_RECALL="0.4")  # the left one is on record
+    assert rejected.code == 0
+    assert re.search(r"^recall@10 +10 +0\.5 +0\.4 +20 % *$", rejected.out, re.M)
+    assert rejected.out.splitlines()[-1].startswith("Rejected: cpu and xla do not agree on span 2026-01: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--span", "2026-01", "--right", "tpu"], "accelerator 'tpu' is unknown; there are cpu, cuda, xla, neuron"),
+        (["--span", "2026-09"], "span '2026-09' was not ingested"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_a_server_is_asked(
+    millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    told = millrace("parity", "--workspace", str(runs.workspace), *SMALL, *arguments)
+    assert (told.code, told.out) == (78, "")
+    assert message in told.err
+
+
 # --- ingest -----------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +298,46 @@ def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, t
 def test_a_command_line_that_is_not_understood_ends_with_2(millrace: Command) -> None:
     assert millrace("ingest", "--source", "x").code == 2
     assert millrace("rolback").code == 2
+
+
+# --- import-checkpoint ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A workspace with spans and no lineage, and a file of weights beside it."""
+    ingest(DirectoryStore(tmp_path / "shop"), "2026-01", "2026-02")
+    (tmp_path / "weights.pt").write_bytes(b"weights")
+    return tmp_path / "shop"
+
+
+def test_an_import_tells_what_was_taken_and_how_to_go_on(server: Server, millrace: Command, shop: Path) -> None:
+    arguments = ("import-checkpoint", str(shop.parent / "weights.pt"), "--span", "2026-02")
+    told = run_command(server, shop, *arguments)
+    assert told.code == 0, told.err
+    lines = told.out.splitlines()
+    assert lines[0].startswith("lineage main begins with 101 tensors of ")
+    assert lines[0].endswith("/weights.pt: lineages/main/step-00000000")
+    assert "LEFT OUT, as nothing of the model is like them (1): qa_outputs.weight" in lines
+    assert "new, as the file lacks them (1): projection.weight" in lines
+    assert lines[-1] == f"next: millrace run --span 2026-02 --workspace {shop} --set model.pretrained=package:none"
+    assert run_command(server, shop, *arguments).out == told.out  # found there
+    status = millrace("status", "--workspace", str(shop))
+    assert "lineage main: imported weights, not trained on yet, step 0, lineages/main/step-00000000" in status.out
+
+    done = run_pipeline(server, shop, *lines[-1].split()[3:5])
+    assert "Released as 1: model m-" in done.out, done.err
+    status = millrace("status", "--workspace", str(shop))
+    assert "lineage main: trained up to 2026-02, step 20, " in status.out
+    assert re.findall(r"^(2026-\d\d) +v1 +40 +main", status.out, re.M) == ["2026-01", "2026-02"]
+
+
+def test_a_refused_import_is_one_message_and_the_next_one_may_do(server: Server, shop: Path) -> None:
+    file = str(shop.parent / "weights.pt")
+    refused = run_command(server, shop, "import-checkpoint", file, FAKE_FAIL="import-checkpoint:CONFIG")
+    assert (refused.code, refused.out) == (78, "")
+    assert refused.err.splitlines()[-1] == "CONFIG: row 3 is bad"
+    assert run_command(server, shop, "import-checkpoint", file, "--json").code == 0
 
 
 # --- looking back -----------------------------------------------------------------------------------------------
@@ -420,12 +492,16 @@ def test_the_documented_json_is_what_comes_out(
     millrace: Command, runs: Runs, copied: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = run_command(server, copied, "parity", "--span", "2026-02", "--json")
+    weights = copied / "weights.pt"
+    weights.write_bytes(b"weights")
+    imported = run_command(server, copied, "import-checkpoint", str(weights), "--set", "lineage=theirs", "--json")
     monkeypatch.setenv("PREFECT_API_URL", server.url)
     rows = source(copied, {**REVIEW, "when": "2022-11-03"})
     workspace = ["--workspace", str(runs.workspace)]
     real = {
         "run": runs.released,
         "parity": compared,
+        "import-checkpoint": imported,
         "run --dry-run": millrace("run", "--dry-run", "--span", "2026-04", "--json", *SMALL, *workspace),
         "status": millrace("status", "--json", *workspace),
         "releases": millrace("releases", "--json", *workspace),
@@ -459,5 +535,5 @@ def test_every_exit_code_and_command_is_documented(millrace: Command) -> None:
         for code, name, meaning in re.findall(r"^\| (\d+) \| ([A-Z]+) \| (.+) \|$", DOCS, re.M)
     }
     assert table == {failure.value: (policy.exit_code, policy.meaning) for failure, policy in POLICIES.items()}
-    commands = re.findall(r"^│ (\w+) {2,}", millrace("--help").out.partition("Commands")[2], re.M)
-    assert set(re.findall(r"^\| `millrace (\w+)` \|", DOCS, re.M)) == set(commands)
+    commands = re.findall(r"^│ ([\w-]+) {2,}", millrace("--help").out.partition("Commands")[2], re.M)
+    assert set(re.findall(r"^\| `millrace ([\w-]+)` \|", DOCS, re.M)) == set(commands)

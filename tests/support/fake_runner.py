@@ -19,11 +19,14 @@ from tasks.contracts import (
     Check,
     CheckpointRef,
     CheckpointState,
+    Chore,
     CurvePoint,
     EvaluateInputs,
     EvaluateOutcome,
     HealthInputs,
     HealthOutcome,
+    ImportInputs,
+    ImportOutcome,
     InferInputs,
     InferOutcome,
     Inputs,
@@ -59,9 +62,9 @@ class FakeRunner:
         self.store = store
         self.specs: list[JobSpec] = []
         self.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
-        self._failures: dict[Stage, list[BaseException]] = {}
+        self._failures: dict[Stage | Chore, list[BaseException]] = {}
 
-    def fail(self, stage: Stage, error: BaseException, times: int = 1) -> None:
+    def fail(self, stage: Stage | Chore, error: BaseException, times: int = 1) -> None:
         """Let the next `times` attempts of a stage end with `error` instead of a result."""
         self._failures.setdefault(stage, []).extend([error] * times)
 
@@ -140,6 +143,8 @@ class FakeRunner:
                 prefix = f"models/{inputs.model.version}"
                 commit_files(self.store, prefix, {"modules.json": "[]"}, "model")
                 return ReleaseOutcome(model=prefix, min_cosine=1.0, probed=8)
+            case ImportInputs():
+                return self._import(spec, inputs)
 
     def _validate(self, spec: JobSpec, inputs: ValidateInputs) -> ValidateOutcome:
         rows = []
@@ -191,6 +196,28 @@ class FakeRunner:
             precision="fp32",
             graphs=None,
             environment={},
+        )
+
+    def _import(self, spec: JobSpec, inputs: ImportInputs) -> ImportOutcome:
+        state = CheckpointState(
+            lineage=spec.config.lineage,
+            run_key=spec.run_key,
+            step=0,
+            first_step=0,
+            complete=True,
+            consumed=(),
+            parent=None,
+            seed=spec.config.seed,
+            losses=(),
+            curve=(),
+        )
+        return ImportOutcome(
+            checkpoint=write_checkpoint(self.store, state),
+            sha256=inputs.sha256,
+            mapped=101,
+            ignored=("embeddings.position_ids",),
+            unexpected=("qa_outputs.weight",),
+            new=("projection.weight",),
         )
 
     def _infer(self, spec: JobSpec, inputs: InferInputs) -> InferOutcome:

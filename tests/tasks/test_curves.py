@@ -34,7 +34,7 @@ def test_each_metric_has_its_panel_and_so_have_the_loss_and_the_difference():
     _, svg = drawn()
     assert panels(svg) == 4
     assert {"recall@10", "auc", "training loss", "step", "cpu, fp32", "xla, fp32"} <= texts(svg)
-    assert {"relative difference (gate: below 0.1 %)", "the largest of 2 holdout metrics", "refused"} <= texts(svg)
+    assert {"relative difference (gate: below 0.1 %)", "the largest of 2 holdout metrics"} <= texts(svg)
     assert {"equal", "0.000001 %", "0.1 %", "1 %"} <= texts(svg)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -37,17 +37,13 @@ class XlaAccelerator(Accelerator):
     """
 
     name = "xla"
-    adamw_options: ClassVar[dict[str, bool]] = {
-        "capturable": True,
-        "foreach": False,
-    }  # step count on the device, plain operations
 
     def __init__(self, rank: Rank, environment: XlaEnvironment) -> None:
         super().__init__(rank)
         self.environment = environment
         self.graph_folder = environment.cache
         self.reads_graphs = environment.neuron
-        self.collects_only = environment.neuron and collecting()
+        self.collects_only = collecting()
         self.compiler, self.flags = environment.compiler, environment.flags
         self.graphs = self._watch = GraphWatch(_compilations, self._compiled_graphs)
         self._gloo: dist.ProcessGroup | None = None
@@ -139,9 +135,9 @@ class XlaAccelerator(Accelerator):
                 for parameter in group["params"]:
                     state = optimizer.state[parameter]
                     parameter.mul_(1)
-                    for name in ("step", "exp_avg", "exp_avg_sq"):  # the order is part of the graph
-                        shape = () if name == "step" else parameter.shape
-                        state[name] = self.upload(state[name].cpu() if name in state else torch.zeros(shape))
+                    state.setdefault("step", torch.tensor(0.0))
+                    for name in ("exp_avg", "exp_avg_sq"):  # the order is part of the graph
+                        state[name] = self.upload(state[name].cpu() if name in state else torch.zeros(parameter.shape))
                         state[name].mul_(1)
         self.cut()
 

@@ -5,6 +5,7 @@ Here is decided whether XLA means NeuronCores or the processor.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -51,7 +52,8 @@ def prepare_environment(config: Config | None, precision: str, rank: Rank) -> Xl
     """
     if importlib.util.find_spec("torch_xla") is None:
         raise ConfigError("accelerator: xla needs torch-xla, which is not installed: pip install -e '.[worker,xla]'")
-    if importlib.util.find_spec("torch_neuronx") is not None and os.environ.get(DEVICE, "NEURON") == "NEURON":
+    installed = importlib.util.find_spec("torch_neuronx") is not None
+    if collecting() or (installed and os.environ.get(DEVICE, "NEURON") == "NEURON"):
         return _neuron(config, precision, rank)
     return _processor(config)
 
@@ -68,6 +70,7 @@ def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment
     if config is not None:
         variables = neuron.neuron_environment(config, precision, cache, rank.world // rank.local_world)
     os.environ.update(variables)
+    importlib.import_module("torch_neuronx")  # makes NeuronCores the device of torch-xla
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("neuronx-cc", "torch-neuronx")]
     rounding = variables.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "")
     return XlaEnvironment(True, cache, variables, ", ".join(versions), f"{variables.get(neuron.FLAGS, '')} {rounding}")

@@ -1,0 +1,76 @@
+"""Importing weights from elsewhere, control side: checks that cost nothing, then a worker that reads the file.
+
+It is no stage and knows no Prefect; the attempt is in the ledger like any other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from configs.schema import Config
+from infra.store import Store, sha256_of
+from tasks import lineage
+from tasks.contracts import Chore, ImportInputs, ImportOutcome, RunPlan
+from tasks.errors import ConfigError
+from tasks.plan import NEW_LINEAGE, plan_import
+from tasks.results import UnusableResult, read_result
+from tasks.stage import run_stage
+from tasks.validate import validate
+
+
+class Imported(NamedTuple):
+    """The run whose new model the weights were put into, and what became of them."""
+
+    plan: RunPlan
+    outcome: ImportOutcome
+
+
+def import_checkpoint(store: Store, config: Config, file: Path, span: str | None = None) -> Imported:
+    """Begin the configuration's lineage with the weights in `file`; asked again for the same, it finds them there.
+
+    `span` ends the first run's window, as in `plan_run`: what a new model needs beside weights is made from its rows.
+
+    Raises:
+        ConfigError: there is no such file, the lineage has begun, or the weights are of another model.
+        DataError: the file can't be used, or the rows are not fit to train on.
+        Conflict: another process runs on this lineage.
+        StageError: of the class that stopped a worker.
+    """
+    path = _existing(file)
+    with store.lock(f"lineages/{config.lineage}.run"):
+        plan = plan_import(store, config, span)
+        checksum = sha256_of(path)
+        _check_begun_with(store, plan, checksum)
+        rows = validate.fn(plan).rows
+        inputs = ImportInputs(file=str(path), sha256=checksum, rows=rows)
+        return Imported(plan, run_stage(plan, inputs, ImportOutcome))
+
+
+def _existing(file: Path) -> Path:
+    path = file.expanduser().absolute()
+    if path.is_dir():
+        within = sorted(found.name for ending in ("*.safetensors", "*.bin", "*.pt") for found in path.glob(ending))
+        found = f"; in it there is {', '.join(within)}" if within else ""
+        raise ConfigError(f"{path} is a folder; give the file with the weights{found}")
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    if not path.stat().st_size:
+        raise ConfigError(f"{path} is empty")
+    return path
+
+
+def _check_begun_with(store: Store, plan: RunPlan, checksum: str) -> None:
+    """Raise ConfigError if the lineage began with another file of weights."""
+    head = lineage.head(store, plan.config.lineage)
+    if head is None:
+        return
+    try:
+        result = read_result(store, plan.run_key, Chore.import_checkpoint)
+    except UnusableResult:
+        return  # it is made again, from this file, and the checkpoint will not let itself be replaced by another
+    before = result.outcome if result is not None else None
+    if isinstance(before, ImportOutcome) and before.sha256 != checksum:
+        raise ConfigError(
+            f"lineage {plan.config.lineage} holds the weights of another file already ({head[0].prefix}); {NEW_LINEAGE}"
+        )

@@ -1,0 +1,176 @@
+"""import-checkpoint: a file of weights from elsewhere becomes the checkpoint that a lineage begins with.
+
+No code of the file is ever run: torch.load with weights_only, or safetensors. The model around the weights is the one
+that the lineage's first run would make.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from infra.store import sha256_of
+from tasks.contracts import CheckpointState, ImportInputs, ImportOutcome, TrainInputs
+from tasks.errors import ConfigError, DataError, FailureClass, classify
+from tasks.worker.build import build_parts
+from tasks.worker.checkpoint import CheckpointWriter
+from tasks.worker.foreign import Match, match_names, refusal
+from tasks.worker.job import Job
+from tasks.worker.train import read_training_rows
+
+NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights, beside other things
+SAVE = "where it was made, save it with torch.save(model.state_dict(), FILE)"
+
+# What torch.load raises for bytes that make no sense; an OSError is the disk's fault.
+_UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError)
+_ZIP, _PICKLE, _JSON = b"PK\x03\x04", b"\x80", b"{"
+
+
+def run(job: Job) -> ImportOutcome:
+    """Write the lineage's first checkpoint, at step 0 and without optimiser state.
+
+    Raises:
+        DataError: the file is damaged, changes, or holds something else than finite weights.
+        ConfigError: the weights are of another model; the message lists what does not match.
+    """
+    inputs = job.spec.inputs
+    assert isinstance(inputs, ImportInputs)
+    config, path = job.config, Path(inputs.file)
+    with job.clock.phase("restoring"):
+        if not path.is_file() or sha256_of(path) != inputs.sha256:
+            raise DataError(f"{path} is gone or changed since it was asked for; import it when it is whole")
+        theirs = read_weights(path)
+        training, _ = read_training_rows(job, TrainInputs(rows=inputs.rows, history=(), parent=None))
+        parts = build_parts(config, training)
+    ours = parts.model.state_dict()
+    match = match_names(_shapes(theirs), _shapes(ours))
+    if (why := refusal(match, ours)) is not None:
+        raise ConfigError(
+            f"{path} holds the weights of another model than the configuration asks for. {why}\n"
+            "Give model.pretrained the folder whose config.json the weights belong to, or save them under the names of "
+            "that model, without what does not belong to it. Nothing was written"
+        )
+    parts.model.load_state_dict(ours | {own: _float32(path, name, theirs[name]) for own, name in match.mapped.items()})
+    state = CheckpointState(
+        lineage=config.lineage,
+        run_key=job.spec.run_key,
+        step=0,
+        first_step=0,
+        complete=True,
+        consumed=(),
+        parent=None,
+        seed=config.seed,
+        losses=(),
+        curve=(),
+    )
+    writer = CheckpointWriter(job.store, parts, torch.optim.AdamW(parts.model.parameters()))  # it never took a step
+    writer.save(state)
+    checkpoint = writer.wait()
+    assert checkpoint is not None, "it was just written"
+    _tell(match)
+    return ImportOutcome(
+        checkpoint=checkpoint,
+        sha256=inputs.sha256,
+        mapped=len(match.mapped),
+        ignored=match.ignored,
+        unexpected=match.unexpected,
+        new=match.missing,
+    )
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a torch.save or safetensors file by name, on the host, as they were saved.
+
+    Raises:
+        DataError: it can't be read, is refused because reading it would run its code, or holds no state dict.
+    """
+    with path.open("rb") as file:
+        begin = file.read(9)
+    if begin[8:] == _JSON:  # after the length of the header, which may look like anything
+        return _state_dict(path, _read_safetensors(path))
+    if begin.startswith((_ZIP, _PICKLE)):
+        return _state_dict(path, _read_torch(path))
+    found = f"it begins with {begin!r}" if begin else "it is empty"
+    raise DataError(f"{path} is neither a torch.save nor a safetensors file: {found}")
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise DataError(f"{path} is cut off or damaged, copy it again: {error}") from error
+
+
+def _read_torch(path: Path) -> object:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about old formats, and that a TorchScript archive is none of weights
+            return torch.load(path, weights_only=True, map_location="cpu")
+    except _UNREADABLE as error:
+        if classify(error) is FailureClass.OOM:
+            raise
+        text = str(error)
+        if found := re.search(r"GLOBAL (\S+)", text):
+            raise DataError(
+                f"{path} holds a Python object of {found[1]}, and reading it would run code of the file, so it is "
+                f"refused; {SAVE}"
+            ) from error
+        if "TorchScript" in text:
+            raise DataError(f"{path} is a TorchScript archive, which holds code; {SAVE}") from error
+        raise DataError(
+            f"{path} can't be read: it is cut off or damaged, or torch.save did not write it. Copy it again, or {SAVE}"
+        ) from error
+
+
+def _state_dict(path: Path, content: object) -> dict[str, torch.Tensor]:
+    """The state dict that a file is, or that it has under one of the usual keys."""
+    weights: Any = content
+    if not isinstance(content, Mapping):
+        raise DataError(f"{path} holds a {type(content).__name__}, not a state dict; {SAVE}")
+    nested = [key for key in NESTED if isinstance(content.get(key), Mapping)]
+    if len(nested) > 1:
+        raise DataError(f"{path} holds several models, under {' and '.join(nested)}; save the one to be imported alone")
+    if nested:
+        weights = content[nested[0]]
+    if not weights:
+        raise DataError(f"{path} holds no tensors; {SAVE}")
+    for name, value in weights.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise DataError(
+                f"{path} holds a {type(value).__name__} under {name!r}, where only tensors belong; {SAVE}, or a dict "
+                f"with the weights under one of {', '.join(NESTED)}"
+            )
+    return dict(weights)
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _float32(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A weight as the model keeps it; raises DataError where training can't go on from it."""
+    if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
+        kind = "no values" if tensor.is_meta else f"{tensor.dtype} values, {tensor.layout}".replace("torch.", "")
+        raise DataError(f"{path}: {name} holds {kind}; weights to train on must be dense floating point numbers")
+    weight = tensor.detach().float()
+    if broken := int((~weight.isfinite()).sum()):
+        raise DataError(
+            f"{path}: {broken} of the {weight.numel()} numbers in {name} are not finite (NaN or infinite); "
+            "import an earlier checkpoint of that training"
+        )
+    return weight
+
+
+def _tell(match: Match) -> None:
+    """Into the log, what of the file was not taken."""
+    for what, names in (("ignored", match.ignored), ("unexpected", match.unexpected), ("new", match.missing)):
+        if names:
+            print(f"{what}: {', '.join(names)}", flush=True)
