@@ -69,12 +69,12 @@ def pipeline(
         healthy = health(plan, after=validated)
         warm = warmup(plan, validated, after=healthy)
         trained = train(plan, validated, warm)
-        judged = evaluate(plan, validated, trained)
+        judged = evaluate(plan, validated, warm, trained)
         if refused(judged.verdicts):
             report = run_report(store, plan, since=began)
             rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
             return rejected
-        inferred = infer(plan, validated, trained, after=judged)
+        inferred = infer(plan, validated, warm, trained, after=judged)
         release(plan, validated, trained, judged, inferred)
         return run_report(store, plan, since=began)
 

@@ -147,12 +147,14 @@ class EvaluateInputs(Record):
     rows: tuple[RowsRef, ...]
     challenger: ModelRef
     champion: ModelRef | None
+    compiled: CompileRef | None = None
 
 
 class InferInputs(Record):
     stage: Literal[Stage.infer] = Stage.infer
     rows: RowsRef
     model: ModelRef
+    compiled: CompileRef | None = None
 
 
 class ReleaseInputs(Record):

@@ -5,14 +5,22 @@ from __future__ import annotations
 from infra.manifest import quarantine
 from infra.store import Store, open_store
 from tasks import gates, releases
-from tasks.contracts import EvaluateInputs, EvaluateOutcome, ModelRef, RunPlan, TrainOutcome, ValidateOutcome
+from tasks.contracts import (
+    EvaluateInputs,
+    EvaluateOutcome,
+    ModelRef,
+    RunPlan,
+    TrainOutcome,
+    ValidateOutcome,
+    WarmupOutcome,
+)
 from tasks.results import Judgement, UnusableResult, judgement_key, read_judgement
 from tasks.stage import run_stage, stage_task
 from tasks.train import model_of
 
 
 @stage_task
-def evaluate(plan: RunPlan, validated: ValidateOutcome, trained: TrainOutcome) -> Judgement:
+def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, trained: TrainOutcome) -> Judgement:
     """Metrics and verdicts. The champion is the release that is current when this first runs.
 
     A refused gate is no error: it is in the verdicts.
@@ -22,6 +30,7 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, trained: TrainOutcome) -
         rows=(*plan.history, *validated.rows),
         challenger=model_of(trained),
         champion=_champion(store, plan),
+        compiled=warm.compiled,
     )
     return _judge(store, plan, run_stage(plan, inputs, EvaluateOutcome))
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from tasks.contracts import InferInputs, InferOutcome, RunPlan, TrainOutcome, ValidateOutcome
+from tasks.contracts import InferInputs, InferOutcome, RunPlan, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.results import Judgement
 from tasks.stage import run_stage, stage_task
 from tasks.train import model_of
 
 
 @stage_task
-def infer(plan: RunPlan, validated: ValidateOutcome, trained: TrainOutcome, after: Judgement) -> InferOutcome:
+def infer(
+    plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, trained: TrainOutcome, after: Judgement
+) -> InferOutcome:
     """The folder of vectors; shards that an earlier attempt completed are kept. `after` orders the stages."""
-    inputs = InferInputs(rows=validated.rows[-1], model=model_of(trained))
+    inputs = InferInputs(rows=validated.rows[-1], model=model_of(trained), compiled=warm.compiled)
     return run_stage(plan, inputs, InferOutcome, workers=plan.config.infer.workers)

@@ -11,7 +11,6 @@ from infra.manifest import CorruptFolder, MissingFolder, quarantine, read_manife
 from infra.store import Store
 from tasks.contracts import (
     Chore,
-    EvaluateInputs,
     EvaluateOutcome,
     ImportOutcome,
     InferOutcome,
@@ -84,7 +83,9 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
 
 
 def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:
-    """Check that a result was made from `inputs`; the champion may have changed since, it is taken as it was then.
+    """Check that a result was made from `inputs`.
+
+    The champion may have changed since, it is taken as it was then; and graphs may have been compiled again.
 
     Raises:
         UnusableResult: it was made from something else, because an earlier stage had to run again.
@@ -96,7 +97,7 @@ def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:
         raise UnusableResult(
             f"{store.uri}/{key} is gone or damaged, so what the result stands on is unknown"
         ) from error
-    if _without_champion(made_from) != _without_champion(inputs):
+    if _work(made_from) != _work(inputs):
         raise UnusableResult(f"{store.uri}/{key} names other inputs than the stages before have now")
 
 
@@ -133,8 +134,10 @@ def vectors_made(store: Store) -> int:
     )
 
 
-def _without_champion(inputs: Inputs) -> Inputs:
-    return inputs.model_copy(update={"champion": None}) if isinstance(inputs, EvaluateInputs) else inputs
+def _work(inputs: Inputs) -> Inputs:
+    """The part of the inputs that decides the outcome."""
+    beside = {"champion", "compiled"} & set(type(inputs).model_fields)
+    return inputs.model_copy(update=dict.fromkeys(beside))
 
 
 def _outputs(outcome: Outcome) -> list[str]:

@@ -189,3 +189,9 @@ def expect(accelerator: Accelerator, store: Store, compiled: CompileRef | None, 
             "made; run the span again, and warmup makes the others anew"
         )
     accelerator.graphs.expect(cached.graphs, cached.seconds, on_new)
+
+
+def reuse(accelerator: Accelerator, store: Store, compiled: CompileRef | None) -> None:
+    """Fetch what warmup compiled for a stage that may meet other graphs as well, as those of an older champion."""
+    if accelerator.graphs is not None and compiled is not None:
+        expect(accelerator, store, compiled, "note")

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tasks.contracts import EvaluateInputs, EvaluateOutcome, ModelRef, SliceMetrics
 from tasks.errors import DataError
 from tasks.progress import report
+from tasks.worker import compile_cache
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checkpoint import load_parts
 from tasks.worker.embed import EmbedSettings
@@ -29,6 +30,7 @@ def run(job: Job) -> EvaluateOutcome:
     assert isinstance(inputs, EvaluateInputs)
     config = job.config
     with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
+        compile_cache.reuse(accelerator, job.store, inputs.compiled)
         held, holdout, judged = _measure(job, accelerator, inputs, inputs.challenger)
         champion = None
         if inputs.champion is not None:

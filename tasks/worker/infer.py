@@ -21,6 +21,7 @@ from tasks.contracts import InferInputs, InferOutcome
 from tasks.errors import CodeError, DataError, StoreError
 from tasks.progress import report
 from tasks.rows import ITEM, ITEM_ID, distinct_items
+from tasks.worker import compile_cache
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checkpoint import ModelParts, load_parts
 from tasks.worker.embed import EmbedSettings, embed
@@ -46,6 +47,7 @@ def run(job: Job) -> InferOutcome:
     shards = Shards(job.store, f"vectors/{inputs.model.version}/{inputs.rows.span.name}", job.spec.stage_prefix)
     with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
+            compile_cache.reuse(accelerator, job.store, inputs.compiled)
             items = distinct_items(load_rows(job.store, [inputs.rows], config))
             if not items.num_rows:
                 raise DataError(f"span {inputs.rows.span.name} has no item to embed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from infra.store import open_store
-from tasks.contracts import InferOutcome, Release, RunPlan, TrainOutcome, ValidateOutcome
+from tasks.contracts import InferOutcome, Release, RunPlan, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.evaluate import evaluate
 from tasks.gates import refused
 from tasks.health import health
@@ -22,6 +22,7 @@ class Run(NamedTuple):
     """What the stages of a run gave; nothing after a refused gate."""
 
     validated: ValidateOutcome
+    warm: WarmupOutcome
     trained: TrainOutcome
     judged: Judgement
     inferred: InferOutcome | None
@@ -34,8 +35,8 @@ def carry_out(plan: RunPlan) -> Run:
     validated = validate.fn(plan)
     warm = warmup.fn(plan, validated, health.fn(plan, validated))
     trained = train.fn(plan, validated, warm)
-    judged = evaluate.fn(plan, validated, trained)
+    judged = evaluate.fn(plan, validated, warm, trained)
     if refused(judged.verdicts):
-        return Run(validated, trained, judged, None, None)
-    inferred = infer.fn(plan, validated, trained, judged)
-    return Run(validated, trained, judged, inferred, release.fn(plan, validated, trained, judged, inferred))
+        return Run(validated, warm, trained, judged, None, None)
+    inferred = infer.fn(plan, validated, warm, trained, judged)
+    return Run(validated, warm, trained, judged, inferred, release.fn(plan, validated, trained, judged, inferred))

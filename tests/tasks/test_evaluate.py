@@ -1,28 +1,12 @@
 import pytest
 
-import infra.runner
-from infra.store import DirectoryStore
 from tasks import gates, releases
 from tasks.contracts import EvaluateInputs, RunPlan, Stage
 from tasks.evaluate import evaluate
 from tasks.plan import plan_run
 from tasks.results import judgement_key, read_judgement
-from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fake_runner import FakeRunner, small_config
 from tests.support.stages import Run, carry_out
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
-    return store
-
-
-@pytest.fixture
-def runner(store, monkeypatch) -> FakeRunner:
-    runner = FakeRunner(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
-    return runner
 
 
 @pytest.fixture
@@ -41,7 +25,7 @@ def inputs_of_last_evaluation(runner: FakeRunner) -> EvaluateInputs:
 
 
 def again(plan: RunPlan, run: Run) -> None:
-    assert evaluate.fn(plan, run.validated, run.trained) == run.judged
+    assert evaluate.fn(plan, run.validated, run.warm, run.trained) == run.judged
 
 
 def test_without_a_release_there_is_no_champion(store, runner):
@@ -81,7 +65,7 @@ def test_a_metric_that_is_no_number_does_not_ask_the_gates_twice(store, runner, 
     plan = plan_run(store, small_config())
     run = carry_out(plan)
     assert gates.refused(run.judged.verdicts) is False  # nothing to compare with yet
-    evaluate.fn(plan, run.validated, run.trained)
+    evaluate.fn(plan, run.validated, run.warm, run.trained)
     assert len(judgements) == 1
 
 
@@ -100,7 +84,7 @@ def test_an_evaluation_that_ran_again_is_judged_again(store, runner):
     run = carry_out(plan)
     store.delete(f"runs/{plan.run_key}/evaluate/result.json")
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
-    judged = evaluate.fn(plan, run.validated, run.trained)
+    judged = evaluate.fn(plan, run.validated, run.warm, run.trained)
     assert judged.outcome.challenger["recall@10"] == 0.1
     assert gates.refused(judged.verdicts)
 
@@ -119,6 +103,6 @@ def test_a_run_never_competes_with_its_own_release(store, runner):
     plan = plan_run(store, small_config())
     second = carry_out(plan)
     store.delete(f"runs/{plan.run_key}/evaluate/result.json")
-    evaluate.fn(plan, second.validated, second.trained)
+    evaluate.fn(plan, second.validated, second.warm, second.trained)
     assert first.released is not None
     assert inputs_of_last_evaluation(runner).champion == first.released.model

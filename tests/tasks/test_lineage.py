@@ -3,7 +3,7 @@ import pytest
 from infra.manifest import CorruptFolder
 from infra.store import DirectoryStore
 from tasks.contracts import CheckpointState, RowsRef, SpanRef
-from tasks.lineage import completed, head
+from tasks.lineage import completed, head, partial
 from tests.support.fake_runner import commit_files, write_checkpoint
 
 
@@ -44,6 +44,15 @@ def test_checkpoints_made_on_the_way_do_not_count(store):
     done = write_checkpoint(store, state(20))
     write_checkpoint(store, state(30, complete=False))
     assert head(store, "main") == (done, state(20))
+
+
+def test_checkpoints_made_on_the_way_are_found_as_such(store):
+    write_checkpoint(store, state(20))
+    assert partial(store, "main") == []
+    made = [write_checkpoint(store, state(step, complete=False)).prefix for step in (30, 40)]
+    write_checkpoint(store, state(30, complete=False, lineage="other"))
+    store.write("lineages/main/step-00000050/state.json", b"{}")
+    assert partial(store, "main") == made
 
 
 def test_a_folder_without_a_manifest_was_never_completed(store):

@@ -1,9 +1,11 @@
+import json
+
 import pytest
 
 from infra.store import Conflict, DirectoryStore
 from tasks.contracts import CheckpointRef, CheckpointState, EvaluateOutcome, RowsRef, RunPlan, SpanRef, Verdict
 from tasks.errors import ConfigError, StoreError
-from tasks.plan import NothingToDo, plan_run, read_plan, run_key, save_plan
+from tasks.plan import NothingToDo, plan_import, plan_run, plan_work, read_plan, run_key, save_plan
 from tasks.results import Judgement, judgement_key
 from tests.support.fake_runner import ingest, small_config, write_checkpoint
 
@@ -150,6 +152,93 @@ def test_nothing_to_do_tells_what_came_too_late(tmp_path):
     ingest(store, "2021-Q2", version=2)
     with pytest.raises(NothingToDo, match="arrived too late for it: 2021-Q1, 2021-Q2 "):
         plan_run(store, small_config())
+
+
+# --- imported weights -------------------------------------------------------------------------------------------
+
+
+def imported(store: DirectoryStore, plan: RunPlan) -> CheckpointRef:
+    """What the workspace holds once weights were imported for this plan."""
+    return write_checkpoint(
+        store,
+        CheckpointState(
+            lineage=plan.config.lineage,
+            run_key=plan.run_key,
+            step=0,
+            first_step=0,
+            complete=True,
+            consumed=(),
+            parent=None,
+            seed=plan.config.seed,
+            losses=(),
+            curve=(),
+        ),
+    )
+
+
+@pytest.mark.parametrize("span", [None, "2021-Q1", "2021-Q3"])
+def test_weights_are_imported_into_the_model_of_the_first_run(store, span):
+    plan = plan_import(store, small_config(), span)
+    assert plan == plan_run(store, small_config(), span)
+    imported(store, plan)
+    assert plan_import(store, small_config(), span) == plan
+
+
+@pytest.mark.parametrize(
+    ("span", "window"), [(None, QUARTERS[:1]), ("2021-Q1", QUARTERS[:1]), ("2021-Q3", QUARTERS[:3])]
+)
+def test_the_run_after_an_import_is_a_first_run_from_those_weights(store, span, window):
+    for_import = plan_import(store, small_config(), "2021-Q2")
+    checkpoint = imported(store, for_import)
+    plan = plan_run(store, small_config(), span)
+    assert plan.window == spans(*window)
+    assert (plan.parent, plan.history) == (checkpoint, ())
+    assert plan.run_key != for_import.run_key
+
+
+def test_the_runs_of_a_lineage_that_was_imported_follow_each_other_as_always(store):
+    beginning = imported(store, plan_import(store, small_config()))
+    first = plan_run(store, small_config(), "2021-Q2")
+    after_first = trained(store, first)
+    assert first.parent == beginning
+    second = plan_run(store, small_config())
+    assert (second.window, second.parent) == (spans("2021-Q3"), after_first)
+    assert [rows.span.name for rows in second.history] == ["2021-Q1", "2021-Q2"]
+    assert plan_run(store, small_config(), "2021-Q2") == first
+    assert plan_work(store, small_config(), "2021-Q2") == first
+    with pytest.raises(ConfigError, match="trained span 2021-Q1 together with later spans in its first run"):
+        plan_run(store, small_config(), "2021-Q1")
+
+
+def test_work_beside_a_lineage_that_was_imported_begins_with_its_weights(store):
+    beginning = imported(store, plan_import(store, small_config()))
+    assert plan_work(store, small_config("train.epochs=7"), "2021-Q1").parent == beginning
+
+
+def test_a_lineage_that_has_begun_takes_no_weights(store):
+    trained(store, plan_run(store, small_config()))
+    with pytest.raises(
+        ConfigError, match=r"lineage main was trained already \(lineages/main/step-00000010\).*--set line"
+    ):
+        plan_import(store, small_config(), "2021-Q2")
+    assert plan_import(store, small_config("lineage=other")).window == spans("2021-Q1")
+
+
+def test_a_lineage_takes_weights_for_one_first_run_only(store):
+    imported(store, plan_import(store, small_config()))
+    for config, span in ((small_config(), "2021-Q2"), (small_config("seed=4"), None)):
+        with pytest.raises(ConfigError, match=r"holds imported weights already \(lineages/main/step-00000000\)"):
+            plan_import(store, config, span)
+
+
+def test_a_lineage_whose_first_run_was_interrupted_takes_no_weights(store):
+    plan = plan_run(store, small_config())
+    checkpoint = interrupted_after_training(store, plan)
+    state = json.loads(store.read(f"{checkpoint.prefix}/state.json")) | {"complete": False}
+    store.delete(checkpoint.prefix)
+    write_checkpoint(store, CheckpointState.model_validate(state))
+    with pytest.raises(ConfigError, match=r"a run of it left lineages/main/step-00000010 and was not finished"):
+        plan_import(store, small_config())
 
 
 # --- a span that was trained before -----------------------------------------------------------------------------

@@ -1,28 +1,12 @@
 import pytest
 
-import infra.runner
-from infra.store import DirectoryStore
 from tasks import releases
 from tasks.contracts import ReleaseInputs, Stage
 from tasks.errors import HostError
 from tasks.plan import plan_run
 from tasks.train import model_of
-from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fake_runner import small_config
 from tests.support.stages import carry_out
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
-    return store
-
-
-@pytest.fixture
-def runner(store, monkeypatch) -> FakeRunner:
-    runner = FakeRunner(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
-    return runner
 
 
 def test_a_release_binds_the_model_to_the_vectors_made_by_it(store, runner):

@@ -1,30 +1,14 @@
 import pytest
 
-import infra.runner
-from infra.store import DirectoryStore
 from tasks.contracts import Stage
 from tasks.errors import HostError
 from tasks.ledger import now
 from tasks.plan import plan_run
 from tasks.report import all_reports, run_report, unfinished_before
-from tests.support.fake_runner import PHASES, FakeRunner, ingest, small_config
+from tests.support.fake_runner import PHASES, small_config
 from tests.support.stages import carry_out
 
 WALL = PHASES.booting + PHASES.compiling + PHASES.restoring + PHASES.productive
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
-    return store
-
-
-@pytest.fixture
-def runner(store, monkeypatch) -> FakeRunner:
-    runner = FakeRunner(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
-    return runner
 
 
 def test_a_released_run_reports_what_it_gave(store, runner):

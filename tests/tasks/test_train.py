@@ -1,26 +1,8 @@
-import pytest
-
-import infra.runner
-from infra.store import DirectoryStore
 from tasks.contracts import HealthInputs, InferInputs, JobSpec, Stage, TrainInputs, ValidateInputs, WarmupInputs
 from tasks.plan import plan_run
 from tasks.train import model_of, train
-from tests.support.fake_runner import STEPS_PER_SPAN, FakeRunner, ingest, small_config
+from tests.support.fake_runner import STEPS_PER_SPAN, FakeRunner, small_config
 from tests.support.stages import carry_out
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
-    return store
-
-
-@pytest.fixture
-def runner(store, monkeypatch) -> FakeRunner:
-    runner = FakeRunner(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
-    return runner
 
 
 def spec_of(runner: FakeRunner, stage: Stage) -> JobSpec:

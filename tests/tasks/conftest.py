@@ -1,0 +1,25 @@
+"""A workspace with three spans, and a runner that does no arithmetic in the place of the real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import infra.runner
+from infra.store import DirectoryStore
+from tests.support.fake_runner import FakeRunner, ingest
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
+    return store
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    return runner

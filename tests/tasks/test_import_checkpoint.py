@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import infra.runner
+from infra.store import Conflict, DirectoryStore
+from tasks import ledger
+from tasks.contracts import CheckpointRef, Chore, ImportInputs, Stage
+from tasks.errors import ConfigError, DataError
+from tasks.import_checkpoint import Imported, import_checkpoint
+from tasks.lineage import head
+from tasks.plan import plan_run
+from tasks.report import all_reports, unfinished_before
+from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.stages import carry_out
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path / "workspace")
+    ingest(store, "2021-Q1", "2021-Q2")
+    return store
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    return runner
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "weights.pt"
+    path.write_bytes(b"weights")
+    return path
+
+
+def take(store: DirectoryStore, file: Path, *overrides: str, span: str | None = None) -> Imported:
+    return import_checkpoint(store, small_config(*overrides), file, span)
+
+
+def beginning(store: DirectoryStore) -> CheckpointRef:
+    found = head(store, "main")
+    assert found is not None
+    assert found[1].consumed == ()
+    return found[0]
+
+
+def test_a_worker_reads_the_file_with_the_rows_of_the_first_window(store, runner, file):
+    imported = take(store, file, span="2021-Q2")
+    assert runner.stages == ["validate", "import-checkpoint"]
+    inputs = runner.specs[-1].inputs
+    assert isinstance(inputs, ImportInputs)
+    assert inputs.file == str(file)
+    assert [rows.span.name for rows in inputs.rows] == ["2021-Q1", "2021-Q2"]
+    assert imported.outcome.checkpoint == beginning(store)
+    assert imported.outcome.sha256 == inputs.sha256
+
+
+def test_a_relative_path_is_the_commands_and_not_the_workers(store, runner, file, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    take(store, Path("weights.pt"))
+    inputs = runner.specs[-1].inputs
+    assert isinstance(inputs, ImportInputs)
+    assert inputs.file == str(file)
+
+
+def test_the_attempt_is_in_the_ledger_and_no_run_is_in_the_list(store, runner, file):
+    imported = take(store, file)
+    records = ledger.records(store, imported.plan.run_key)
+    assert [record.stage for record in records] == [Stage.validate, Chore.import_checkpoint]
+    assert all(record.failure is None for record in records)
+    assert all_reports(store) == []
+
+
+def test_the_same_file_again_is_found_there(store, runner, file):
+    first = take(store, file)
+    assert take(store, file) == first
+    assert len(runner.specs) == 2
+
+
+def test_a_damaged_checkpoint_is_made_again(store, runner, file):
+    first = take(store, file)
+    store.delete(f"{first.outcome.checkpoint.prefix}/model.safetensors")
+    assert take(store, file) == first
+    assert runner.stages == ["validate", "import-checkpoint", "import-checkpoint"]
+
+
+def test_an_import_that_died_before_its_record_is_taken_up(store, runner, file):
+    first = take(store, file)
+    store.delete(f"runs/{first.plan.run_key}/import-checkpoint/result.json")
+    assert take(store, file) == first
+    assert runner.specs[-1].attempt == 2
+
+
+def test_the_pipeline_goes_on_from_the_imported_weights(store, runner, file):
+    imported = take(store, file)
+    plan = plan_run(store, small_config(), "2021-Q1")
+    assert plan.parent == imported.outcome.checkpoint
+    assert unfinished_before(store, plan) is None
+    run = carry_out(plan)
+    assert run.trained.first_step == 0
+    assert run.released is not None
+    found = head(store, "main")
+    assert found is not None
+    assert found[1].parent == imported.outcome.checkpoint
+    assert plan_run(store, small_config()).span.name == "2021-Q2"
+
+
+def test_the_import_can_be_tried_again_with_another_file(store, runner, file):
+    runner.fail(Chore.import_checkpoint, DataError("weights.pt is cut off"))
+    with pytest.raises(DataError, match="is cut off"):
+        take(store, file)
+    assert head(store, "main") is None
+    file.write_bytes(b"whole weights")
+    assert take(store, file).outcome.checkpoint == beginning(store)
+    assert [spec.attempt for spec in runner.specs] == [1, 1, 2]
+
+
+# --- refusals: nothing runs, nothing is written -----------------------------------------------------------------
+
+
+def test_another_file_into_the_same_lineage_is_refused(store, runner, file):
+    take(store, file)
+    file.write_bytes(b"other weights")
+    before = sorted(store.root.rglob("*"))
+    with pytest.raises(ConfigError, match=r"holds the weights of another file already.*--set lineage=NAME"):
+        take(store, file)
+    assert sorted(store.root.rglob("*")) == before
+    assert take(store, file, "lineage=other").outcome.checkpoint.prefix == "lineages/other/step-00000000"
+
+
+def test_a_lineage_that_was_trained_is_refused(store, runner, file):
+    carry_out(plan_run(store, small_config()))
+    before = len(runner.specs)
+    with pytest.raises(ConfigError, match=r"lineage main was trained already .*--set lineage=NAME"):
+        take(store, file)
+    assert len(runner.specs) == before
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, r"/it: there is no such file"),
+        (lambda path: path.touch(), r"/it is empty"),
+        (lambda path: path.mkdir(), r"/it is a folder; give the file with the weights$"),
+        (
+            lambda path: (path.mkdir(), (path / "model.safetensors").touch(), (path / "a.bin").touch()),
+            r"/it is a folder; give the file with the weights; in it there is a\.bin, model\.safetensors$",
+        ),
+    ],
+)
+def test_what_is_no_file_is_refused_at_once(store, runner, tmp_path, make, message):
+    make(tmp_path / "it")
+    with pytest.raises(ConfigError, match=message):
+        take(store, tmp_path / "it")
+    assert runner.specs == []
+    assert not store.list("runs")
+
+
+def test_a_lineage_in_use_is_refused(store, runner, file):
+    with store.lock("lineages/main.run"), pytest.raises(Conflict, match="in use"):
+        take(store, file)
+    assert runner.specs == []
