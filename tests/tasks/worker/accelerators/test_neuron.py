@@ -1,0 +1,36 @@
+"""What can honestly be tested without the hardware: who is sent away, and with which words."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import ConfigError
+from tasks.worker.accelerators import make_accelerator
+from tasks.worker.job import Rank
+
+ALONE = Rank(0, 1, 0)
+
+
+def install(folder: Path, version: str) -> None:
+    (folder / "torch_neuronx.py").write_text("")
+    about = folder / f"torch_neuronx-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch-neuronx\nVersion: {version}\n")
+
+
+def test_without_the_package_it_says_what_is_needed():
+    with pytest.raises(ConfigError, match=r"torch-neuronx 2\.13 or newer; torch-neuronx is not installed here"):
+        make_accelerator("neuron", ALONE)
+
+
+def test_the_package_of_pytorch_xla_has_the_same_name_and_is_not_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    install(tmp_path, "2.9.0.2.14.27725")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"here is 2\.9\.0\.2\.14\.27725, which is PyTorch/XLA: use accelerator: xla"):
+        make_accelerator("neuron", ALONE)
+
+
+def test_it_says_of_itself_that_it_was_never_run():
+    from tasks.worker.accelerators import neuron
+
+    assert "UNPROVEN" in (neuron.__doc__ or "")

@@ -1,0 +1,72 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import ConfigError
+from tasks.worker.accelerators import xla_environment
+from tasks.worker.accelerators.xla_environment import prepare_environment
+from tasks.worker.job import Rank
+from tests.support.jobs import tiny_config
+
+ALONE = Rank(0, 1, 0)
+TOUCHED = ("PJRT_DEVICE", "XLA_FLAGS", "XLA_PERSISTENT_CACHE_PATH", "XLA_PERSISTENT_CACHE_READ_ONLY")
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back what these tests set."""
+    for name in TOUCHED:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def test_without_neuron_it_is_the_processor_and_says_all_that_it_set():
+    found = prepare_environment(tiny_config("compiler.optlevel=2"), "fp32", ALONE)
+    assert not found.neuron
+    assert found.variables["PJRT_DEVICE"] == "CPU"
+    assert found.variables["XLA_FLAGS"] == found.flags == "--xla_backend_optimization_level=2"
+    assert {name: os.environ[name] for name in found.variables} == found.variables
+    assert found.compiler.startswith("torch-xla 2.9")
+
+
+def test_each_process_has_a_cache_of_its_own():
+    first, second = (prepare_environment(None, "fp32", ALONE).cache for _ in range(2))
+    assert first != second
+    assert first.is_dir()
+
+
+def test_flags_of_the_user_stay_but_for_the_level(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_enable_fast_math=false")
+    found = prepare_environment(tiny_config("compiler.optlevel=3"), "fp32", ALONE)
+    assert found.flags == "--xla_cpu_enable_fast_math=false --xla_backend_optimization_level=3"
+
+
+def test_the_compilers_own_level_is_left_alone():
+    assert "XLA_FLAGS" not in prepare_environment(tiny_config("compiler.optlevel=null"), "fp32", ALONE).variables
+
+
+def test_a_machine_without_torch_xla_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(xla_environment.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[worker,xla\]'"):
+        prepare_environment(None, "fp32", ALONE)
+
+
+def test_the_run_that_only_collects_keeps_the_cache_of_the_one_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "torch_neuronx.py").write_text("")
+    for name in ("torch_neuronx", "neuronx_cc"):
+        about = tmp_path / f"{name}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("NEURON_EXTRACT_GRAPHS_ONLY", "1")
+    monkeypatch.setenv("NEURON_COMPILE_CACHE_URL", str(tmp_path / "cache"))
+    for name in ("NEURON_CC_FLAGS", "NEURON_RT_STOCHASTIC_ROUNDING_EN", "NEURON_RT_EXEC_TIMEOUT"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB", "")
+    found = prepare_environment(tiny_config(), "fp32", ALONE)
+    assert found.neuron
+    assert found.cache == tmp_path / "cache"
+    assert xla_environment.collecting()
