@@ -32,9 +32,10 @@ test: install
 	$(BIN)/pytest
 
 # OMP_PROC_BIND: as the stages bind their threads, and to both sides' good.
-# Speed and memory beside sentence-transformers. REVIEWS is the path of a reviews file, see docs/benchmarks.md.
+# Speed and memory beside sentence-transformers, and a step on XLA beside one without. REVIEWS is the path of a reviews file, see docs/benchmarks.md.
 bench: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.bench $(REVIEWS)
+	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.xla_step
 
 # The table of the README: eight quarters of product reviews, trained one after the other.
 reviews: install

@@ -47,7 +47,7 @@ def pipeline(
     data is the report as well.
 
     Args:
-        workspace: where spans, runs and releases lie; a local directory.
+        workspace: where spans, runs and releases lie; a local directory or s3://bucket/prefix.
         span: for example 2022-Q4; empty: the oldest span not yet trained.
         place: path of a YAML file of settings for this place, over those of base.yaml.
         overrides: single settings over both, as in train.learning_rate=3e-5.

@@ -288,8 +288,8 @@ class Planted:
         return open, (str(self.path), "w")
 
 
-def cut(path: Path, form: str, share: float, numbers: int = 1600) -> None:
-    FORMS[form]({"a": torch.rand(numbers)}, path)
+def cut(path: Path, form: str, share: float) -> None:
+    FORMS[form]({"a": torch.rand(1600)}, path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
 
@@ -308,7 +308,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "json": (lambda p: p.write_text(json.dumps({"weight_map": {}})), "neither a torch.save nor a safetensors"),
     "cut torch file": (lambda p: cut(p, "torch", 0.5), "is cut off or damaged, or torch.save did not write it"),
     "cut old torch file": (lambda p: cut(p, "torch before 1.6", 0.9), "is cut off or damaged"),
-    "a little of a torch file": (lambda p: cut(p, "torch", 0.1, 4 * 400_000), "is cut off or damaged"),
+    "little of a torch file": (lambda p: cut(p, "torch", 0.66), "is cut off or damaged"),
     "very short old torch file": (lambda p: cut(p, "torch before 1.6", 0.005), "is cut off or damaged"),
     "cut safetensors": (lambda p: cut(p, "safetensors", 0.9), "is cut off or damaged, copy it again"),
     "zip": (lambda p: zipfile.ZipFile(p, "w").close() or p.write_bytes(b"PK\x03\x04" * 9), "torch.save did not write"),

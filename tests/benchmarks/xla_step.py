@@ -1,0 +1,110 @@
+"""Seconds of a training step on XLA's processor runtime beside eager CPU, in fp32 at the same shapes.
+
+    python -m tests.benchmarks.xla_step
+
+MiniLM-L6, batches of 64 made-up texts. Each side is a process of its own with all cores; they take turns step by step,
+so that a noisy machine is noisy to both. What the first steps cost, compiling, is told apart.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import statistics
+import time
+from multiprocessing.connection import Connection
+
+import torch
+
+from configs.load import load_config
+from configs.schema import Shape
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.batches import Batch
+from tasks.worker.build import build_parts
+from tasks.worker.job import Rank
+from tasks.worker.model import Texts
+from tasks.worker.optimizer import make_optimizer
+from tasks.worker.step import TrainStep
+from tests.benchmarks.reviews import PLACE
+
+SHAPES = (Shape(query=24, item=16), Shape(query=48, item=40), Shape(query=128, item=64))
+ROUNDS = 6
+OVERRIDES = ("train.precision=fp32", "evaluate.slices=[]", "heads.classification=null", "evaluate.gates=[]")
+
+
+def main() -> None:
+    """Run and print the table as Markdown."""
+    sides = {name: _start(name) for name in ("cpu", "xla")}
+    print("| shape, tokens | cpu, s a step | xla, s a step | ratio | first step on xla, s | loss differs by |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for shape in SHAPES:
+        first = {name: _step(side, shape) for name, side in sides.items()}
+        for side in sides.values():
+            _step(side, shape)
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        losses: dict[str, float] = {}
+        for _ in range(ROUNDS):
+            for name, side in sides.items():
+                taken, losses[name] = _step(side, shape)
+                seconds[name].append(taken)
+        cpu, xla = (statistics.median(seconds[name]) for name in sides)
+        differs = abs(losses["cpu"] - losses["xla"]) / losses["cpu"]
+        print(
+            f"| {shape.query} x {shape.item} | {cpu:.3f} | {xla:.3f} | {xla / cpu:.2f} | {first['xla'][0]:.1f} "
+            f"| {differs:.1e} |",
+            flush=True,
+        )
+    for side in sides.values():
+        side.send(None)
+
+
+def _start(name: str) -> Connection:
+    ours, theirs = mp.get_context("spawn").Pipe()
+    mp.get_context("spawn").Process(target=_serve, args=(name, theirs), daemon=True).start()
+    return ours
+
+
+def _step(side: Connection, shape: Shape) -> tuple[float, float]:
+    side.send(shape)
+    return side.recv()
+
+
+def _serve(name: str, asked: Connection) -> None:
+    """One side: a step for each shape that is asked for, answered with its seconds and its loss."""
+    config = load_config(PLACE, [f"accelerator={name}", *OVERRIDES])
+    with open_accelerator(name, Rank(0, 1, 0), config, "fp32") as accelerator:
+        parts = build_parts(config, None)  # type: ignore[arg-type]  # the encoder's own tokenizer, and no features
+        accelerator.place(parts.model)
+        optimizer = make_optimizer(parts.model, config.train, accelerator)
+        accelerator.settle(parts.model, optimizer)
+        step = TrainStep(parts.model, optimizer, accelerator, config, "fp32")
+        number = 0
+        while (shape := asked.recv()) is not None:
+            batch = _batch(shape, config.train.batch_rows, number)
+            began = time.perf_counter()
+            [fed] = accelerator.feed([batch])
+            loss = accelerator.fetch(step(fed, number)["loss"]).item()
+            asked.send((time.perf_counter() - began, loss))
+            number += 1
+
+
+def _batch(shape: Shape, rows: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+
+    def texts(tokens: int) -> Texts:
+        ids = torch.randint(1000, 20_000, (rows, tokens), generator=generator)
+        return Texts(ids, torch.zeros(rows, 0), torch.zeros(rows, 0, dtype=torch.int64))
+
+    return Batch(
+        query=texts(shape.query),
+        item=texts(shape.item),
+        label_class=torch.full((rows,), -1),
+        pair=torch.ones(rows),
+        excluded=torch.zeros(rows, rows, dtype=torch.bool),
+        position=torch.arange(rows),
+        pairs_in_all=torch.tensor(float(rows)),
+        labels_in_all=torch.tensor(0.0),
+    )
+
+
+if __name__ == "__main__":
+    main()
