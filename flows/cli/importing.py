@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,8 +42,9 @@ def import_weights(
 ) -> ImportOutput:
     """Raises StageError as `load_config` and `tasks.import_checkpoint` do."""
     config = load_config(place, overrides)
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # else it tells each warning a second time
 
-    from tasks.import_checkpoint import import_checkpoint
+    from tasks.import_checkpoint import import_checkpoint  # not before: it imports Prefect, which reads that then
     from tasks.stage import listening
 
     with display() as listener, listening(listener):

@@ -84,7 +84,8 @@ def compiled_ahead(job: Job, accelerator: Accelerator, parts: ModelParts) -> Ite
 
     with lease.wait_for(job.store, f"compile/{key}.lease", until=whole, say=_say) as held:
         before = compile_cache.fetch(job.store, key, into)
-        job.store.write(marker, b"")
+        if job.rank.world > 1:
+            job.store.write(marker, b"")
         ahead = Ahead(job.store, accelerator, made_of, before)
         _say(_found(before, key, accelerator))
         try:

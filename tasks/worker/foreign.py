@@ -152,7 +152,7 @@ def _nearest(name: str, among: Sequence[str]) -> str | None:
 
 
 def _shapes(wrong: WrongShape) -> str:
-    return f"{wrong.name} is {_product(wrong.shape)}, {wrong.ours} is {_product(wrong.expected)}"
+    return f"{wrong.name} is {_product(wrong.shape)} in the file, {_product(wrong.expected)} in the model"
 
 
 def _product(shape: Shape) -> str:

@@ -58,6 +58,11 @@ class PhaseClock:
         finally:
             self._switch(outer)
 
+    def count_as(self, phase: Phase, seconds: float) -> None:
+        """Count seconds that passed as productive as another phase: compiling happens in the midst of steps."""
+        self._seconds["productive"] -= seconds
+        self._seconds[phase] += seconds
+
     def read(self) -> Phases:
         self._switch(self._phase)
         return Phases(**{phase: round(seconds, 3) for phase, seconds in self._seconds.items()})

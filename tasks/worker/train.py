@@ -66,7 +66,7 @@ def run(job: Job) -> TrainOutcome:
         seconds, rows, began = 0.0, 0, time.monotonic()
         remaining = plan[state.step - state.first_step :]
         fed = accelerator.feed(_batches(pairs, remaining, job))
-        for done, (planned, batch) in enumerate(zip(remaining, fed, strict=False), start=state.step + 1):
+        for done, (planned, batch) in enumerate(zip(remaining, fed, strict=True), start=state.step + 1):
             accelerator.doing(f"step {done}, {planned.shape.query} x {planned.shape.item} tokens")
             step(batch, done - 1)
             recorder.losses_if_due(done, step)
@@ -80,6 +80,8 @@ def run(job: Job) -> TrainOutcome:
         own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(accelerator, job, own, last_step)
         graphs = graph_use(accelerator)
+        if graphs is not None:
+            job.clock.count_as("compiling", graphs.compile_seconds)
     return TrainOutcome(
         checkpoint=checkpoint,
         model_version=f"{config.lineage}-{last_step:08d}-{checkpoint.sha256[:8]}",

@@ -6,7 +6,8 @@ These functions are what runs there; tests call them with `tests.support.process
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from infra.store import DirectoryStore
 from tasks.contracts import (
@@ -98,7 +99,7 @@ def check_health(rank: Rank, workspace: Path, runtimes_own: bool) -> HealthOutco
 
         from tasks.worker.accelerators.xla import XlaAccelerator
 
-        def all_reduce(accelerator: Any, tensor: Any) -> None:
+        def all_reduce(self: XlaAccelerator, tensor: torch.Tensor) -> None:
             xm.all_reduce(xm.REDUCE_SUM, [tensor])
 
         XlaAccelerator._all_reduce = all_reduce

@@ -67,8 +67,7 @@ class XlaAccelerator(Accelerator):
                 )
 
     def leave(self) -> None:
-        """Run what is pending, leave the group, and remove this process's compiled graphs."""
-        torch_xla.sync()
+        """Wait for what runs, leave the group, and remove this process's compiled graphs."""
         xm.wait_device_ops()
         super().leave()
         shutil.rmtree(self.environment.cache, ignore_errors=True)
@@ -142,7 +141,18 @@ class XlaAccelerator(Accelerator):
         self.cut()
 
     def feed(self, batches: Iterable[M]) -> Iterator[M]:
-        return iter(MpDeviceLoader(batches, self.device))
+        """Made and sent by threads; what goes wrong there is raised here, where the loader would just end."""
+        failed: list[BaseException] = []
+
+        def guarded() -> Iterator[M]:
+            try:
+                yield from batches
+            except BaseException as error:  # handed over to the training thread
+                failed.append(error)
+
+        yield from MpDeviceLoader(guarded(), self.device)
+        if failed:
+            raise failed[0]
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         self.cut()  # the whole graph, not the tensor's part of it

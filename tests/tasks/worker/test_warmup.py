@@ -19,7 +19,9 @@ def workspace(tmp_path: Path) -> tuple[DirectoryStore, RowsRef]:
 
 def run(store: DirectoryStore, rows: RowsRef, *overrides: str, parent: TrainOutcome | None = None) -> WarmupOutcome:
     inputs = WarmupInputs(rows=(rows,), parent=parent.checkpoint if parent else None)
-    return warmup.run(make_job(store, tiny_config(*overrides), inputs, run_key="warm"))
+    outcome = warmup.run(make_job(store, tiny_config(*overrides), inputs, run_key="warm"))
+    assert outcome is not None
+    return outcome
 
 
 def spy_on_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:

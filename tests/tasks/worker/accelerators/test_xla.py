@@ -1,5 +1,6 @@
 """Training on XLA, here on its processor runtime: the graphs that it meets, and the numbers that come out."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import torch
 from infra.manifest import read_manifest
 from infra.store import DirectoryStore
 from tasks.contracts import CheckpointState, RowsRef, TrainOutcome, WarmupOutcome
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.job import Rank
 from tests.support.jobs import make_workspace, tensors_of, tiny_config, train_model
 from tests.support.processes import run_ranks
 from tests.support.xla import SETTINGS, check_health, train_on, train_with_an_odd_shape, warm_up
@@ -83,6 +86,7 @@ def test_a_second_warmup_meets_no_new_graph_and_says_what_it_can_not_do(warm: Wa
     again = run_ranks(1, warm_up, warm.store.root, warm.rows)[0]
     assert again.compiled == warm.outcome.compiled
     assert again.graphs.misses == 0
+    assert warm.outcome.compiled is not None
     assert again.graphs.hits == warm.outcome.compiled.graphs
     assert again.graphs.seconds_saved == 0
     assert "can't read compiled graphs back" in again.graphs.sentence
@@ -163,6 +167,25 @@ def test_a_lineage_goes_from_cpu_to_xla_and_back(tmp_path: Path, on_cpu):
         state = CheckpointState.model_validate_json(store.read(f"{crossed.checkpoint.prefix}/state.json"))
         assert "xla" not in state.model_dump_json()
         assert "xla" not in read_manifest(store, crossed.checkpoint.prefix).model_dump_json()
+
+
+def feed_what_fails(rank: Rank) -> str:
+    def batches() -> Iterator[torch.Tensor]:
+        yield torch.ones(2)
+        raise ValueError("row 3 can't be made a batch of")
+
+    with open_accelerator("xla", rank) as accelerator:
+        fed = accelerator.feed(batches())
+        assert next(fed).tolist() == [1.0, 1.0]
+        try:
+            next(fed)
+        except ValueError as error:
+            return str(error)
+    return "it just ended"
+
+
+def test_a_batch_that_can_not_be_made_does_not_end_the_training_early():
+    assert run_ranks(1, feed_what_fails) == ["row 3 can't be made a batch of"]
 
 
 # --- health -----------------------------------------------------------------------------------------------------
