@@ -1,3 +1,7 @@
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from infra.store import DirectoryStore
@@ -64,3 +68,13 @@ def test_what_can_not_be_compared_is_refused(store, runner, accelerator, levels,
     with pytest.raises(ConfigError, match=complaint):
         compare_levels(store, small_config(f"accelerator={accelerator}"), "2021-Q2", levels)
     assert not runner.stages
+
+
+def test_the_documented_json_is_what_comes_out(store, runner):
+    docs = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+    found = re.search(r"^### `millrace warmup --json`\n.*?^```json\n(.*?)^```", docs, re.M | re.S)
+    assert found
+    report = compare_levels(store, small_config("accelerator=xla"), "2021-Q2", [2])
+    real, documented = json.loads(report.to_json()), json.loads(found[1])
+    assert list(real) == list(documented)
+    assert list(real["levels"][0]) == list(documented["levels"][0])

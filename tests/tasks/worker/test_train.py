@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,9 +17,10 @@ from tasks.contracts import (
     TrainInputs,
     TrainOutcome,
 )
-from tasks.errors import ConfigError, DataError, StoreError
+from tasks.errors import CodeError, ConfigError, DataError, StoreError
 from tasks.rows import is_holdout
 from tasks.worker import train
+from tasks.worker.batches import PlannedBatch, plan_batches
 from tasks.worker.optimizer import learning_rate
 from tests.support.jobs import (
     CLASSIFIER,
@@ -281,3 +283,22 @@ def test_cuda_trains_like_the_cpu(trained: tuple[DirectoryStore, RowsRef, TrainO
     store, rows = make_workspace(tmp_path)
     outcome = train_model(store, tiny_config(*ALL_PARTS, "accelerator=cuda"), rows)
     assert losses(outcome.losses) == pytest.approx(losses(trained[2].losses), rel=1e-3)
+
+
+@pytest.mark.parametrize("odd", [{"query": 10}, {"item": 64}, {"rows": 24}])
+def test_a_batch_of_another_shape_is_an_error_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: dict[str, int]
+):
+    """At run time it would be a recompilation, for minutes, at every worker."""
+    store, rows = make_workspace(tmp_path)
+
+    def planned(*arguments: Any) -> list[PlannedBatch]:
+        plan = plan_batches(*arguments)
+        shape = plan[3].shape.model_copy(update={name: size for name, size in odd.items() if name != "rows"})
+        plan[3] = PlannedBatch(shape, np.resize(plan[3].rows, odd.get("rows", len(plan[3].rows))))
+        return plan
+
+    monkeypatch.setattr(train, "plan_batches", planned)
+    with pytest.raises(CodeError, match=r"batch 3 of the plan has \d+ rows of \d+ x \d+ tokens, which is not on the"):
+        train_model(store, tiny_config(), rows)
+    assert not store.list("lineages")
