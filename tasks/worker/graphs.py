@@ -79,11 +79,6 @@ class GraphWatch:
             self.met.append(graph)
             self._judge(graph)
 
-    @property
-    def seconds(self) -> float:
-        """Compile seconds of this process."""
-        return self._seconds
-
     def use(self, readable: bool) -> GraphUse:
         """What came of it. `readable`: the runtime reads compiled graphs back, so what was expected was saved."""
         saved = max(0.0, self._saved - self._seconds) if readable else 0.0

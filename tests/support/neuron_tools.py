@@ -42,11 +42,18 @@ if log := os.environ.get("FAKE_LOG"):
         file.write(json.dumps(seen) + "\\n")
 pathlib.Path(own.parallel_compile_workdir).mkdir(parents=True)
 environment = os.environ | {"NEURON_EXTRACT_GRAPHS_ONLY": "1"}
+collected = pathlib.Path(os.environ["NEURON_COMPILE_CACHE_URL"], "collected")
+collected.parent.mkdir(parents=True, exist_ok=True)
+collected.touch()
 trial = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 print(trial.stdout, end="", flush=True)
 if trial.returncode != 0:
     print("ERROR ||NEURON_PARALLEL_COMPILE||: There was an error in the training script.")
     sys.exit(1)
+if not collected.exists():
+    print("ERROR: the command has removed what it collected")
+    sys.exit(1)
+collected.unlink()
 versions = pathlib.Path(os.environ["NEURON_COMPILE_CACHE_URL"], "COMPILER")
 total, failing = int(os.environ.get("FAKE_GRAPHS", "2")), int(os.environ.get("FAKE_FAIL", "0"))
 modules = [versions / f"MODULE_{number:05d}+d41d8cd9" for number in range(total)]

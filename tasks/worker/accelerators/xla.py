@@ -6,6 +6,7 @@ from step to step; `tasks/worker/graphs.py` watches that it does not. Import thi
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -55,6 +56,7 @@ class XlaAccelerator(Accelerator):
         if self.rank.world == 1:
             return
         if self.environment.neuron:
+            importlib.import_module("torch_xla.distributed.xla_backend")  # registers the group's backend
             dist.init_process_group("xla")
             self._gloo = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
         else:
@@ -70,7 +72,8 @@ class XlaAccelerator(Accelerator):
         """Wait for what runs, leave the group, and remove this process's compiled graphs."""
         xm.wait_device_ops()
         super().leave()
-        shutil.rmtree(self.environment.cache, ignore_errors=True)
+        if not self.collects_only:  # else they are for the process that collects them
+            shutil.rmtree(self.environment.cache, ignore_errors=True)
 
     @property
     def fast_bf16(self) -> bool:
