@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo down check test bench reviews
+.PHONY: install demo down check test proofs bench reviews
 
 install: $(INSTALLED)
 
@@ -28,8 +28,13 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+# Two at a time: most of the suite's time is that of processes that start.
 test: install
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
+
+# What takes minutes to show and seldom breaks alone.
+proofs: install
+	$(BIN)/pytest -m proof
 
 # OMP_PROC_BIND: as the stages bind their threads, and to both sides' good.
 # Speed and memory beside sentence-transformers, and a step on XLA beside one without. REVIEWS is the path of a reviews file, see docs/benchmarks.md.

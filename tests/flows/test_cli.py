@@ -510,7 +510,8 @@ def test_the_documented_json_is_what_comes_out(
         "ingest": millrace("ingest", "--source", str(rows), "--workspace", str(copied / "new"), *INGEST, "--json"),
         "up": millrace("up", "--json"),
     }
-    assert set(re.findall(r"^### `millrace (.+) --json`$", DOCS, re.M)) == set(real)
+    elsewhere = {"warmup"}  # needs workers that compile; tests/tasks/test_optlevels.py compares it
+    assert set(re.findall(r"^### `millrace (.+) --json`$", DOCS, re.M)) == set(real) | elsewhere
     for command, result in real.items():
         assert_same_keys(json.loads(result.out), documented(command), path="")
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.support.shop import SPANS, Shop, open_shop
 
-pytestmark = pytest.mark.pipeline
+pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
 
 THEIRS = ("--set", "lineage=theirs")
 
