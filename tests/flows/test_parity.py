@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -21,8 +20,7 @@ from tasks import ledger
 from tasks.contracts import CurvePoint, JobSpec, Stage, TrainInputs, TrainOutcome
 from tasks.errors import POLICIES, ConfigError, HostError
 from tasks.parity import ParityReport
-from tests.support.fake_runner import FakeRunner, ingest
-from tests.support.prefect_server import PrefectServer
+from tests.support.fake_runner import FakeRunner
 
 ENCODER = "model.pretrained=package:none"
 TASKS = ["validate 2021-Q1"] + [
@@ -42,25 +40,6 @@ class TwoDevices(FakeRunner):
         last = {name: value * self.drift for name, value in self.metrics.items()}
         curve = (*outcome.curve[:-1], CurvePoint(step=outcome.last_step, metrics=last))
         return outcome.model_copy(update={"curve": curve})
-
-
-@pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        server = PrefectServer(tmp_path_factory.mktemp("prefect") / "home")
-        try:
-            yield server
-        finally:
-            server.stop()
-
-
-@pytest.fixture
-def store(prefect: PrefectServer, tmp_path) -> Iterator[DirectoryStore]:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2")
-    with prefect.in_use():
-        yield store
 
 
 @pytest.fixture

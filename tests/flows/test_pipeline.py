@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from prefect.client.schemas.objects import State
 
@@ -17,30 +15,9 @@ from tasks.plan import NothingToDo
 from tasks.progress import Progress
 from tasks.report import RunReport
 from tasks.stage import listening
-from tests.support.fake_runner import FakeRunner, ingest
-from tests.support.prefect_server import PrefectServer
+from tests.support.fake_runner import FakeRunner
 
 ENCODER = "model.pretrained=package:none"
-
-
-@pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        patch.setenv("DO_NOT_TRACK", "1")
-        server = PrefectServer(tmp_path_factory.mktemp("prefect") / "home")
-        try:
-            yield server
-        finally:
-            server.stop()
-
-
-@pytest.fixture
-def store(prefect: PrefectServer, tmp_path) -> Iterator[DirectoryStore]:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2")
-    with prefect.in_use():
-        yield store
 
 
 @pytest.fixture

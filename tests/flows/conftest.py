@@ -1,0 +1,31 @@
+"""A real Prefect server for the flows' tests, and a workspace with two spans that is used under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.store import DirectoryStore
+from tests.support.fake_runner import ingest
+from tests.support.prefect_server import PrefectServer
+
+
+@pytest.fixture(scope="module")
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        server = PrefectServer(tmp_path_factory.mktemp("prefect") / "home")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture
+def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2")
+    with prefect.in_use():
+        yield store
