@@ -39,5 +39,6 @@ def make_runner(config: Config, store: Store) -> Runner:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job hands down that it is ignored
     infra.runner.make_runner = make_runner
     main()
