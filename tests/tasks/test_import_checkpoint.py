@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-import infra.runner
 from infra.store import Conflict, DirectoryStore
 from tasks import ledger
 from tasks.contracts import CheckpointRef, Chore, ImportInputs, Stage
@@ -13,7 +12,7 @@ from tasks.import_checkpoint import Imported, import_checkpoint
 from tasks.lineage import head
 from tasks.plan import plan_run
 from tasks.report import all_reports, unfinished_before
-from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fake_runner import ingest, small_config
 from tests.support.stages import carry_out
 
 
@@ -22,13 +21,6 @@ def store(tmp_path: Path) -> DirectoryStore:
     store = DirectoryStore(tmp_path / "workspace")
     ingest(store, "2021-Q1", "2021-Q2")
     return store
-
-
-@pytest.fixture
-def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
-    runner = FakeRunner(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
-    return runner
 
 
 @pytest.fixture
