@@ -9,7 +9,7 @@ import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -97,6 +97,8 @@ def _known_keys(path: tuple[str, ...]) -> list[str] | None:
 def _submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     for name, field in model.model_fields.items():
         if key == (field.alias or name):
+            if get_origin(field.annotation) is dict:  # its keys are the user's
+                return None
             candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
             return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
     return None

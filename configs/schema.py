@@ -14,6 +14,13 @@ from tasks.records import Record
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(gt=0)]
 Severity = Literal["critical", "warning"]
+Compute = Literal["local", "batch"]
+
+
+class StageConfig(Record):
+    """What every stage's section has."""
+
+    compute: Compute | None = Field(default=None, description="null: as the top-level key; health, warmup: as train")
 
 
 class FeaturesConfig(Record):
@@ -30,7 +37,7 @@ class FeaturesConfig(Record):
         return self
 
 
-class ValidateConfig(Record):
+class ValidateConfig(StageConfig):
     """Limits that great-expectations holds the rows of a run against."""
 
     min_rows: Positive = Field(description="fewer clean rows than this stop the run")
@@ -45,7 +52,17 @@ class ValidateConfig(Record):
     max_length_drift: float = Field(gt=0, description="the same, for the length of query and item text")
 
 
-class HealthConfig(Record):
+class MachineConfig(Record):
+    """What a node of one kind must have, and how fast it must be."""
+
+    devices: int = Field(ge=0, description="Neuron devices")
+    efa_interfaces: int = Field(ge=0)
+    min_node_bus_gb_s: float = Field(ge=0, description="all-reduce of nccom-test over the node's cores, 2**30 bytes")
+    min_bus_gb_s: float = Field(ge=0, description="the workers' own all-reduce over all nodes, 1e9 bytes")
+    max_latency_us: float = Field(gt=0, description="the workers' own all-reduce of 4 bytes")
+
+
+class HealthConfig(StageConfig):
     """Limits that a worker must meet before it may train."""
 
     min_memory_gib: float = Field(ge=0)
@@ -53,9 +70,19 @@ class HealthConfig(Record):
     matmul_size: Positive = Field(description="rows and columns of the known-answer matrix product")
     all_reduce_mib: Positive = Field(description="size of the buffer whose all-reduce is timed")
     max_slowest_to_median: float = Field(gt=1, description="a worker slower than this ratio is a straggler")
+    machine: str | None = Field(description="the kind of node, one of `machines`; null: nothing is known of it")
+    machines: dict[str, MachineConfig]
+    strikes: Positive = Field(description="suspicions of one host until it is excluded")
+    exclude_hours: float = Field(gt=0, description="how long strikes count and an exclusion lasts")
+
+    @model_validator(mode="after")
+    def _machine_is_known(self) -> Self:
+        if self.machine is not None and self.machine not in self.machines:
+            raise ValueError(f"health.machine {self.machine!r} is none of health.machines: {', '.join(self.machines)}")
+        return self
 
 
-class WarmupConfig(Record):
+class WarmupConfig(StageConfig):
     """How long the trial run is."""
 
     steps_per_shape: Positive
@@ -172,7 +199,7 @@ class Ladder(Record):
         return self
 
 
-class TrainConfig(Record):
+class TrainConfig(StageConfig):
     """The optimisation; everything that is counted in steps counts global steps along the lineage."""
 
     workers: Positive = Field(description="data-parallel processes; the losses do not depend on it")
@@ -193,6 +220,7 @@ class TrainConfig(Record):
     evaluate_rows: Positive = Field(description="holdout rows that the in-loop evaluation looks at, at most")
     checkpoint_every_steps: Positive
     log_every_steps: Positive
+    hang_seconds: Positive = Field(description="no step for so long ends the attempt; longer than the longest step")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -214,7 +242,7 @@ class GateConfig(Record):
     severity: Severity
 
 
-class EvaluateConfig(Record):
+class EvaluateConfig(StageConfig):
     """The holdout and the gates before a release."""
 
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(description="share of rows, by a stable hash of the id")
@@ -223,7 +251,7 @@ class EvaluateConfig(Record):
     gates: tuple[GateConfig, ...]
 
 
-class InferConfig(Record):
+class InferConfig(StageConfig):
     """Offline batch inference."""
 
     workers: Positive
@@ -233,7 +261,7 @@ class InferConfig(Record):
     precision: Literal["auto", "bf16", "fp32"]
 
 
-class ReleaseConfig(Record):
+class ReleaseConfig(StageConfig):
     """The proof that the exported folder gives the vectors that are released with it."""
 
     min_cosine: Annotated[float, Field(gt=0, lt=1)]
@@ -251,6 +279,28 @@ class CostConfig(Record):
     """Prices for the ledger."""
 
     dollars_per_worker_hour: float = Field(ge=0)
+
+
+class BatchConfig(Record):
+    """AWS Batch: where `compute: batch` sends a stage. Queues and definitions are those of infra/aws/millrace.yaml."""
+
+    cpu_queue: str = Field(description="of validate and release")
+    accelerator_queue: str = Field(description="of all other stages")
+    definition: str = Field(description="name of a stage's job definition, with {stage} in it")
+    share: str = Field(pattern=r"^[A-Za-z0-9]+$", description="share identifier; used on fair-share queues only")
+    priority: int = Field(ge=0, le=9999, description="before others of the same share; used on fair-share queues only")
+    processes_per_node: Positive = Field(description="worker processes on one node; on Trainium its NeuronCores")
+    capacity_seconds: Positive = Field(description="a job that waits for a machine longer ends as CAPACITY")
+    attempt_seconds: Annotated[int, Field(ge=60)] = Field(description="a try that runs longer ends as HANG")
+    silence_seconds: Positive = Field(description="a node of which the main one hears nothing for so long is lost")
+    cpu_dollars_per_node_hour: float = Field(ge=0)
+    accelerator_dollars_per_node_hour: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _definition_by_stage(self) -> Self:
+        if "{stage}" not in self.definition:
+            raise ValueError(f"batch.definition {self.definition!r} must hold {{stage}}, where the stage's name goes")
+        return self
 
 
 class CompilerConfig(Record):
@@ -275,7 +325,7 @@ class Config(Record):
 
     pipeline: str = Field(description="name of the pipeline; part of the run key")
     lineage: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="the chain of checkpoints to continue")
-    compute: Literal["local"] = Field(description="where stages run")
+    compute: Compute = Field(description="where stages run that do not say so themselves")
     accelerator: Literal["cpu", "cuda", "xla", "neuron"]
     seed: int = Field(ge=0)
     features: FeaturesConfig
@@ -289,8 +339,33 @@ class Config(Record):
     infer: InferConfig
     release: ReleaseConfig
     compiler: CompilerConfig
+    batch: BatchConfig
     retry: RetryConfig
     cost: CostConfig
+
+    def compute_of(self, stage: str) -> Compute:
+        """Where a stage runs. Warmup and health go where the training goes, whose machines they prove."""
+        own: dict[str, Compute | None] = {
+            "validate": self.validate_.compute,
+            "health": self.health.compute or self.train.compute,
+            "warmup": self.warmup.compute or self.train.compute,
+            "train": self.train.compute,
+            "evaluate": self.evaluate.compute,
+            "infer": self.infer.compute,
+            "release": self.release.compute,
+            "import-checkpoint": self.train.compute,
+        }
+        return own[stage] or self.compute
+
+    @model_validator(mode="after")
+    def _workers_fill_nodes(self) -> Self:
+        each = self.batch.processes_per_node
+        for stage, workers in (("train", self.train.workers), ("infer", self.infer.workers)):
+            if self.compute_of(stage) == "batch" and workers > each and workers % each:
+                raise ValueError(
+                    f"{stage}.workers {workers} must be a multiple of batch.processes_per_node {each}, or below it"
+                )
+        return self
 
     @model_validator(mode="after")
     def _gates_can_be_judged(self) -> Self:

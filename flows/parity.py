@@ -12,12 +12,15 @@ from prefect import flow
 from prefect.states import Completed
 
 from configs.load import load_config
+from flows.cancelling import cancellable, end_jobs
 from flows.parity_page import publish
 from infra.store import open_store
+from tasks.alone import alone
 from tasks.contracts import RunPlan
 from tasks.health import health
 from tasks.parity import ParityReport, Trained, compare, save_report
 from tasks.sides import plan_sides
+from tasks.sinks import logger
 from tasks.stage import StageTask
 from tasks.train_side import train
 from tasks.validate import validate
@@ -27,7 +30,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@flow(name="parity", flow_run_name="{span}: {left} and {right}")
+@flow(name="parity", flow_run_name="{span}: {left} and {right}", on_cancellation=[end_jobs])
+@cancellable
 def parity(
     workspace: str,
     span: str,
@@ -58,7 +62,7 @@ def parity(
     config = load_config(Path(place) if place else None, overrides)
     store = open_store(workspace)
     sides = plan_sides(store, config, span, left, right)
-    with store.lock(sides.lock):
+    with alone(store, sides.lock, logger().warning):
         plans = {"left": sides.left, "right": sides.right}
         validated = validate(sides.common)
         # What one side can't do is found before the other has trained for hours.

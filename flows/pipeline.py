@@ -15,7 +15,9 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
+from flows.cancelling import cancellable, end_jobs
 from infra.store import open_store
+from tasks.alone import alone
 from tasks.contracts import RunPlan
 from tasks.evaluate import evaluate
 from tasks.gates import refused
@@ -25,6 +27,7 @@ from tasks.ledger import now
 from tasks.plan import plan_run, save_plan
 from tasks.release import release
 from tasks.report import RunReport, run_report, unfinished_before
+from tasks.sinks import logger
 from tasks.train import train
 from tasks.validate import validate
 from tasks.warmup import warmup
@@ -34,7 +37,8 @@ def _first_name() -> str:
     return flow_run.get_parameters()["span"] or "next span"
 
 
-@flow(name="pipeline", flow_run_name=_first_name)
+@flow(name="pipeline", flow_run_name=_first_name, on_cancellation=[end_jobs])
+@cancellable
 def pipeline(
     workspace: str,
     span: str | None = None,
@@ -60,7 +64,7 @@ def pipeline(
     began = now()
     config = load_config(Path(place) if place else None, overrides)
     store = open_store(workspace)
-    with store.lock(f"lineages/{config.lineage}.run"):
+    with alone(store, f"lineages/{config.lineage}.run", logger().warning):
         plan = plan_run(store, config, span or None)
         save_plan(store, plan)
         _announce(plan, unfinished_before(store, plan))

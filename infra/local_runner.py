@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import socket
 import subprocess
 import sys
@@ -16,19 +15,16 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import NoReturn
 
-from infra.runner import Listener
+from infra.runner import Waiter
 from infra.store import Store
 from tasks import progress
-from tasks.contracts import JobSpec, WorkerFailure
-from tasks.errors import ERRORS, FailureClass, StageError, from_exit_code
+from tasks.contracts import JobSpec
+from tasks.endings import root_cause
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE_SECONDS = 10.0
 TAIL_LINES = 20
-# What a worker may report only because another one is gone; CODE, because not every library's words for it are known.
-_CONSEQUENCES = {FailureClass.HOST, FailureClass.HANG, FailureClass.CANCELLED, FailureClass.CODE}
 
 
 class LocalRunner:
@@ -37,19 +33,23 @@ class LocalRunner:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def run(self, spec: JobSpec, listener: Listener) -> None:
+    def found(self, spec: JobSpec) -> bool:
+        """Never: workers on this machine end with whoever started them."""
+        return False
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         """See `Runner.run`. Raises the error of the earliest failure; on any interruption ends the workers first."""
         processes: list[subprocess.Popen[str]] = []
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         try:
             # Not a comprehension: where one can't be started, those before it are in the list and get ended.
             processes.extend(self._start(spec, environment) for environment in _environments(spec.workers))
-            _relay(processes, listener, tail)
+            _relay(processes, waiter, tail)
             codes = [process.poll() for process in processes]  # None: did not end by itself after another's failure
         finally:
             _end(processes)
         if any(codes):
-            self._raise_root_cause(spec, codes, tail)
+            raise root_cause(self.store, spec, dict(enumerate(codes)), tail).error
 
     def _start(self, spec: JobSpec, environment: dict[str, str]) -> subprocess.Popen[str]:
         uri = f"{self.store.uri}#{spec.attempt_prefix}/spec.json"
@@ -62,21 +62,6 @@ class LocalRunner:
             text=True,
             errors="replace",
         )
-
-    def _raise_root_cause(self, spec: JobSpec, codes: list[int | None], tail: deque[str]) -> NoReturn:
-        records = [
-            WorkerFailure.model_validate_json(self.store.read(key))
-            for key in self.store.list(spec.attempt_prefix)
-            if key.rpartition("/")[2].startswith("error-rank")
-        ]
-        first = min(records, key=lambda record: record.at, default=None)
-        wordless = set(range(spec.workers)) - {record.rank for record in records}
-        silent = next(((rank, code) for rank, code in enumerate(codes) if code and rank in wordless), None)
-        if silent and (first is None or FailureClass(first.failure) in _CONSEQUENCES):
-            raise _wordless_death(spec, *silent, tail)
-        assert first is not None, "some worker failed"
-        where = f" (worker {first.rank} of {spec.workers})" if spec.workers > 1 else ""
-        raise ERRORS[FailureClass(first.failure)](f"{first.message}{where}")
 
 
 def _environments(workers: int) -> list[dict[str, str]]:
@@ -92,33 +77,10 @@ def _environments(workers: int) -> list[dict[str, str]]:
         "MILLRACE_STARTED_AT": repr(time.time()),
         "MILLRACE_RUNNER_PID": str(os.getpid()),
     }
-    return [shared | _threads(rank, workers) | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
 
 
-def _threads(rank: int, workers: int) -> dict[str, str]:
-    """Each worker's share of the cores, its threads bound to them.
-
-    Left to the scheduler, two threads of one worker at times stay on one core: steps then take several times as long.
-    """
-    if not hasattr(os, "sched_getaffinity"):  # not Linux
-        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
-    cores = sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // workers)
-    own = [cores[(rank * share + number) % len(cores)] for number in range(share)]
-    places = ",".join(f"{{{core}}}" for core in own)
-    return {"OMP_NUM_THREADS": str(share), "OMP_PROC_BIND": "true", "OMP_PLACES": places}
-
-
-def _wordless_death(spec: JobSpec, rank: int, code: int, tail: deque[str]) -> StageError:
-    """The error for a worker that could not write its own; what the others wrote is a consequence of its end."""
-    died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    last_lines = "\n".join(tail) or "(none)"
-    return ERRORS[from_exit_code(code)](
-        f"{spec.stage.value}: worker {rank} of {spec.workers} {died} without a word; last lines:\n{last_lines}"
-    )
-
-
-def _relay(processes: list[subprocess.Popen[str]], listener: Listener, tail: deque[str]) -> None:
+def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: deque[str]) -> None:
     """Pass on all output, until every process has ended or one has failed and the grace time is over."""
     lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
     for rank, process in enumerate(processes):
@@ -126,6 +88,7 @@ def _relay(processes: list[subprocess.Popen[str]], listener: Listener, tail: deq
     deadline = None
     open_streams = len(processes)
     while open_streams or any(process.poll() is None for process in processes):
+        waiter.pulse()
         codes = [process.poll() for process in processes]
         if deadline is None and (any(codes) or None not in codes):
             # The others see the loss themselves, or are ended; the output of the ended is read, or a child holds it.
@@ -139,10 +102,10 @@ def _relay(processes: list[subprocess.Popen[str]], listener: Listener, tail: deq
         if line is None:
             open_streams -= 1
         elif (found := progress.parse(line)) is not None:
-            listener.progress(found)
+            waiter.progress(found)
         elif line:
             tail.append(line)
-            listener.log(f"[{rank}] {line}" if len(processes) > 1 else line)
+            waiter.log(f"[{rank}] {line}" if len(processes) > 1 else line)
 
 
 def _read_lines(rank: int, process: subprocess.Popen[str], lines: queue.SimpleQueue[tuple[int, str | None]]) -> None:

@@ -100,6 +100,21 @@ def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
         return _server(_start(home), home, started=True)
 
 
+def running(home: Path) -> Server | None:
+    """The server behind PREFECT_API_URL, or the one that runs for `home`; None where there is neither.
+
+    Raises:
+        HostError: the server behind PREFECT_API_URL doesn't answer.
+    """
+    home = home.resolve()
+    if url := os.environ.get("PREFECT_API_URL"):
+        return _elsewhere(url.rstrip("/"), home)
+    entry = _read_entry(home)
+    if entry is None or not _is_server(entry) or not _answers(entry, home):
+        return None
+    return _server(entry, home, started=False)
+
+
 def down(home: Path) -> bool:
     """Stop the server of `home` and its children; False where none was running. Touches no other process.
 

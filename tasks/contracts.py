@@ -192,6 +192,7 @@ class JobSpec(Record):
     run_key: str
     span: SpanRef
     attempt: int = Field(ge=1)
+    submitted_as: int = Field(ge=1, description="the attempt it was started as; AWS Batch's own retries count on")
     workspace: str
     workers: int = Field(ge=1)
     config: Config
@@ -209,6 +210,11 @@ class JobSpec(Record):
     def attempt_prefix(self) -> str:
         return f"{self.stage_prefix}/attempt-{self.attempt}"
 
+    @property
+    def job_prefix(self) -> str:
+        """The folder of the attempt that was submitted, shared by all tries that AWS Batch makes of it."""
+        return f"{self.stage_prefix}/attempt-{self.submitted_as}"
+
 
 def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
     """The folder of one stage of one run, or of a chore for one."""
@@ -216,6 +222,9 @@ def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
 
 
 # --- what each stage ends with ----------------------------------------------------------------------------------
+
+
+Action = Literal["proceed", "retry elsewhere", "exclude host", "stop"]
 
 
 class Check(Record):
@@ -226,6 +235,8 @@ class Check(Record):
     severity: Severity
     observed: float | None
     sentence: str
+    host: str = Field(default="", description="the machine that it is about; empty: all of them, or the input")
+    action: Action = Field(default="proceed", description="what follows from a failure")
 
 
 class ValidateOutcome(Record):

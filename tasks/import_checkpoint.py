@@ -11,10 +11,12 @@ from typing import NamedTuple
 from configs.schema import Config
 from infra.store import Store, sha256_of
 from tasks import lineage
+from tasks.alone import alone
 from tasks.contracts import Chore, ImportInputs, ImportOutcome, RunPlan
 from tasks.errors import ConfigError
 from tasks.plan import NEW_LINEAGE, plan_import
 from tasks.results import UnusableResult, read_result
+from tasks.sinks import logger
 from tasks.stage import run_stage
 from tasks.validate import validate
 
@@ -38,7 +40,7 @@ def import_checkpoint(store: Store, config: Config, file: Path, span: str | None
         StageError: of the class that stopped a worker.
     """
     path = _existing(file)
-    with store.lock(f"lineages/{config.lineage}.run"):
+    with alone(store, f"lineages/{config.lineage}.run", logger().warning):
         plan = plan_import(store, config, span)
         checksum = sha256_of(path)
         _check_begun_with(store, plan, checksum)

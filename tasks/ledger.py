@@ -7,12 +7,14 @@ is not forgotten: the next attempt closes it. Goodput, success rate and cost are
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pydantic import Field, ValidationError
 
+from infra.runner import Try
 from infra.store import Store
-from tasks.contracts import Chore, JobSpec, Phases, Stage, WorkerFailure, stage_prefix
+from tasks.contracts import Chore, JobSpec, Phases, Stage, stage_prefix
+from tasks.endings import worker_failures
 from tasks.errors import FailureClass, StoreError, classify
 from tasks.records import Record
 from tasks.results import UnusableResult, read_result
@@ -33,6 +35,8 @@ class LedgerRecord(Record):
     workers: int
     dollars_per_hour: float = Field(description="of all workers together")
     cost: float = Field(description="dollars")
+    job: str = Field(default="", description="id of the AWS Batch job, with the number of its try")
+    hosts: tuple[str, ...] = Field(default=(), description="machines that were had for it")
 
     @property
     def wall_seconds(self) -> float:
@@ -68,6 +72,20 @@ def next_attempt(store: Store, run_key: str, stage: Stage | Chore) -> int:
     return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
+def last_spec(store: Store, run_key: str, stage: Stage | Chore) -> JobSpec | None:
+    """The spec of the attempt that was started last; None where there is none that can be read."""
+    last = next_attempt(store, run_key, stage) - 1
+    while last:
+        try:
+            spec = JobSpec.model_validate_json(store.read(f"{stage_prefix(run_key, stage)}/attempt-{last}/spec.json"))
+        except (FileNotFoundError, ValidationError):
+            return None
+        if spec.submitted_as == last:
+            return spec
+        last = spec.submitted_as  # what AWS Batch made of it by itself has copies
+    return None
+
+
 def begin(store: Store, spec: JobSpec) -> LedgerRecord:
     """Open the record of an attempt."""
     record = LedgerRecord(
@@ -98,6 +116,29 @@ def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseExce
         return _close(store, record, None, "", _done_phases(store, record), wall_seconds)
     phases = _failed_phases(store, record) or Phases(lost=wall_seconds)
     return _close(store, record, classify(error), str(error) or type(error).__name__, phases, wall_seconds)
+
+
+def end_tries(store: Store, first: LedgerRecord, tries: Sequence[Try]) -> None:
+    """Close the record of an attempt that was made on rented machines, and open and close those of its retries."""
+    for one in tries:
+        record = first.model_copy(update={"attempt": one.attempt})
+        measured = _failed_phases(store, record) if one.failure else _done_phases(store, record)
+        phases = measured or (Phases(lost=one.running) if one.failure else Phases(productive=one.running))
+        between = max(0.0, one.running - _total(phases))  # the container and the launcher, before and after the worker
+        seconds = phases.model_copy(
+            update={"queued": round(one.queued, 3), "booting": round(phases.booting + one.booting + between, 3)}
+        )
+        changes = {
+            "failure": one.failure,
+            "message": one.message,
+            "ended_at": now(),
+            "seconds": seconds,
+            "dollars_per_hour": one.dollars_per_hour,
+            "cost": one.cost,
+            "job": one.job,
+            "hosts": one.hosts,
+        }
+        store.write(_key(record), record.model_copy(update=changes).to_json())
 
 
 def close_abandoned(store: Store, run_key: str, stage: Stage | Chore) -> list[LedgerRecord]:
@@ -199,16 +240,10 @@ def _done_phases(store: Store, record: LedgerRecord) -> Phases | None:
 
 def _failed_phases(store: Store, record: LedgerRecord) -> Phases | None:
     """What the first worker to fail had measured; all that seemed productive is lost."""
-    failures = []
-    for key in store.list(_attempt_prefix(record)):
-        if key.rpartition("/")[2].startswith("error-rank"):
-            try:
-                failures.append(WorkerFailure.model_validate_json(store.read(key)))
-            except ValidationError:
-                continue  # cut off by a full disk; the others, or the error itself, still tell
+    failures = worker_failures(store, _attempt_prefix(record))
     if not failures:
         return None
-    phases = min(failures, key=lambda failure: failure.at).phases
+    phases = failures[0].phases
     return phases.model_copy(update={"productive": 0.0, "lost": phases.lost + phases.productive})
 
 

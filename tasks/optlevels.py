@@ -12,10 +12,12 @@ from pydantic import Field
 
 from configs.schema import Config
 from infra.store import Store
+from tasks.alone import alone
 from tasks.contracts import RunPlan, SpanRef, WarmupInputs, WarmupOutcome
 from tasks.errors import ConfigError
 from tasks.plan import plan_work, run_key
 from tasks.records import Record
+from tasks.sinks import logger
 from tasks.stage import run_stage
 from tasks.validate import validate
 
@@ -56,7 +58,7 @@ def compare_levels(store: Store, config: Config, span: str, levels: Sequence[int
             f"accelerator: {config.accelerator} compiles nothing ahead of time; compare with --set accelerator=xla"
         )
     work = plan_work(store, config, span)
-    with store.lock(f"lineages/{config.lineage}.run"):
+    with alone(store, f"lineages/{config.lineage}.run", logger().warning):
         rows = validate.fn(work).rows
         outcomes = []
         for level in levels:

@@ -97,7 +97,7 @@ def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:
         raise UnusableResult(
             f"{store.uri}/{key} is gone or damaged, so what the result stands on is unknown"
         ) from error
-    if _work(made_from) != _work(inputs):
+    if _decisive(made_from) != _decisive(inputs):
         raise UnusableResult(f"{store.uri}/{key} names other inputs than the stages before have now")
 
 
@@ -134,7 +134,13 @@ def vectors_made(store: Store) -> int:
     )
 
 
-def _work(inputs: Inputs) -> Inputs:
+def same_work(one: JobSpec, other: JobSpec) -> bool:
+    """Whether two specs ask for the same: all but the champion and the compiled graphs, as in `check_inputs`."""
+    other = other.model_copy(update={"inputs": _decisive(other.inputs)})
+    return one.model_copy(update={"inputs": _decisive(one.inputs)}) == other
+
+
+def _decisive(inputs: Inputs) -> Inputs:
     """The part of the inputs that decides the outcome."""
     beside = {"champion", "compiled"} & set(type(inputs).model_fields)
     return inputs.model_copy(update=dict.fromkeys(beside))

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import prefect
-import prefect.runtime.task_run
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.exceptions import MissingContextError
-from prefect.logging import get_run_logger
 from prefect.states import Completed
 
 import infra.runner
@@ -27,19 +23,19 @@ from infra.manifest import quarantine
 from infra.runner import Listener, Runner
 from infra.store import Store, open_store
 from tasks import ledger
+from tasks.budget import Budget
 from tasks.contracts import Check, Inputs, JobSpec, RunPlan, StageResult
-from tasks.errors import ERRORS, POLICIES, CodeError, StageError, StoreError, classify
-from tasks.progress import Progress
+from tasks.errors import ERRORS, CodeError, StageError, StoreError, classify
 from tasks.records import Record
-from tasks.results import check_inputs, check_outputs, read_result, result_key
+from tasks.results import check_inputs, check_outputs, read_result, result_key, same_work
+from tasks.sinks import Sinks, logger
 
 P = ParamSpec("P")
 R = TypeVar("R")
 O = TypeVar("O", bound=Record)  # noqa: E741
 
-PROGRESS_SECONDS = 10.0  # between two lines of progress in a log
-
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 _was_done: ContextVar[bool] = ContextVar("was_done", default=False)
 
 
@@ -56,6 +52,7 @@ def run_stage(
 
     A result that can't be relied on (unreadable, made from other inputs, its folders incomplete) is moved to
     quarantine/ and the stage runs again. Nobody else may run the same stage meanwhile: hold the lineage's lock.
+    An attempt that an earlier invocation started and that still goes on somewhere is waited for, not made again.
     Without `outputs_stay` a stage is done also where its folders were deleted since: the record alone is wanted.
 
     Raises:
@@ -63,27 +60,27 @@ def run_stage(
             a signal, Prefect ending the run) passes through unchanged, recorded as CANCELLED.
     """
     store = open_store(plan.workspace)
-    sinks = _Sinks(listener or _listener.get())
-    stage = inputs.stage
-    for abandoned in ledger.close_abandoned(store, plan.run_key, stage):
-        sinks.log(f"{stage}: attempt {abandoned.attempt} of an earlier invocation ended without a record; closed it")
-    if (done := _done(store, plan, inputs, outcome_type, sinks, outputs_stay)) is not None:
-        sinks.log(f"{stage} {plan.span.name}: done before, in runs/{plan.run_key}/{stage}")
-        _was_done.set(True)
-        return done
-    spec = JobSpec(
-        run_key=plan.run_key,
-        span=plan.span,
-        attempt=ledger.next_attempt(store, plan.run_key, stage),
-        workspace=plan.workspace,
-        workers=workers,
-        config=plan.config,
-        inputs=inputs,
-    )
-    store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
-    sinks.log(f"{stage} {plan.span.name}: attempt {spec.attempt} starts, {workers} worker{'s' * (workers > 1)}")
-    outcome = _attempt(store, spec, outcome_type, runner or infra.runner.make_runner(plan.config, store), sinks)
-    sinks.log(f"{stage} {plan.span.name}: attempt {spec.attempt} is done")
+    sinks = Sinks(listener or _listener.get())
+    stage, name = inputs.stage, f"{inputs.stage} {plan.span.name}"
+    runner = runner or infra.runner.make_runner(plan.config, store, stage)
+    spec = _found(store, plan, inputs, workers, runner)
+    if spec is None:
+        for abandoned in ledger.close_abandoned(store, plan.run_key, stage):
+            sinks.log(
+                f"{stage}: attempt {abandoned.attempt} of an earlier invocation ended without a record; closed it"
+            )
+        if (done := _done(store, plan, inputs, outcome_type, sinks, outputs_stay)) is not None:
+            sinks.log(f"{name}: done before, in runs/{plan.run_key}/{stage}")
+            _was_done.set(True)
+            return done
+        spec = _spec(plan, inputs, workers, ledger.next_attempt(store, plan.run_key, stage))
+        store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+        sinks.log(f"{name}: attempt {spec.attempt} starts, {workers} worker{'s' * (workers > 1)}")
+    else:
+        sinks.log(f"{name}: attempt {spec.attempt} was started before and is found again")
+    budget = _budget.get() or Budget(plan.config.retry)
+    outcome = _attempt(store, spec, outcome_type, runner, sinks, budget)
+    sinks.log(f"{name}: attempt {sinks.last_attempt or spec.attempt} is done")
     return outcome
 
 
@@ -101,7 +98,7 @@ def warn_of(checks: tuple[Check, ...]) -> None:
     """Put every check that failed, but not critically enough to stop the stage, into the log as a warning."""
     for check in checks:
         if not check.passed:
-            _logger().warning("%s: %s", check.name, check.sentence)
+            logger().warning("%s: %s", check.name, check.sentence)
 
 
 class StageTask(Generic[P, R]):
@@ -114,7 +111,6 @@ class StageTask(Generic[P, R]):
             _with_state(fn),
             name=fn.__name__,
             task_run_name=fn.__name__ + " {plan.span.name}",
-            retry_condition_fn=_retry_helps,
             cache_policy=NO_CACHE,  # the workspace alone says what is done
             persist_result=False,
         )
@@ -122,9 +118,20 @@ class StageTask(Generic[P, R]):
     def __call__(self, plan: RunPlan, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run as a task of the current flow run, with the budget and jitter of the plan's configuration."""
         retry = plan.config.retry
-        # The condition sets the delay of each retry, by class, on this copy of the task.
-        task = self.task.with_options(retries=retry.attempts - 1, retry_jitter_factor=retry.jitter)
-        state: State[R] = task(plan, *args, **kwargs, return_state=True)
+        budget = Budget(retry)
+
+        def retry_helps(task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+            return budget.retry_helps(task, task_run, state)  # Prefect takes plain functions only, no bound method
+
+        # The budget sets the delay of each retry, by class, on this copy of the task.
+        task = self.task.with_options(
+            retries=retry.attempts - 1, retry_jitter_factor=retry.jitter, retry_condition_fn=retry_helps
+        )
+        token = _budget.set(budget)
+        try:
+            state: State[R] = task(plan, *args, **kwargs, return_state=True)
+        finally:
+            _budget.reset(token)
         return state.result()
 
     def called(self, run_name: str) -> StageTask[P, R]:
@@ -143,36 +150,74 @@ def stage_task(fn: Callable[Concatenate[RunPlan, P], R]) -> StageTask[P, R]:
     return StageTask(fn)
 
 
-def _attempt(store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner, sinks: _Sinks) -> O:
+def _spec(plan: RunPlan, inputs: Inputs, workers: int, attempt: int) -> JobSpec:
+    return JobSpec(
+        run_key=plan.run_key,
+        span=plan.span,
+        attempt=attempt,
+        submitted_as=attempt,
+        workspace=plan.workspace,
+        workers=workers,
+        config=plan.config,
+        inputs=inputs,
+    )
+
+
+def _found(store: Store, plan: RunPlan, inputs: Inputs, workers: int, runner: Runner) -> JobSpec | None:
+    """The spec of the last attempt, if it was for this very work and the runner can still wait for it."""
+    spec = ledger.last_spec(store, plan.run_key, inputs.stage)
+    if spec is None or not runner.found(spec):
+        return None
+    wanted = _spec(plan, inputs, workers, spec.attempt)
+    return spec if same_work(spec, wanted) else None
+
+
+def _attempt(store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner, sinks: Sinks, budget: Budget) -> O:
     record, began = ledger.begin(store, spec), time.monotonic()
+    tries = budget.left(spec.attempt)
     try:
-        runner.run(spec, sinks)
+        runner.run(spec, sinks, tries)
         outcome = _outcome(read_result(store, spec.run_key, spec.stage), outcome_type)
         if outcome is None:
             raise CodeError(
                 f"{spec.stage}: the workers ended well but left no {store.uri}/{spec.stage_prefix}/result.json"
             )
     except BaseException as error:
-        _record_failure(store, record, time.monotonic() - began, error)
-        sinks.log(f"{spec.stage} {spec.span.name}: attempt {spec.attempt} ended with {classify(error)}: {error}")
+        last = _record_failure(store, record, sinks, time.monotonic() - began, error)
+        budget.use(last)
+        sinks.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
         if isinstance(error, StageError) or not isinstance(error, Exception):
             raise
         raise ERRORS[classify(error)](f"{spec.stage}: {type(error).__name__}: {error}") from error
-    ledger.end(store, record, time.monotonic() - began)
+    if sinks.tries:
+        ledger.end_tries(store, record, sinks.tries)
+    else:
+        ledger.end(store, record, time.monotonic() - began)
     return outcome
 
 
-def _record_failure(store: Store, record: ledger.LedgerRecord, wall_seconds: float, error: BaseException) -> None:
+def _record_failure(
+    store: Store, record: ledger.LedgerRecord, sinks: Sinks, wall_seconds: float, error: BaseException
+) -> int:
+    """Close the records of all tries; returns the number of the last one."""
+    told = sinks.tries
     try:
-        ledger.end(store, record, wall_seconds, error)
+        ledger.end_tries(store, record, told)
+        if told and told[-1].failure == classify(error):
+            return told[-1].attempt
+        # What is raised was told of no try: the one after those that were.
+        last = record.model_copy(update={"attempt": told[-1].attempt + 1}) if told else record
+        ledger.end(store, last, wall_seconds, error)
+        return last.attempt
     except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
-        _logger().error(
+        logger().error(
             "the ledger record of %s attempt %d was not closed: %s", record.stage, record.attempt, unwritable
         )
+        return told[-1].attempt if told else record.attempt
 
 
 def _done(
-    store: Store, plan: RunPlan, inputs: Inputs, outcome_type: type[O], sinks: _Sinks, outputs_stay: bool
+    store: Store, plan: RunPlan, inputs: Inputs, outcome_type: type[O], sinks: Sinks, outputs_stay: bool
 ) -> O | None:
     try:
         result = read_result(store, plan.run_key, inputs.stage)
@@ -203,54 +248,14 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             where = f"runs/{plan.run_key}/{fn.__name__}"
             return Completed(name="Cached", message=f"done before: {where}", data=value) if _was_done.get() else value
         except StageError as error:
-            attempts, tried = plan.config.retry.attempts, prefect.runtime.task_run.run_count
-            if not error.policy.transient or tried < attempts:
+            budget = _budget.get()
+            if budget is None or not error.policy.transient or budget.used < budget.attempts:
                 raise
             raise type(error)(
-                f"{error} (That was try {tried} of {attempts}, as retry.attempts allows. Running span {plan.span.name} "
-                f"again goes on from here, with as many tries.)"
+                f"{error} (That was try {budget.used} of {budget.attempts}, as retry.attempts allows. Running span "
+                f"{plan.span.name} again goes on from here, with as many tries.)"
             ) from error.__cause__
         finally:
             _was_done.reset(token)
 
     return body
-
-
-def _retry_helps(task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether Prefect may try again; sets how long it waits first: the class's delay, doubled with each try."""
-    error = state.result(raise_on_failure=False)
-    policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
-    if policy is None or not policy.transient:
-        return False
-    delay = task.retry_delay_seconds = policy.delay_seconds * 2 ** (task_run.run_count - 1)
-    _logger().warning("%s; try %d of %d in about %.0f s", error, task_run.run_count + 1, task.retries + 1, delay)
-    return True
-
-
-class _Sinks:
-    """Where a stage's output goes: the log of the task run, thinned, and whoever listens."""
-
-    def __init__(self, listener: Listener | None) -> None:
-        self._listener = listener
-        self._logger = _logger()
-        self._spoke_at = 0.0
-
-    def log(self, line: str) -> None:
-        self._logger.info("%s", line)
-        if self._listener is not None:
-            self._listener.log(line)
-
-    def progress(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.done >= progress.total or now - self._spoke_at >= PROGRESS_SECONDS:
-            self._spoke_at = now
-            self._logger.info("%s %d/%d %s", progress.what, progress.done, progress.total, progress.note)
-        if self._listener is not None:
-            self._listener.progress(progress)
-
-
-def _logger() -> logging.Logger | logging.LoggerAdapter[Any]:
-    try:
-        return get_run_logger()
-    except MissingContextError:
-        return logging.getLogger("millrace")

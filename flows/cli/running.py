@@ -16,7 +16,7 @@ from flows.console import display
 from infra import prefect_server
 from infra.store import Store
 from tasks import ledger
-from tasks.errors import CodeError
+from tasks.errors import CancelledError, CodeError
 from tasks.plan import NothingToDo, plan_run
 from tasks.report import RunReport
 
@@ -92,6 +92,8 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
     if state.is_failed():
         _say(f"log: {url}")
+    if state.is_cancelled():
+        raise CancelledError(state.message or "the flow run was cancelled")
     return FlowDone(state.result(), server.ui_url, url)
 
 

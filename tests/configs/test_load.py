@@ -68,7 +68,7 @@ def test_a_value_may_hold_an_equals_sign() -> None:
         ("validate.min_row", "unknown key 'validate.min_row'; did you mean 'validate.min_rows'?"),
         ("validate_", "unknown key 'validate_'; did you mean 'validate'?"),
         ("heads.classification.inptu", "did you mean 'heads.classification.input'?"),
-        ("warmup.xyz", "unknown key 'warmup.xyz'; known here: steps_per_shape"),
+        ("retry.xyz", "unknown key 'retry.xyz'; known here: attempts, jitter"),
     ],
 )
 def test_an_unknown_key_is_told_with_the_nearest_that_exists(tmp_path: Path, key: str, message: str) -> None:

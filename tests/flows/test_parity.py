@@ -45,7 +45,7 @@ class TwoDevices(FakeRunner):
 @pytest.fixture
 def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> TwoDevices:
     runner = TwoDevices(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
     for failure, policy in POLICIES.items():
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
     return runner

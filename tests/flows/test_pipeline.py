@@ -23,7 +23,7 @@ ENCODER = "model.pretrained=package:none"
 @pytest.fixture
 def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
     runner = FakeRunner(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
     for failure, policy in POLICIES.items():
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
     return runner

@@ -35,7 +35,7 @@ def short_grace(monkeypatch) -> None:
 
 def run(store: DirectoryStore, workers: int = 1, listener: Heard | None = None) -> Heard:
     listener = listener or Heard()
-    LocalRunner(store).run(health_spec(store, workers), listener)
+    LocalRunner(store).run(health_spec(store, workers), listener, tries=1)
     return listener
 
 
@@ -179,7 +179,7 @@ def test_a_missing_spec_is_config(store, tmp_path):
     spec = health_spec(store)
     store.delete(f"{spec.attempt_prefix}/spec.json")
     with pytest.raises(ConfigError, match=r"no job spec at .*runs/run/health/attempt-1/spec.json"):
-        LocalRunner(store).run(spec, Heard())
+        LocalRunner(store).run(spec, Heard(), tries=1)
 
 
 @on_linux
@@ -273,12 +273,13 @@ def test_workers_die_with_a_killed_orchestrator(store, stand_in):
         "from infra.local_runner import LocalRunner\n"
         "from infra.store import open_store\n"
         "from tasks.contracts import JobSpec\n"
-        "class Listener:\n"
+        "class Waiter:\n"
         "    def log(self, line): print(line, flush=True)\n"
         "    def progress(self, progress): pass\n"
+        "    def pulse(self): pass\n"
         "store = open_store(sys.argv[1])\n"
         "spec = JobSpec.model_validate_json(store.read('runs/run/health/attempt-1/spec.json'))\n"
-        "LocalRunner(store).run(spec, Listener())\n"
+        "LocalRunner(store).run(spec, Waiter(), 1)\n"
     )
     command = [sys.executable, "-c", script, store.uri]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as orchestrator:

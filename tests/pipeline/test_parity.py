@@ -11,7 +11,7 @@ import pytest
 import infra.runner
 from configs.load import load_config
 from infra.local_runner import LocalRunner
-from infra.runner import Listener
+from infra.runner import Waiter
 from infra.store import DirectoryStore
 from tasks import lineage
 from tasks.contracts import JobSpec, Stage, WarmupOutcome
@@ -42,12 +42,12 @@ class Compared(NamedTuple):
 class PlantedRunner(LocalRunner):
     """Trains the second of two equal sides with another learning rate than was asked for."""
 
-    def run(self, spec: JobSpec, listener: Listener) -> None:
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         if spec.stage is Stage.train and spec.config.lineage.endswith("-again"):
             faster = spec.config.train.model_copy(update={"learning_rate": 5 * spec.config.train.learning_rate})
             spec = spec.model_copy(update={"config": spec.config.model_copy(update={"train": faster})})
             self.store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
-        super().run(spec, listener)
+        super().run(spec, waiter, tries)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_a_planted_difference_is_refused(compared: Compared, monkeypatch: pytest
     store = DirectoryStore(compared.shop.workspace)
     sides = plan_sides(store, load_config(compared.shop.place, SETTINGS), SPANS[1], "cpu", "cpu")
     validated = validate.fn(sides.common)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: PlantedRunner(store))
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: PlantedRunner(store))
     left, right = (
         Trained(plan, "cpu", train_side.fn(plan, validated, COMPILES_NOTHING)) for plan in (sides.left, sides.right)
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from configs.load import config_hash, load_config
 from configs.schema import Config
 from infra.manifest import Manifest, commit
-from infra.runner import Listener
+from infra.runner import Waiter
 from infra.store import Store
 from tasks.contracts import (
     Check,
@@ -72,12 +72,15 @@ class FakeRunner:
     def stages(self) -> list[str]:
         return [spec.stage.value for spec in self.specs]
 
-    def run(self, spec: JobSpec, listener: Listener) -> None:
+    def found(self, spec: JobSpec) -> bool:
+        return False
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         written = self.store.read(f"{spec.attempt_prefix}/spec.json")
         assert JobSpec.model_validate_json(written) == spec, "a worker knows nothing but what the workspace holds"
         self.specs.append(spec)
-        listener.log(f"fake {spec.stage} of {spec.span.name}")
-        listener.progress(Progress(what=spec.stage.value, done=1, total=1))
+        waiter.log(f"fake {spec.stage} of {spec.span.name}")
+        waiter.progress(Progress(what=spec.stage.value, done=1, total=1))
         if failures := self._failures.get(spec.stage):
             self._die(spec, failures.pop(0))
         result = StageResult(

@@ -119,6 +119,7 @@ def make_job(
         run_key=run_key,
         span=SpanRef(name="2026-01", version=1),
         attempt=attempt,
+        submitted_as=attempt,
         workspace=store.uri,
         workers=rank.world if rank else 1,
         config=config,

@@ -12,9 +12,9 @@ import signal
 import infra.runner
 from configs.schema import Config
 from flows.cli import main
-from infra.runner import Listener, Runner
+from infra.runner import Runner, Waiter
 from infra.store import Store
-from tasks.contracts import JobSpec
+from tasks.contracts import Chore, JobSpec, Stage
 from tasks.errors import ERRORS, FailureClass
 from tests.support.fake_runner import FakeRunner
 
@@ -22,17 +22,17 @@ from tests.support.fake_runner import FakeRunner
 class FailingRunner(FakeRunner):
     """Fails as the environment says."""
 
-    def run(self, spec: JobSpec, listener: Listener) -> None:
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         stage, _, how = os.environ.get("FAKE_FAIL", "").partition(":")
         if spec.stage.value == stage:
             if how.startswith("SIG"):
                 signal.raise_signal(signal.Signals[how])
             else:
                 self.fail(spec.stage, ERRORS[FailureClass(how)]("row 3 is bad"))
-        super().run(spec, listener)
+        super().run(spec, waiter, tries)
 
 
-def make_runner(config: Config, store: Store) -> Runner:
+def make_runner(config: Config, store: Store, stage: Stage | Chore) -> Runner:
     runner = FailingRunner(store)
     runner.metrics["recall@10"] = float(os.environ.get("FAKE_RECALL", "0.5"))
     return runner

@@ -75,6 +75,7 @@ def job(
         run_key="k",
         span=window[-1],
         attempt=1,
+        submitted_as=1,
         workspace=store.uri,
         workers=1,
         config=load_config(None, [SCRATCH, *FEATURES, *overrides]),

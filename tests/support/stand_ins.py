@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from configs.load import load_config
+from infra.runner import Try
 from infra.store import Store
 from tasks.contracts import HealthInputs, JobSpec, SpanRef
+from tasks.errors import CancelledError
 from tasks.progress import Progress
 
 _SITE = """
@@ -40,17 +42,28 @@ def say(text):
 
 
 class Heard:
-    """A listener that remembers what a stage said."""
+    """A waiter that remembers what a stage said. `stop` makes it ask for the end."""
+
+    flow_run = ""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.steps: list[Progress] = []
+        self.tries: list[Try] = []
+        self.stop = False
 
     def log(self, line: str) -> None:
         self.lines.append(line)
 
     def progress(self, progress: Progress) -> None:
         self.steps.append(progress)
+
+    def tried(self, one: Try) -> None:
+        self.tries.append(one)
+
+    def pulse(self) -> None:
+        if self.stop:
+            raise CancelledError("the test wants it to stop")
 
     def numbers(self, word: str) -> list[int]:
         """The numbers in the lines `<word> <number>`, such as the pids that workers told."""
@@ -75,6 +88,7 @@ def health_spec(store: Store, workers: int = 1, *overrides: str) -> JobSpec:
         run_key="run",
         span=SpanRef(name="2026-01", version=1),
         attempt=1,
+        submitted_as=1,
         workspace=store.uri,
         workers=workers,
         config=load_config(None, ["model.pretrained=none", f"train.workers={workers}", *overrides]),

@@ -20,6 +20,7 @@ def job(attempt: int = 1, workers: int = 1, run_key: str = "aaaa", price: float 
         run_key=run_key,
         span=SpanRef(name="2021-Q1", version=1),
         attempt=attempt,
+        submitted_as=attempt,
         workspace="here",
         workers=workers,
         config=small_config(f"cost.dollars_per_worker_hour={price}"),

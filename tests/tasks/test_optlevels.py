@@ -33,7 +33,7 @@ class CompilingRunner(FakeRunner):
 @pytest.fixture
 def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> CompilingRunner:
     runner = CompilingRunner(store)
-    monkeypatch.setattr("infra.runner.make_runner", lambda config, store: runner)
+    monkeypatch.setattr("infra.runner.make_runner", lambda config, store, stage: runner)
     return runner
 
 

@@ -16,7 +16,7 @@ from tests.support.stages import carry_out
 def store(tmp_path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
     store = DirectoryStore(tmp_path)
     ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
-    monkeypatch.setattr("infra.runner.make_runner", lambda config, store: FakeRunner(store))
+    monkeypatch.setattr("infra.runner.make_runner", lambda config, store, stage: FakeRunner(store))
     return store
 
 

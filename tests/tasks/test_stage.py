@@ -97,7 +97,7 @@ def test_a_done_stage_is_not_run_again(store, runner, plan):
 
 
 def test_without_a_runner_the_place_that_the_configuration_names_is_used(monkeypatch, runner, plan):
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store: runner)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
     assert run_stage(plan, HealthInputs(), HealthOutcome).device == "fake"
 
 
@@ -162,7 +162,7 @@ def test_any_other_error_of_a_runner_gets_its_class(store, runner, plan, error, 
 
 
 def test_workers_that_end_without_a_result_are_a_bug(runner, plan, monkeypatch):
-    monkeypatch.setattr(runner, "run", lambda spec, listener: None)
+    monkeypatch.setattr(runner, "run", lambda spec, waiter, tries: None)
     with pytest.raises(CodeError, match=rf"left no .*runs/{plan.run_key}/health/result\.json"):
         health(plan, runner)
 

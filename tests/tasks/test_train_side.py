@@ -23,7 +23,7 @@ def store(tmp_path) -> DirectoryStore:
 @pytest.fixture
 def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
     runner = FakeRunner(store)
-    monkeypatch.setattr("infra.runner.make_runner", lambda config, store: runner)
+    monkeypatch.setattr("infra.runner.make_runner", lambda config, store, stage: runner)
     return runner
 
 

@@ -175,7 +175,7 @@ def test_a_store_without_a_disk_is_not_asked_for_room():
 
 def test_two_workers_are_checked_together(store):
     heard = Heard()
-    LocalRunner(store).run(health_spec(store, 2, *SMALL), heard)
+    LocalRunner(store).run(health_spec(store, 2, *SMALL), heard, tries=1)
     outcome = StageResult.model_validate_json(store.read("runs/run/health/result.json")).outcome
     assert isinstance(outcome, HealthOutcome)
     assert len(outcome.matmul_gflops) == len(outcome.free_memory_gib) == 2
@@ -206,5 +206,5 @@ def test_workers_whose_collectives_do_nothing_never_get_to_train(store, tmp_path
     with pytest.raises(
         HostError, match=r"all-reduce over 2 workers, 1 elements .*: worker \d got \d at element 0, expected 3"
     ):
-        LocalRunner(store).run(health_spec(store, 2, *SMALL), Heard())
+        LocalRunner(store).run(health_spec(store, 2, *SMALL), Heard(), tries=1)
     assert not store.exists("runs/run/health/result.json")

@@ -32,16 +32,10 @@ from tests.support.jobs import (
     train_model,
     write_rows,
 )
+from tests.support.stand_ins import Heard
 
 BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")
 ALL_PARTS = (*FEATURES, *BOTH_HEADS, "model.embedding_width=24")
-
-
-class Quiet:
-    """A listener for whom nothing is interesting."""
-
-    def log(self, line: str) -> None: ...
-    def progress(self, progress: object) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +172,7 @@ def test_two_workers_give_the_losses_of_one(tmp_path: Path):
 
 def run_in_processes(store: DirectoryStore, spec: JobSpec) -> TrainOutcome:
     store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
-    LocalRunner(store).run(spec, Quiet())
+    LocalRunner(store).run(spec, Heard(), tries=1)
     result = StageResult.model_validate_json(store.read(f"{spec.stage_prefix}/result.json"))
     assert isinstance(result.outcome, TrainOutcome)
     return result.outcome

@@ -1,0 +1,64 @@
+"""How the workers of an attempt ended, and which of them is to blame: the earliest error, not the last to die."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+
+from pydantic import ValidationError
+
+from infra.store import Store
+from tasks.contracts import JobSpec, WorkerFailure
+from tasks.errors import ERRORS, FailureClass, StageError, from_exit_code
+from tasks.records import Record
+
+# What a worker may report only because another one is gone; CODE, because not every library's words for it are known.
+CONSEQUENCES = {FailureClass.HOST, FailureClass.HANG, FailureClass.CANCELLED, FailureClass.CODE}
+
+
+class Ending(Record):
+    """`ending.json` of a try that failed in a container: what its launcher found to be the cause."""
+
+    failure: FailureClass
+    message: str
+    node: int
+    at: float
+
+
+def worker_failures(store: Store, prefix: str) -> list[WorkerFailure]:
+    """What the workers of an attempt wrote about their failures, earliest first."""
+    found = []
+    for key in store.list(prefix):
+        if key.rpartition("/")[2].startswith("error-rank"):
+            try:
+                found.append(WorkerFailure.model_validate_json(store.read(key)))
+            except ValidationError:
+                continue  # cut off by a full disk; the others, or the exit code, still tell
+    return sorted(found, key=lambda failure: failure.at)
+
+
+def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tail: Sequence[str]) -> StageError:
+    """The error to raise for workers that failed.
+
+    Args:
+        codes: exit code by worker; None: it did not end by itself after another's failure.
+        tail: the last lines that any of them printed.
+    """
+    records = worker_failures(store, spec.attempt_prefix)
+    first = records[0] if records else None
+    told = {record.rank for record in records}
+    silent = next(((rank, code) for rank, code in codes.items() if code and rank not in told), None)
+    if silent and (first is None or FailureClass(first.failure) in CONSEQUENCES):
+        return wordless_death(spec, *silent, tail)
+    assert first is not None, "some worker failed"
+    where = f" (worker {first.rank} of {spec.workers})" if spec.workers > 1 else ""
+    return ERRORS[FailureClass(first.failure)](f"{first.message}{where}")
+
+
+def wordless_death(spec: JobSpec, rank: int, code: int, tail: Sequence[str]) -> StageError:
+    """The error for a worker that could not write its own; what the others wrote is a consequence of its end."""
+    died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    last_lines = "\n".join(tail) or "(none)"
+    return ERRORS[from_exit_code(code)](
+        f"{spec.stage.value}: worker {rank} of {spec.workers} {died} without a word; last lines:\n{last_lines}"
+    )
