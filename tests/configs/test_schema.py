@@ -44,6 +44,12 @@ REFUSED = {
     "attention heads": (["model.scratch.attention_heads=3"], "model.scratch.hidden_size must be a multiple"),
     "share above one": (["validate.max_quarantined_share=1.5"], "validate.max_quarantined_share: "),
     "no holdout": (["evaluate.holdout_share=0"], "evaluate.holdout_share: "),
+    "workers and nodes": (
+        ["compute=batch", "batch.processes_per_node=2", "infer.workers=3"],
+        "infer.workers 3 must be a multiple of batch.processes_per_node 2, or below it",
+    ),
+    "definition of no stage": (["batch.definition=millrace"], "batch.definition 'millrace' must hold {stage}"),
+    "unknown machine": (["health.machine=trn9"], "health.machine 'trn9' is none of health.machines: trn1.32xlarge"),
     "optimisation level": (["compiler.optlevel=4"], "compiler.optlevel: Input should be 1, 2 or 3"),
 }
 ALLOWED = {
@@ -56,6 +62,14 @@ ALLOWED = {
     "positives known": [HEAD, "heads.contrastive.positives_only=true"],
     "features used": ["features={numeric: [price], query: [price]}", "model.interaction.kind=explicit"],
     "texts that just fit": ["train.shapes.query=[32, 128]"],
+    "workers that fill nodes": ["compute=batch", "batch.processes_per_node=2", "infer.workers=4"],
+    "workers that fill no node": ["compute=batch", "batch.processes_per_node=32", "train.workers=4"],
+    "workers of this machine": ["batch.processes_per_node=2", "infer.workers=3"],
+    "a machine of one's own": [
+        "health.machines.mine={devices: 1, efa_interfaces: 0, min_node_bus_gb_s: 0, "
+        "min_bus_gb_s: 0, max_latency_us: 9}",
+        "health.machine=mine",
+    ],
     "the compiler's own level": ["compiler.optlevel=null"],
 }
 
@@ -81,3 +95,12 @@ def test_a_configuration_cannot_be_changed() -> None:
 def test_the_ladder_has_each_query_length_with_each_item_length() -> None:
     shapes = load_config(overrides=["train.shapes={query: [8, 16], item: [4, 12]}"]).train.shapes.shapes
     assert [(shape.query, shape.item) for shape in shapes] == [(8, 4), (8, 12), (16, 4), (16, 12)]
+
+
+def test_each_stage_says_where_it_runs_or_follows() -> None:
+    config = load_config(overrides=["compute=batch", "validate.compute=local", "train.compute=local"])
+    stages = ("validate", "health", "warmup", "train", "evaluate", "infer", "release", "import-checkpoint")
+    places = {stage: config.compute_of(stage) for stage in stages}
+    assert {stage for stage, place in places.items() if place == "batch"} == {"evaluate", "infer", "release"}
+    proven_apart = load_config(overrides=["train.compute=batch", "warmup.compute=local"])
+    assert [proven_apart.compute_of(stage) for stage in ("health", "warmup", "validate")] == ["batch", "local", "local"]

@@ -11,7 +11,7 @@ import infra.local_runner
 from infra.local_runner import LocalRunner
 from infra.store import DirectoryStore
 from tasks.contracts import StageResult
-from tasks.errors import CodeError, ConfigError, DataError, HostError, StageError
+from tasks.errors import CancelledError, CodeError, ConfigError, DataError, HostError, StageError
 from tests.support.stand_ins import Heard, health_spec, is_running, replace_health
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -291,6 +291,27 @@ def test_workers_die_with_a_killed_orchestrator(store, stand_in):
     while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline, f"a worker of {pids} outlived its orchestrator"
         time.sleep(0.05)
+
+
+def test_who_waits_may_ask_for_the_end(store, stand_in, short_grace):
+    stand_in(
+        """
+        def run(job):
+            say(f"pid {os.getpid()}")
+            time.sleep(600)
+        """
+    )
+
+    class Impatient(Heard):
+        def log(self, line: str) -> None:
+            super().log(line)
+            self.stop = True
+
+    heard = Impatient()
+    with pytest.raises(CancelledError):
+        run(store, listener=heard)
+    (pid,) = heard.numbers("pid")
+    assert not is_running(pid)
 
 
 @on_linux

@@ -2,6 +2,7 @@ import time
 
 import pytest
 
+from infra.runner import Try
 from infra.store import DirectoryStore
 from tasks import ledger
 from tasks.contracts import HealthInputs, HealthOutcome, JobSpec, Phases, SpanRef, Stage, StageResult, WorkerFailure
@@ -177,3 +178,55 @@ def test_totals_of_nothing_have_no_ratios():
     nothing = totals([], vectors=0)
     assert (nothing.success_rate, nothing.goodput, nothing.dollars_per_million_vectors) == (None, None, None)
     assert nothing.attempts == 0
+
+
+# --- tries of rented machines -----------------------------------------------------------------------------------
+
+
+def a_try(attempt: int, failure: FailureClass | None = None, running: float = 20.0) -> Try:
+    return Try(
+        attempt=attempt,
+        failure=failure,
+        message="the host went away" if failure else "",
+        queued=100.0,
+        booting=30.0,
+        running=running,
+        dollars_per_hour=36.0,
+        cost=(30.0 + running) / 100,
+        job="1234",
+        hosts=("i-1",),
+    )
+
+
+def test_each_try_of_a_rented_machine_is_an_attempt_of_its_own(store):
+    spec = job(attempt=2, workers=2)
+    record = ledger.begin(store, spec)
+    third = spec.model_copy(update={"attempt": 3})
+    write_result(store, third, Phases(booting=2.0, restoring=3.0, productive=10.0))
+    ledger.end_tries(store, record, [a_try(2, FailureClass.HOST), a_try(3)])
+    lost, done = sorted(ledger.records(store), key=lambda record: record.attempt)
+    assert (lost.attempt, lost.failure, lost.message) == (2, FailureClass.HOST, "the host went away")
+    assert lost.seconds == Phases(queued=100.0, booting=30.0, lost=20.0)
+    assert (done.attempt, done.failure, done.job, done.hosts) == (3, None, "1234", ("i-1",))
+    assert done.seconds == Phases(queued=100.0, booting=37.0, restoring=3.0, productive=10.0)
+    assert done.wall_seconds == lost.wall_seconds == 150.0
+    assert [lost.cost, done.cost] == [0.5, 0.5]
+    assert ledger.next_attempt(store, "aaaa", Stage.health) == 4
+
+
+def test_what_the_workers_of_a_lost_try_had_measured_is_lost_time(store):
+    spec = job()
+    record = ledger.begin(store, spec)
+    write_failure(store, spec, rank=0, at=5.0, phases=Phases(booting=1.0, compiling=4.0, productive=12.0))
+    ledger.end_tries(store, record, [a_try(1, FailureClass.HOST)])
+    assert only(store).seconds == Phases(queued=100.0, booting=34.0, compiling=4.0, lost=12.0)
+
+
+def test_the_spec_that_was_started_last_is_found_behind_the_copies_for_its_retries(store):
+    first = job(attempt=1)
+    assert ledger.last_spec(store, "aaaa", Stage.health) is None
+    for spec in (first, job(attempt=2), job(attempt=2).model_copy(update={"attempt": 3})):
+        store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    assert ledger.last_spec(store, "aaaa", Stage.health) == job(attempt=2)
+    store.write("runs/aaaa/health/attempt-4/spec.json", b"{")
+    assert ledger.last_spec(store, "aaaa", Stage.health) is None

@@ -6,7 +6,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 
 import infra.runner
-from infra.runner import Listener
+from infra.runner import Listener, Try, Waiter
 from infra.store import DirectoryStore
 from tasks import ledger
 from tasks.contracts import (
@@ -20,7 +20,7 @@ from tasks.contracts import (
     ValidateInputs,
     ValidateOutcome,
 )
-from tasks.errors import CodeError, DataError, FailureClass, HostError, OutOfMemoryError, StoreError
+from tasks.errors import CancelledError, CodeError, DataError, FailureClass, HostError, OutOfMemoryError, StoreError
 from tasks.plan import plan_run
 from tasks.progress import Progress
 from tasks.stage import listening, run_stage
@@ -261,3 +261,104 @@ def test_the_spec_says_all_that_a_worker_needs(store, runner, plan):
     written = JobSpec.model_validate_json(store.read(f"runs/{plan.run_key}/validate/attempt-1/spec.json"))
     assert written.workspace == store.uri
     assert written.inputs == ValidateInputs(window=plan.window, history=())
+
+
+# --- rented machines --------------------------------------------------------------------------------------------
+
+
+class Rented(FakeRunner):
+    """Loses `lose` hosts before each result, and tries again by itself as often as it may."""
+
+    def __init__(self, store: DirectoryStore) -> None:
+        super().__init__(store)
+        self.lose = 0
+        self.allowed: list[int] = []
+        self.findable: set[int] = set()
+
+    def found(self, spec: JobSpec) -> bool:
+        return spec.attempt in self.findable
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        self.allowed.append(tries)
+        for number in range(tries):
+            last = spec.model_copy(update={"attempt": spec.attempt + number})
+            lost = number < self.lose
+            if not lost:
+                self.store.write(f"{last.attempt_prefix}/spec.json", last.to_json())
+                super().run(last, waiter, 1)
+            waiter.tried(self.told(last.attempt, FailureClass.HOST if lost else None))
+            if not lost:
+                return
+        raise HostError("the host went away")
+
+    def told(self, attempt: int, failure: FailureClass | None) -> Try:
+        return Try(
+            attempt=attempt,
+            failure=failure,
+            message="the host went away" if failure else "",
+            queued=0.0,
+            booting=0.0,
+            running=1.0,
+            dollars_per_hour=0.0,
+            cost=0.0,
+            job="j",
+            hosts=(),
+        )
+
+
+@pytest.fixture
+def rented(store) -> Rented:
+    return Rented(store)
+
+
+def attempts(store: DirectoryStore) -> list[tuple[int, FailureClass | None]]:
+    return sorted((record.attempt, record.failure) for record in ledger.records(store))
+
+
+def test_what_the_place_tries_by_itself_are_attempts_in_the_ledger(store, rented, plan):
+    rented.lose = 2
+    assert health(plan, rented).device == "fake"
+    assert rented.allowed == [plan.config.retry.attempts] == [3]
+    assert attempts(store) == [(1, FailureClass.HOST), (2, FailureClass.HOST), (3, None)]
+
+
+def test_a_failure_after_all_tries_is_recorded_once(store, rented, plan):
+    rented.lose = 3
+    with pytest.raises(HostError, match="the host went away"):
+        health(plan, rented)
+    assert attempts(store) == [(number, FailureClass.HOST) for number in (1, 2, 3)]
+    rented.lose = 0
+    health(plan, rented)
+    assert attempts(store)[-1] == (4, None)
+
+
+def test_what_ends_the_waiting_and_no_try_is_an_attempt_of_its_own(store, rented, plan, monkeypatch):
+    def cancelled(spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        waiter.tried(rented.told(spec.attempt, FailureClass.HOST))
+        raise CancelledError("someone asked")
+
+    monkeypatch.setattr(rented, "run", cancelled)
+    with pytest.raises(CancelledError):
+        health(plan, rented)
+    assert attempts(store) == [(1, FailureClass.HOST), (2, FailureClass.CANCELLED)]
+
+
+def test_an_attempt_that_goes_on_elsewhere_is_found_again_and_not_started_twice(store, rented, plan):
+    rented.fail(Stage.health, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        health(plan, rented)
+    rented.findable = {1}
+    heard = Heard()
+    assert health(plan, rented, heard).device == "fake"
+    assert "health 2021-Q1: attempt 1 was started before and is found again" in heard.lines
+    assert attempts(store) == [(1, None)]
+
+
+def test_an_attempt_at_other_work_is_not_taken_for_this_one(store, rented, plan):
+    rows = validate(plan, rented)
+    first = train(plan, rented, rows)
+    store.delete(first.checkpoint.prefix)
+    rented.findable = {1}
+    fewer = rows.model_copy(update={"rows": (rows.rows[0].model_copy(update={"rows": 3}),)})
+    train(plan, rented, fewer)
+    assert [spec.attempt for spec in rented.specs] == [1, 1, 2]

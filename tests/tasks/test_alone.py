@@ -1,0 +1,59 @@
+import pytest
+
+from infra.lease import InUse, Lease
+from infra.s3_store import S3Store
+from infra.store import Conflict, DirectoryStore, Store
+from tasks.alone import alone
+from tests.support.s3 import S3Server
+
+KEY = "lineages/main.run"
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> Store:
+    return S3Store(s3.new_workspace())
+
+
+class Clock:
+    """Sleeping makes it later for the lease, too: the holder's record is set to another expiry."""
+
+    def __init__(self, store: Store, expiries: list[float]) -> None:
+        self.store, self.expiries, self.slept = store, expiries, 0
+        self.leave(expiries.pop(0))
+
+    def leave(self, expires_at: float) -> None:
+        lease = Lease(owner="other", host="elsewhere", pid=7, expires_at=expires_at)
+        self.store.write(f".locks/{KEY}", lease.to_json())
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += 1
+        assert self.slept < 10
+        if self.expiries:
+            self.leave(self.expiries.pop(0))
+
+
+FAR = 10_000_000_000.0
+
+
+def test_the_lease_of_a_killed_holder_is_waited_for(bucket):
+    said: list[str] = []
+    clock = Clock(bucket, [FAR, FAR, FAR, 1.0])
+    with alone(bucket, KEY, said.append, clock.sleep), pytest.raises(InUse), bucket.lock(KEY):
+        pass
+    assert clock.slept == 3
+    (line,) = said
+    assert "in use by process 7 on elsewhere" in line
+    assert line.endswith("waiting to see whether it lives")
+
+
+def test_a_holder_that_renews_its_lease_is_left_alone(bucket):
+    clock = Clock(bucket, [FAR, FAR, FAR + 20])
+    with pytest.raises(InUse, match="process 7 on elsewhere"), alone(bucket, KEY, lambda line: None, clock.sleep):
+        pytest.fail("two at once")
+    assert clock.slept == 2
+
+
+def test_in_a_directory_a_lock_that_is_held_is_held_by_someone_alive(tmp_path):
+    store = DirectoryStore(tmp_path)
+    with store.lock(KEY), pytest.raises(Conflict), alone(store, KEY, lambda line: None, pytest.fail):
+        pytest.fail("two at once")
