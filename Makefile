@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo down check test proofs bench reviews
+.PHONY: install demo demo-batch down check test proofs bench reviews
 
 install: $(INSTALLED)
 
@@ -19,6 +19,10 @@ ACCELERATOR ?= cpu
 demo: install
 	$(BIN)/python -m flows.demo $(ACCELERATOR)
 
+# The same with every stage on AWS Batch and the workspace on S3, both played by servers of the tests on this machine.
+demo-batch: install
+	$(BIN)/python -m tests.support.batch_demo
+
 # Stops what `make demo` and `millrace up` left running.
 down: install
 	$(BIN)/millrace down
@@ -27,6 +31,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/cfn-lint infra/aws/*.yaml
 
 # Two at a time: most of the suite's time is that of processes that start.
 test: install

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from prefect.client.schemas.objects import Flow, FlowRun, State
+from prefect import Flow
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelled
 
 from configs.load import load_config
@@ -36,11 +37,11 @@ def cancellable(body: Callable[P, R]) -> Callable[P, R]:
     return flow_body
 
 
-def end_jobs(flow: Flow, flow_run: FlowRun, state: State) -> None:
+def end_jobs(flow: Flow[..., Any], flow_run: FlowRun, state: State) -> None:
     """Hook, run by worker or runner in a process of its own: end what the cancelled flow run left on AWS Batch."""
     from tasks.reap import end_jobs_of
 
     parameters = flow_run.parameters
     place, overrides = parameters.get("place"), parameters.get("overrides") or ()
-    for line in end_jobs_of(load_config(Path(place) if place else None, overrides), str(flow_run.id)):
-        logger().warning("%s", line)
+    for job in end_jobs_of(load_config(Path(place) if place else None, overrides), str(flow_run.id)):
+        logger().warning("job %s (%s): %s, %s", job.job, job.name, job.action, job.why)

@@ -28,7 +28,7 @@ _ROUNDS = 5  # of reading and writing anew, when others come and go in between
 
 
 class Lease(Record):
-    """Who holds it, and until when if it is not renewed, in seconds since 1970; a released one has expired at 0."""
+    """Who holds it, and until when if it is not renewed, in seconds since 1970; or when it was released."""
 
     owner: str
     host: str
@@ -97,7 +97,7 @@ class Held:
     def release(self) -> None:
         """Let the next one have it at once. If that fails, it will be free when it expires."""
         with self._guard, contextlib.suppress(StageError, OSError):
-            self._replace(self._lease.model_copy(update={"expires_at": 0.0}))
+            self._replace(self._lease.model_copy(update={"expires_at": min(self._lease.expires_at, self._clock())}))
 
     def _extended(self) -> Lease:
         return self._lease.model_copy(update={"expires_at": self._clock() + self._ttl_seconds})

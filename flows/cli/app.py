@@ -184,6 +184,20 @@ def report(
 
 
 @app.command()
+def reap(
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as batch.cpu_queue=mine.")] = None,
+    grace_minutes: Annotated[float, typer.Option(help="Unattended for longer: ended.")] = 15.0,
+    dry_run: Annotated[bool, typer.Option(help="Say what would be ended; end nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End jobs on AWS Batch whose flow run is over, or was killed and not run again."""
+    from flows.cli import reaping
+
+    _print(reaping.reap(config, settings or [], grace_minutes, dry_run), reaping.show, as_json)
+
+
+@app.command()
 def up(as_json: AsJson = False) -> None:
     """Start the Prefect server in the background, or find the one that runs."""
     from flows.cli import show

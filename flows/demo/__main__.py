@@ -34,9 +34,21 @@ SPANS, ROWS_PER_SPAN, SEED = 4, 2000, 7
 
 def main(accelerator: str = "cpu") -> None:
     """Run the demo in the current directory, and leave the Prefect server running to be looked at."""
-    began = time.monotonic()
     workspace = Path("workspace") / ("demo" if accelerator == "cpu" else f"demo-{accelerator}")
-    store = open_store(str(workspace))
+    show(str(workspace), f"accelerator={accelerator}")
+    Console(width=None if sys.stdout.isatty() else 120).print(
+        f"Look around:  .venv/bin/millrace status --workspace {workspace}   (also: releases, report, rollback)\n"
+        f"TensorBoard:  .venv/bin/tensorboard --logdir {workspace}/runs\n"
+        "Stop:         make down",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def show(workspace: str, *overrides: str) -> None:
+    """The demo in any workspace, with settings over those of configs/demo.yaml."""
+    began = time.monotonic()
+    store = open_store(workspace)
     with ThreadPoolExecutor(max_workers=1) as background:
         server = background.submit(prefect_server.up, prefect_server.state_home())  # slow to start the first time
         _say(f"writing {SPANS} months of a small shop's searches to {SOURCE}")
@@ -49,12 +61,11 @@ def main(accelerator: str = "cpu") -> None:
     outputs = []
     for span in list_spans(store):
         _say(f"span {span.name}")
-        output = running.run(store, span.name, PLACE, (f"accelerator={accelerator}",), verbose=False)
-        outputs.append((span.name, output))
-    _show(workspace, outputs, time.monotonic() - began)
+        outputs.append((span.name, running.run(store, span.name, PLACE, overrides, verbose=False)))
+    _print_table(outputs, time.monotonic() - began)
 
 
-def _show(workspace: Path, outputs: list[tuple[str, RunOutput]], seconds: float) -> None:
+def _print_table(outputs: list[tuple[str, RunOutput]], seconds: float) -> None:
     table = Table(box=box.SIMPLE_HEAD, title="Millrace demo")
     for heading in ("span", "state"):
         table.add_column(heading)
@@ -82,13 +93,6 @@ def _show(workspace: Path, outputs: list[tuple[str, RunOutput]], seconds: float)
     console.print(table)
     url = outputs[-1][1].ui_url
     console.print(f"{seconds:.0f} s in all. The runs are in the Prefect UI: {url}", highlight=False, soft_wrap=True)
-    console.print(
-        f"Look around:  .venv/bin/millrace status --workspace {workspace}   (also: releases, report, rollback)\n"
-        f"TensorBoard:  .venv/bin/tensorboard --logdir {workspace}/runs\n"
-        "Stop:         make down",
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 def _number(value: float | None) -> str:

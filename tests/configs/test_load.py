@@ -169,7 +169,12 @@ def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, 
 
 # Keys of which no other value stands alone: they come with a second one, or there is but one.
 BOUND = {
-    "compute": [],
+    "compute": ["compute=batch"],
+    **{
+        f"{stage}.compute": [f"{stage}.compute=batch"]
+        for stage in ("validate", "health", "warmup", "train", "evaluate", "infer", "release")
+    },
+    "health.machine": ["health.machine=trn1.32xlarge"],
     "accelerator": ["accelerator=cuda"],
     "features.numeric": ["features.numeric=[a]", "model.interaction.kind=both"],
     "features.categorical": ["features.categorical=[a]", "model.interaction.kind=both"],
@@ -206,6 +211,9 @@ BOUND = {
 def changed(key: str, value: Any) -> list[str]:
     if key in BOUND:
         return BOUND[key]
+    if key.startswith("health.machines."):  # a machine's name has a dot in it
+        machine, _, name = key.removeprefix("health.machines.").rpartition(".")
+        return [f"health.machines={{{machine}: {{{name}: {value + 1}}}}}"]
     if isinstance(value, str):
         return [f"{key}={value}x"]
     return [f"{key}={value / 2 if isinstance(value, float) and 0 < value < 1 else value + 1}"]
@@ -220,4 +228,4 @@ def test_the_hash_changes_with_every_key() -> None:
             digest = config_hash(load_config(overrides=overrides))
             assert digest not in seen, f"{key} gives the hash of {seen[digest]}"
             seen[digest] = key
-    assert len(seen) == len(keys)  # base is one more, compute one less
+    assert len(seen) == len(keys) + 1  # base

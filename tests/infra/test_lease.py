@@ -80,7 +80,7 @@ def test_it_is_free_at_once_when_its_block_is_left(store, clock, error):
     with contextlib.suppress(ZeroDivisionError), hold(store, KEY, 60, clock):
         if error:
             raise error
-    assert record(store).expires_at == 0
+    assert record(store).expires_at <= clock()
     with hold(store, KEY, 60, clock) as second:
         second.check()
 
@@ -234,7 +234,7 @@ def test_a_renewal_that_fails_may_be_made_up_for(tmp_path, clock, trouble):
         held.renew()
         clock.time += 59
         held.check()
-    assert record(store).expires_at == 0
+    assert record(store).expires_at <= clock()
 
 
 def test_why_it_was_not_renewed_is_told(tmp_path, clock):
@@ -316,7 +316,7 @@ def test_what_was_finished_just_before_the_lease_was_had_is_not_built_again(stor
     answers = iter([False, True])
     with wait_for(store, KEY, 60, until=lambda: next(answers), say=never, clock=clock, sleep=clock.sleep) as held:
         assert held is None
-    assert record(store).expires_at == 0
+    assert record(store).expires_at <= clock()
 
 
 def test_a_conflict_in_the_block_is_not_taken_for_another_holder(store, clock):
@@ -325,4 +325,4 @@ def test_a_conflict_in_the_block_is_not_taken_for_another_holder(store, clock):
         wait_for(store, KEY, 60, say=never, clock=clock, sleep=clock.sleep),
     ):
         raise Conflict("of its own")
-    assert record(store).expires_at == 0
+    assert record(store).expires_at <= clock()

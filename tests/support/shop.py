@@ -76,11 +76,12 @@ class Shop(NamedTuple):
     workspace: Path
     place: Path
     home: Path
+    bucket: str = ""  # URI of the workspace where it is no directory
 
     def millrace(self, *arguments: str) -> Told:
         """The command, in a process of its own; it starts the server by itself where it needs one."""
         environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-        environment |= {"PREFECT_HOME": str(self.home), "MILLRACE_WORKSPACE": str(self.workspace)}
+        environment |= {"PREFECT_HOME": str(self.home), "MILLRACE_WORKSPACE": self.bucket or str(self.workspace)}
         command = [str(MILLRACE), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
         return Told(done.returncode, done.stdout, done.stderr)
@@ -105,9 +106,9 @@ class Shop(NamedTuple):
         return [folder for folder in folders if not (folder / "MANIFEST.json").is_file()]
 
 
-def open_shop(folder: Path, rows_per_span: int) -> Shop:
-    """Three months of searches, ingested."""
-    shop = Shop(folder / "workspace", folder / "shop.yaml", folder / "prefect")
+def open_shop(folder: Path, rows_per_span: int, bucket: str = "") -> Shop:
+    """Three months of searches, ingested into a directory, or into the workspace behind the URI `bucket`."""
+    shop = Shop(folder / "workspace", folder / "shop.yaml", folder / "prefect", bucket)
     shop.place.write_text(yaml.safe_dump(SETTINGS))
     source = folder / "shop.jsonl.gz"
     write_shop(source, spans=len(SPANS), rows_per_span=rows_per_span, seed=3)

@@ -1,0 +1,33 @@
+# The control plane: flows, the command `millrace`, a Prefect worker. No torch, and nothing of the worker plane.
+FROM python:3.12.12-slim-bookworm
+
+LABEL org.opencontainers.image.title="millrace control" \
+      org.opencontainers.image.description="The control plane of Millrace: a Prefect worker and the command millrace" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+# MILLRACE_HOME: where prefect.yaml tells the worker to run the flows. DO_NOT_TRACK: Prefect's telemetry.
+ENV PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    MILLRACE_HOME=/opt/millrace \
+    DO_NOT_TRACK=1
+
+# The last folder is where a volume with the Prefect server's database goes; a volume takes its owner from there.
+RUN groupadd --gid 10001 millrace && useradd --uid 10001 --gid 10001 --create-home millrace \
+ && install --directory --owner millrace --group millrace /home/millrace/.prefect
+
+WORKDIR /opt/millrace
+COPY pyproject.toml constraints.txt infra/images/requirements.py ./
+RUN python requirements.py && python -m pip install --requirement requirements.txt --constraint pins.txt
+
+COPY README.md LICENSE prefect.yaml ./
+COPY configs configs
+COPY flows flows
+COPY infra infra
+# Only the files: the folder in it is the worker plane.
+COPY tasks/*.py tasks/
+RUN python -m pip install --no-deps --editable .
+
+USER millrace
+CMD ["prefect", "worker", "start", "--pool", "millrace", "--type", "process"]

@@ -1,0 +1,69 @@
+"""What pip installs into an image: requirements.txt from pyproject.toml, pins.txt from constraints.txt.
+
+A base image that brings its own build of torch keeps it, with all that it needs: those versions take our pins' place.
+Standard library only, as it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+
+def requirements(pyproject: str, extras: Sequence[str]) -> list[str]:
+    """The project's dependencies with those of some extras. Raises KeyError for an extra that it does not have."""
+    project = tomllib.loads(pyproject)["project"]
+    return [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+
+
+def pins(constraints: str, own: Sequence[str]) -> list[str]:
+    """The constraints, but for the packages `own` and all that they need: those stay at the versions installed here.
+
+    Raises:
+        PackageNotFoundError: one of `own` is not installed.
+    """
+    kept = _with_needs(own)
+    lines = (line.partition("#")[0].strip() for line in constraints.splitlines())
+    ours = [line for line in lines if line and _canonical(line.partition("==")[0]) not in kept]
+    return [*ours, *(f"{name}=={version}" for name, version in kept.items())]
+
+
+def _with_needs(names: Sequence[str]) -> dict[str, str]:
+    """Versions by name, of installed packages and of what is installed of that which they need."""
+    found = {_canonical(name): metadata.version(name) for name in names}
+    waiting = list(found)
+    while waiting:
+        for needed in metadata.requires(waiting.pop()) or ():
+            name = _canonical(re.split(r"[^A-Za-z0-9._-]", needed, maxsplit=1)[0])
+            if "extra ==" in needed or name in found:
+                continue
+            try:
+                found[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue  # it is needed elsewhere: on another system, by another Python
+            waiting.append(name)
+    return found
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def main() -> None:
+    """Write both files into the working directory, which holds pyproject.toml and constraints.txt."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("extras", nargs="*", help="extras of pyproject.toml, beside the dependencies that all need")
+    parser.add_argument("--own", nargs="*", default=(), metavar="PACKAGE", help="packages of the base image that stay")
+    arguments = parser.parse_args()
+    wanted = requirements(Path("pyproject.toml").read_text(), arguments.extras)
+    pinned = pins(Path("constraints.txt").read_text(), arguments.own)
+    Path("requirements.txt").write_text("\n".join(wanted) + "\n")
+    Path("pins.txt").write_text("\n".join(pinned) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Jobs on AWS Batch that nobody waits for: found by their tags, judged by lease and flow run, ended.
+
+A job outlives its orchestrator on purpose: running the span again finds it. What nobody comes back for costs money.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
+
+from configs.schema import Config
+from infra.batch.api import Api
+from infra.batch.attendance import attended_until
+from infra.batch.ending import LiveJob, connect, end_job, live_jobs
+from infra.batch.job import WORKSPACE_TAG
+from infra.store import open_store
+from tasks.contracts import Stage
+from tasks.errors import StageError
+from tasks.records import Record
+
+GRACE_MINUTES = 15.0
+
+
+class Reaped(Record):
+    """One job that was looked at, what was done, and why."""
+
+    job: str
+    name: str
+    status: str
+    action: Literal["ended", "kept", "failed"]
+    why: str
+
+
+class ReapReport(Record):
+    """All jobs of the project on the queues of the configuration."""
+
+    queues: tuple[str, ...]
+    grace_minutes: float
+    jobs: tuple[Reaped, ...]
+
+
+def reap(
+    config: Config, grace_minutes: float = GRACE_MINUTES, dry_run: bool = False, ask_prefect: bool = True
+) -> ReapReport:
+    """End the jobs whose flow run is over, and those for which nobody has waited for `grace_minutes`.
+
+    Where Prefect does not know the flow run, or is not to be asked, the silence alone decides. With `dry_run` nothing
+    is ended, and the report says what would be.
+
+    Raises:
+        ConfigError: queues or credentials are not right.
+        HostError: AWS Batch does not answer.
+    """
+    api, now, grace = connect(), time.time(), 60 * grace_minutes
+    looked_at = []
+    for job in live_jobs(api, _queues(config)):
+        try:
+            end, why = _judge(job, now, grace, ask_prefect)
+            looked_at.append(
+                _end(api, job, why) if end and not dry_run else _told(job, "kept", why + "; would be ended" * end)
+            )
+        except StageError as error:  # the others are looked at all the same
+            looked_at.append(_told(job, "failed", str(error)))
+    return ReapReport(queues=_queues(config), grace_minutes=grace_minutes, jobs=tuple(looked_at))
+
+
+def end_jobs_of(config: Config, flow_run: str) -> list[Reaped]:
+    """End all jobs that were submitted for a flow run which was cancelled.
+
+    Raises:
+        ConfigError, HostError: as `reap`.
+    """
+    if all(config.compute_of(stage) == "local" for stage in Stage):
+        return []
+    api = connect()
+    mine = [job for job in live_jobs(api, _queues(config)) if job.flow_run == flow_run]
+    return [_end(api, job, "its flow run was cancelled") for job in mine]
+
+
+def _queues(config: Config) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((config.batch.cpu_queue, config.batch.accelerator_queue)))
+
+
+def _judge(job: LiveJob, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
+    """Whether to end it, and why or why not. Times in seconds since the epoch."""
+    attended = _attended_until(job)
+    if attended > now:
+        return False, "somebody waits for it"
+    run = _flow_run(job.flow_run) if ask_prefect and job.flow_run else None
+    if run is not None and run.state is not None and (run.state.is_completed() or run.state.is_cancelled()):
+        return True, f"its flow run {run.name} is {run.state.name}"
+    silent = now - max(attended, job.created_at)
+    why = f"nobody has waited for it for {silent / 60:.0f} minutes"
+    if run is not None and run.state is not None and run.state.is_final():
+        why += f", and its flow run {run.name} is {run.state.name}"
+    return (True, why) if silent > grace else (False, f"{why}: it may be run again")
+
+
+def _attended_until(job: LiveJob) -> float:
+    """When the lease of whoever waited last runs out, or was given back; 0 where nobody ever did."""
+    workspace, prefix = job.tags.get(WORKSPACE_TAG), job.attempt_prefix
+    return attended_until(open_store(workspace), prefix) if workspace and prefix else 0.0
+
+
+def _end(api: Api, job: LiveJob, why: str) -> Reaped:
+    end_job(api, open_store(job.tags[WORKSPACE_TAG]), job, f"millrace reap: {why}")
+    return _told(job, "ended", why)
+
+
+def _told(job: LiveJob, action: Literal["ended", "kept", "failed"], why: str) -> Reaped:
+    return Reaped(job=job.id, name=job.name, status=job.status, action=action, why=why)
+
+
+def _flow_run(identity: str) -> FlowRun | None:
+    try:
+        with get_client(sync_client=True) as client:
+            return client.read_flow_run(UUID(identity))
+    except (ObjectNotFound, ValueError):
+        return None

@@ -1,0 +1,181 @@
+"""Jobs that nobody waits for, on the emulator of AWS Batch, with flow runs on a real Prefect server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.states import Cancelled, Completed, Crashed, Running
+
+from flows.cancelling import end_jobs
+from flows.reap import reap
+from infra.batch.claim import Claim, make_claim, read_claim
+from infra.lease import Lease
+from infra.store import DirectoryStore
+from tasks.reap import Reaped
+from tests.support.batch import BatchServer
+from tests.support.prefect_server import PrefectServer
+
+ROOT = Path(__file__).resolve().parents[2]
+ENCODER = ("model.pretrained=package:none", "compute=batch")
+
+
+@flow
+def some_pipeline() -> None: ...
+
+
+@pytest.fixture
+def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchServer]:
+    server = BatchServer(grace_seconds=1.0)
+    server.register_all()
+    for service in ("BATCH", "CLOUDWATCH_LOGS"):
+        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", server.url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    yield server
+    server.stop()
+
+
+def flow_run(state: State[Any]) -> FlowRun:
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(some_pipeline, name="2021-Q1", state=Running())
+        if state.name != "Running":
+            client.set_flow_run_state(run.id, state, force=True)
+        return client.read_flow_run(run.id)
+
+
+def submit(store: DirectoryStore, attempt: int, run: str = "", waits_until: float | None = None) -> str:
+    """A job that sleeps, as the runner would have submitted it; `waits_until` is somebody's lease."""
+    prefix = f"runs/aaaa/evaluate/attempt-{attempt}"
+    name = f"millrace-evaluate-{attempt}"
+    tags = {"millrace": "millrace", "millrace-run": "aaaa", "millrace-stage": "evaluate"}
+    tags |= {"millrace-attempt": str(attempt), "millrace-workspace": store.uri} | (
+        {"millrace-flow-run": run} if run else {}
+    )
+    identity = boto3.client("batch").submit_job(
+        jobName=name,
+        jobQueue="millrace-accelerator",
+        shareIdentifier="millrace",
+        jobDefinition="millrace-evaluate",
+        tags=tags,
+        containerOverrides={"command": ["sleep", "600"]},
+    )["jobId"]
+    claim = Claim(
+        name=name, state="submitted", job_id=identity, queue="millrace-accelerator", flow_run=run, claimed_at="now"
+    )
+    assert make_claim(store, prefix, claim)
+    if waits_until is not None:
+        lease = Lease(owner="o", host="h", pid=1, expires_at=waits_until)
+        store.write(f"{prefix}/waiter.json", lease.to_json())
+    return str(identity)
+
+
+def settled(batch: BatchServer) -> dict[str, str]:
+    """State by job, once nothing that was asked to end still runs."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        jobs = batch.jobs()
+        asked = [job for job in jobs if job.get("isTerminated") and job["status"] == "RUNNING"]
+        if not asked and all(job["status"] in ("RUNNING", "FAILED") for job in jobs):
+            return {job["jobId"]: job["status"] for job in jobs}
+        time.sleep(0.1)
+    pytest.fail("the jobs did not settle")
+
+
+def looked_at(store: DirectoryStore, grace_minutes: float = 15.0) -> dict[str, Reaped]:
+    return {one.job: one for one in reap(None, ENCODER, grace_minutes).jobs}
+
+
+def test_what_nobody_comes_back_to_is_ended_and_what_may_be_found_again_is_not(
+    prefect: PrefectServer, store: DirectoryStore, batch: BatchServer
+) -> None:
+    now = time.time()
+    running, crashed = str(flow_run(Running()).id), str(flow_run(Crashed()).id)
+    ended = {
+        submit(store, 1, str(flow_run(Cancelled()).id), now - 1): "its flow run 2021-Q1 is Cancelled",
+        submit(store, 2, str(flow_run(Completed()).id), now - 1): "its flow run 2021-Q1 is Completed",
+    }
+    kept = {
+        submit(store, 3, running, now + 50): "somebody waits for it",
+        submit(store, 4, str(flow_run(Cancelled()).id), now + 50): "somebody waits for it",
+        submit(store, 5, running, now - 60): "nobody has waited for it for 1 minutes: it may be run again",
+        submit(store, 6, crashed, now - 60): "nobody has waited for it for 1 minutes, and its flow run 2021-Q1 is "
+        "Crashed: it may be run again",
+        submit(store, 7, str(uuid4())): "nobody has waited for it for 0 minutes: it may be run again",
+    }
+    told = looked_at(store)
+    assert {job: (one.action, one.why) for job, one in told.items()} == {
+        **{job: ("ended", why) for job, why in ended.items()},
+        **{job: ("kept", why) for job, why in kept.items()},
+    }
+    states = settled(batch)
+    assert {job for job, state in states.items() if state == "FAILED"} == set(ended)
+    claim = read_claim(store, "runs/aaaa/evaluate/attempt-1")
+    assert claim is not None
+    assert claim.state == "ending"
+    later = looked_at(store, grace_minutes=0.0)
+    assert {job for job, one in later.items() if one.action == "ended"} == set(list(kept)[2:])
+    settled(batch)
+    assert set(looked_at(store, grace_minutes=0.0)) == set(list(kept)[:2])
+
+
+def test_a_job_that_cannot_be_judged_does_not_keep_the_others(
+    prefect: PrefectServer, store: DirectoryStore, batch: BatchServer
+) -> None:
+    bad = submit(store, 1)
+    store.write("runs/aaaa/evaluate/attempt-1/waiter.json", b"{")
+    good = submit(store, 2)
+    told = looked_at(store, grace_minutes=0.0)
+    assert told[good].action == "ended"
+    assert told[bad].action == "failed"
+    assert "attempt-1/waiter.json is not a lease" in told[bad].why
+
+
+def test_the_hook_of_a_cancelled_flow_run_ends_its_jobs_and_no_others(
+    prefect: PrefectServer, store: DirectoryStore, batch: BatchServer
+) -> None:
+    cancelled = flow_run(Cancelled())
+    mine, other = submit(store, 1, str(cancelled.id)), submit(store, 2, str(flow_run(Running()).id))
+    cancelled.parameters = {"workspace": store.uri, "place": None, "overrides": list(ENCODER)}
+    end_jobs(some_pipeline, cancelled, Cancelled())
+    assert settled(batch) == {mine: "FAILED", other: "RUNNING"}
+    cancelled.parameters["overrides"] = ["model.pretrained=package:none"]
+    calls = len(batch.calls())
+    end_jobs(some_pipeline, cancelled, Cancelled())
+    assert len(batch.calls()) == calls, "where nothing runs on AWS Batch it is not asked"
+
+
+def test_the_command_needs_no_prefect_server_and_can_be_tried_dry(
+    tmp_path: Path, batch: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    job = submit(DirectoryStore(tmp_path / "w"), 1, str(uuid4()))
+
+    def command(*options: str) -> Any:
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("millrace")), "reap", "--grace-minutes", "0", "--json", *options],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    dry = command("--dry-run")
+    assert [(one["job"], one["action"]) for one in dry["jobs"]] == [(job, "kept")]
+    assert dry["jobs"][0]["why"].endswith("; would be ended")
+    assert settled(batch) == {job: "RUNNING"}
+    assert [one["action"] for one in command()["jobs"]] == ["ended"]
+    assert settled(batch) == {job: "FAILED"}
+    assert not (tmp_path / "home").exists()
