@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo demo-batch down check test proofs bench reviews
+.PHONY: install demo demo-batch down check test proofs bench reviews faults
 
 install: $(INSTALLED)
 
@@ -50,3 +50,7 @@ bench: install
 # The table of the README: eight quarters of product reviews, trained one after the other.
 reviews: install
 	$(BIN)/python -m tests.benchmarks.reviews $(REVIEWS)
+
+# The tables of docs/faults.md: the pipeline on AWS Batch and S3, both played here, through every fault they can have.
+faults: install
+	$(BIN)/python -m tests.benchmarks.faults

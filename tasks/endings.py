@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -25,6 +26,13 @@ class Ending(Record):
     at: float
 
 
+class Cause(NamedTuple):
+    """The worker that is to blame for the end of all, and the error to raise."""
+
+    rank: int
+    error: StageError
+
+
 def worker_failures(store: Store, prefix: str) -> list[WorkerFailure]:
     """What the workers of an attempt wrote about their failures, earliest first."""
     found = []
@@ -37,22 +45,26 @@ def worker_failures(store: Store, prefix: str) -> list[WorkerFailure]:
     return sorted(found, key=lambda failure: failure.at)
 
 
-def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tail: Sequence[str]) -> StageError:
-    """The error to raise for workers that failed.
+def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tail: Sequence[str]) -> Cause:
+    """Which of the workers in `codes` is to blame for the failure of some, and the error to raise.
 
     Args:
         codes: exit code by worker; None: it did not end by itself after another's failure.
         tail: the last lines that any of them printed.
+
+    Raises:
+        ValueError: none of them failed.
     """
-    records = worker_failures(store, spec.attempt_prefix)
+    records = [record for record in worker_failures(store, spec.attempt_prefix) if record.rank in codes]
     first = records[0] if records else None
     told = {record.rank for record in records}
     silent = next(((rank, code) for rank, code in codes.items() if code and rank not in told), None)
     if silent and (first is None or FailureClass(first.failure) in CONSEQUENCES):
-        return wordless_death(spec, *silent, tail)
-    assert first is not None, "some worker failed"
+        return Cause(silent[0], wordless_death(spec, *silent, tail))
+    if first is None:
+        raise ValueError(f"no worker of {spec.attempt_prefix} failed")
     where = f" (worker {first.rank} of {spec.workers})" if spec.workers > 1 else ""
-    return ERRORS[FailureClass(first.failure)](f"{first.message}{where}")
+    return Cause(first.rank, ERRORS[FailureClass(first.failure)](f"{first.message}{where}"))
 
 
 def wordless_death(spec: JobSpec, rank: int, code: int, tail: Sequence[str]) -> StageError:

@@ -184,6 +184,18 @@ def report(
 
 
 @app.command()
+def hosts(
+    forgive: Annotated[str | None, typer.Option(help="Forget all about this one: it was repaired.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Machines that get no work for a while, or are suspected, and why."""
+    import flows.cli.hosts
+
+    _print(flows.cli.hosts.hosts(_existing(workspace), forgive), flows.cli.hosts.show, as_json)
+
+
+@app.command()
 def reap(
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as batch.cpu_queue=mine.")] = None,

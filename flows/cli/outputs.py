@@ -6,6 +6,7 @@ never asked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -32,6 +33,7 @@ from tasks.contracts import (
     stage_prefix,
 )
 from tasks.errors import ConfigError
+from tasks.findings import last_findings
 from tasks.ledger import LedgerRecord, Totals
 from tasks.plan import read_plan
 from tasks.records import Record
@@ -250,7 +252,7 @@ def report(store: Store, run_key: str) -> ReportOutput:
         report=run_report(store, plan),
         window=plan.window,
         stages=stage_lines(store, run_key, attempts, cached=()),
-        checks=tuple(check for result in results for check in _checks(result)),
+        checks=(*(check for result in results for check in _checks(result)), *_refusals(store, attempts, results)),
         quarantined=validated.reasons if validated else {},
         losses=trained.losses if trained else (),
         curve=trained.curve if trained else (),
@@ -297,6 +299,14 @@ def _checks(result: StageResult) -> list[StageCheck]:
     if isinstance(result.outcome, ValidateOutcome | HealthOutcome):
         return [StageCheck(stage=result.outcome.stage, **check.model_dump()) for check in result.outcome.checks]
     return []
+
+
+def _refusals(store: Store, attempts: Sequence[LedgerRecord], results: Sequence[StageResult]) -> list[StageCheck]:
+    """What made health refuse its machines the last time; nothing once it was content."""
+    if any(isinstance(result.outcome, HealthOutcome) for result in results):
+        return []
+    found = last_findings(store, [record for record in attempts if record.stage is Stage.health])
+    return [StageCheck(stage=Stage.health, **check.model_dump()) for check in found]
 
 
 def _graphs(result: StageResult) -> list[StageGraphs]:

@@ -13,6 +13,7 @@ from rich.text import Text
 from flows.cli import outputs
 from infra.prefect_server import Server
 from tasks.contracts import CurvePoint, Phases, Release, Verdict
+from tasks.findings import with_verdict
 from tasks.ingest import IngestSummary
 from tasks.report import RunReport
 
@@ -127,7 +128,7 @@ def report(output: outputs.ReportOutput) -> None:
     if output.checks:
         _table(
             ["check", "of", "", "what was found"],
-            ([c.name, c.stage.value, _passed(c.passed, c.severity), c.sentence] for c in output.checks),
+            ([c.name, c.stage.value, _passed(c.passed, c.severity), with_verdict(c)] for c in output.checks),
         )
     if output.quarantined:
         _say("quarantined rows: " + ", ".join(f"{rows:,} {reason}" for reason, rows in output.quarantined.items()))

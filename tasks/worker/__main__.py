@@ -1,28 +1,27 @@
 """The one door into the worker plane: `python -m tasks.worker <stage> --spec URI`.
 
 The same command runs in a local process, under torchrun and in a Batch container. It writes `result.json` last,
-or `error-rank<r>.json` and the exit code of the failure class. It never talks to Prefect.
+or `error-rank<n>.json` and the exit code of the failure class. It never talks to Prefect.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib
+import io
 import os
 import signal
 import sys
 import time
-import traceback
-
-from pydantic import ValidationError
 
 from configs.load import config_hash
 from infra.store import Store, open_store
-from tasks.contracts import Chore, JobSpec, Outcome, Stage, StageResult, WorkerFailure
-from tasks.errors import POLICIES, ConfigError, StageError, classify
-from tasks.worker.job import Job, PhaseClock, Rank
-from tasks.worker.neuron.errors import classify_runtime_log
+from tasks.contracts import Chore, JobSpec, Outcome, Stage, StageResult
+from tasks.errors import POLICIES, classify
+from tasks.worker.job import Job, PhaseClock, Rank, read_spec
+from tasks.worker.parent import die_with_the_runner
+from tasks.worker.stop import terminate
+from tasks.worker.threads import bind_threads
 
 # Libraries of the worker plane never reach out and never draw bars into a log.
 QUIET = {
@@ -33,7 +32,7 @@ QUIET = {
     "USE_TORCH_XLA": "0",  # transformers has no use for it here, and importing it decides what device it will be
 }
 STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: seconds since the epoch when the process was asked for
-RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by a runner whose child this process is
+APART = {Stage.infer}  # its workers never meet; elsewhere all have the outcome, and rank 0 tells it
 
 
 def main() -> int:
@@ -43,8 +42,10 @@ def main() -> int:
     parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
     arguments = parser.parse_args()
     os.environ.update(QUIET)
-    _die_with_the_runner()
-    signal.signal(signal.SIGTERM, _terminate)
+    die_with_the_runner()
+    bind_threads()
+    _write_whole_lines()
+    signal.signal(signal.SIGTERM, terminate)
     now = time.time()
     clock = PhaseClock(booting=max(0.0, now - float(os.environ.get(STARTED_AT, now))))
     rank = Rank.from_environment()
@@ -52,30 +53,20 @@ def main() -> int:
     workspace, _, key = arguments.spec.partition("#")
     try:
         store = open_store(workspace)
-        spec = _read_spec(store, key, arguments.stage)
+        spec = read_spec(store, key, arguments.stage)
     except Exception as error:  # without a spec there is no place to write an error file to
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
+    job = Job(spec, store, rank, clock)
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
-        outcome: Outcome | None = stage.run(Job(spec, store, rank, clock))  # None: a trial run inside a tool
-        if rank.is_main and outcome is not None:
+        outcome: Outcome | None = stage.run(job)  # None: another worker tells it, or nobody inside a tool
+        if outcome is not None and (rank.is_main or spec.stage in APART):
             _write_result(store, spec, outcome, clock)
     except BaseException as error:
-        return _fail(store, spec, rank, clock, error)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyhow, and should say why
+        return job.fail(error)
     return 0
-
-
-def _read_spec(store: Store, key: str, stage: str) -> JobSpec:
-    try:
-        spec = JobSpec.model_validate_json(store.read(key))
-    except FileNotFoundError as error:
-        raise ConfigError(f"no job spec at {store.uri}/{key}") from error
-    except ValidationError as error:
-        raise ConfigError(f"{store.uri}/{key} is not a job spec that this version understands: {error}") from error
-    if spec.stage.value != stage:
-        raise ConfigError(f"{store.uri}/{key} is a spec for {spec.stage.value}, not for {stage}")
-    return spec
 
 
 def _write_result(store: Store, spec: JobSpec, outcome: Outcome, clock: PhaseClock) -> None:
@@ -89,38 +80,11 @@ def _write_result(store: Store, spec: JobSpec, outcome: Outcome, clock: PhaseClo
     store.write(f"{spec.stage_prefix}/result.json", result.to_json())
 
 
-def _fail(store: Store, spec: JobSpec, rank: Rank, clock: PhaseClock, error: BaseException) -> int:
-    runtime = classify_runtime_log(str(error)) if isinstance(error, RuntimeError) else None  # Neuron's status codes
-    failure, meaning = runtime or (classify(error), "")
-    text = f"{meaning}\n{error}".strip() or type(error).__name__
-    known = isinstance(error, StageError)
-    record = WorkerFailure(
-        rank=rank.index,
-        at=time.time(),
-        failure=failure.value,
-        message=text if known else f"{type(error).__name__}: {text}",
-        traceback="".join(traceback.format_exception(error)),
-        phases=clock.read(),
-    )
-    print(record.message if known else record.traceback, file=sys.stderr, flush=True)
-    try:
-        store.write(f"{spec.attempt_prefix}/error-rank{rank.index}.json", record.to_json())
-    except OSError as unwritable:  # a full disk must not hide the first error
-        print(f"the error file could not be written: {unwritable}", file=sys.stderr)
-    return POLICIES[failure].exit_code
-
-
-def _terminate(signum: int, frame: object) -> None:
-    raise SystemExit(f"stopped by signal {signum}")
-
-
-def _die_with_the_runner() -> None:
-    """Ask the kernel for SIGTERM when the parent dies, so that no worker outlives a killed orchestrator."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-    if (runner := os.environ.get(RUNNER_PID)) and os.getppid() != int(runner):
-        raise SystemExit("the runner died before this worker began")
+def _write_whole_lines() -> None:
+    """Let a line leave this process at once and in one piece: other workers may write to the same pipe."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 if __name__ == "__main__":

@@ -5,67 +5,75 @@ Runs on the very processes that will train. What each rank measures is gathered,
 
 from __future__ import annotations
 
+import math
 import shutil
-import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from configs.schema import HealthConfig
 from infra.store import Conflict, DirectoryStore, Store
 from tasks.contracts import Check, HealthOutcome
 from tasks.errors import HostError, StoreError
+from tasks.hosts import this_host
 from tasks.progress import report
 from tasks.worker.accelerators import Accelerator, open_accelerator
+from tasks.worker.accelerators.base import Precision
 from tasks.worker.collectives import check_collectives, rates, time_collectives
+from tasks.worker.exchange import Part, Whole, exchange
 from tasks.worker.job import Job
+from tasks.worker.nodes import check_nodes, folder, forget_told
 from tasks.worker.products import gflops, make_problem, time_product
+from tasks.worker.verdicts import (
+    conclude,
+    judge_product,
+    judge_rates,
+    judge_space,
+    judge_speed,
+    machine_of,
+    refuse,
+    slowest_to_median,
+)
 
 GIB = 2**30
-WORKSPACE_DISK = "free workspace disk"
 
 
 def run(job: Job) -> HealthOutcome:
     """Check everything that the workers need before they may train.
 
     Raises:
-        HostError: a worker multiplies or communicates wrong, or has too little memory or disk.
+        HostError: a worker multiplies or communicates wrong, a machine is broken, too slow, in use, or too small.
         StoreError: the workspace can't be written, lets a conflicting write pass, or has too little disk.
+        ConfigError: the machines are not of the kind that the configuration says, or their tools are not there.
     """
-    limits, rank = job.config.health, job.rank
-    checks: list[Check] = []
-    collective_seconds: dict[str, float] = {}
-    config = job.config
+    limits, rank, config = job.config.health, job.rank, job.config
+    before = [probe_store(job.store, f"{job.spec.attempt_prefix}/probe-rank{rank.index}")]
+    _tell(job, 1, "the workspace takes writes and refuses conflicting ones")
+    before += check_nodes(job)
+    refuse(before)
     with open_accelerator(config.accelerator, rank, config, config.train.precision) as accelerator:
-        checks.append(probe_store(job.store, f"{job.spec.attempt_prefix}/probe-rank{rank.index}"))
-        _tell(job, 1, "the workspace takes writes and refuses conflicting ones")
-        if rank.world > 1:
-            checks += check_collectives(accelerator)
-            collective_seconds = time_collectives(accelerator, limits.all_reduce_mib)
-            _tell(job, 2, f"{rank.world} workers hear each other")
-        product_seconds = _time_products(accelerator, limits, job.config.seed)
-        ranks = _gather(accelerator, product_seconds | _free_gib(accelerator, job.store) | collective_seconds)
-        precision = accelerator.choose_precision(job.config.train.precision)
-    key = f"{precision}_seconds" if f"{precision}_seconds" in product_seconds else "fp32_seconds"
-    seconds = [one[key] for one in ranks]
-    checks += [_product_check(name, [one[name] for one in ranks], limits) for name in product_seconds]
-    if rank.world > 1:
-        checks.append(judge_speed(seconds, limits))
-    checks += judge_space(ranks, limits, job.store.uri)
-    refuse(checks)
+        mine = _measure(job, accelerator)
+        precision = accelerator.choose_precision(config.train.precision)
+        whole = exchange(
+            job.store, f"{folder(job)}/workers", rank.index, rank.world, mine,
+            lambda parts: _judge(job, before, parts, precision),
+        )  # fmt: skip
+        forget_told(job)
+        refuse(whole.checks)
+        accelerator.barrier()  # all have read it
+    if rank.is_main:
+        job.store.delete(folder(job))
+    seconds = _product_seconds(whole.numbers, precision)
     speeds = tuple(gflops(limits.matmul_size, each) for each in seconds)
     _tell(job, 3, f"{min(speeds):g} GFLOP/s on the slowest worker")
-    slowest = {name: max(one[name] for one in ranks) for name in collective_seconds}
     return HealthOutcome(
         device=accelerator.name,
         matmul_gflops=speeds,
         slowest_to_median=round(slowest_to_median(seconds), 3),
-        free_memory_gib=tuple(round(one["memory"], 3) for one in ranks),
-        free_disk_gib=round(min(value for one in ranks for value in (one["disk"], one["workspace"]) if value >= 0), 3),
-        collectives=rates(slowest, limits.all_reduce_mib, rank.world) if slowest else {},
-        checks=tuple(checks),
+        free_memory_gib=tuple(round(one["memory"], 3) for one in whole.numbers),
+        free_disk_gib=_least_disk(whole),
+        collectives=_rates(whole.numbers, limits),
+        checks=whole.checks,
     )
 
 
@@ -87,62 +95,6 @@ def probe_store(store: Store, prefix: str) -> Check:
         ) from error
     sentence = f"{store.uri} takes writes, gives back what was written, and refuses conflicting writes"
     return Check(name="store", passed=True, severity="critical", observed=None, sentence=sentence)
-
-
-def slowest_to_median(seconds: Sequence[float]) -> float:
-    """Of an even number of workers the faster one in the middle counts, so that of two the slower one can stand out."""
-    return max(seconds) / statistics.median_low(seconds)
-
-
-def judge_speed(seconds: Sequence[float], limits: HealthConfig) -> Check:
-    """A straggler makes all others wait at every step, but training goes right: a warning."""
-    ratio, slowest = slowest_to_median(seconds), max(range(len(seconds)), key=seconds.__getitem__)
-    speed, usual = (gflops(limits.matmul_size, each) for each in (seconds[slowest], statistics.median_low(seconds)))
-    passed = ratio <= limits.max_slowest_to_median
-    sentence = (
-        f"worker {slowest} is the slowest of {len(seconds)}, at {speed:g} GFLOP/s {ratio:.2f} times slower than the "
-        f"median's {usual:g}; at most {limits.max_slowest_to_median:g} is fine"
-    )
-    if not passed:
-        sentence += ". All others wait for it at every step: look for other load on its machine, or replace it"
-    return Check(name="straggler", passed=passed, severity="warning", observed=round(ratio, 3), sentence=sentence)
-
-
-def judge_space(ranks: Sequence[dict[str, float]], limits: HealthConfig, workspace: str) -> list[Check]:
-    """The room of the worker that has the least: `memory`, `disk` and `workspace` in GiB; negative is not measured."""
-    scratch = tempfile.gettempdir()
-    kinds = (
-        ("memory", "free memory", "of memory free", limits.min_memory_gib, "health.min_memory_gib",
-         "Stop what else runs there, use fewer train.workers, or take a larger machine"),
-        ("disk", "free disk", f"free on the disk of {scratch}", limits.min_disk_gib, "health.min_disk_gib",
-         "Make room there, or set TMPDIR to a folder on another disk"),
-        ("workspace", WORKSPACE_DISK, f"free on the disk of {workspace}", limits.min_disk_gib, "health.min_disk_gib",
-         "Make room there, or move the workspace"),
-    )  # fmt: skip
-    checks = []
-    for key, name, where, least, setting, advice in kinds:
-        worst = min(range(len(ranks)), key=lambda rank: ranks[rank][key])
-        free = ranks[worst][key]
-        if free < 0:
-            continue
-        passed = free >= least
-        sentence = f"worker {worst} has {free:.2f} GiB {where}, the least of {len(ranks)}; {setting} is {least:g}"
-        sentence += "" if passed else f". {advice}"
-        checks.append(Check(name=name, passed=passed, severity="critical", observed=round(free, 3), sentence=sentence))
-    return checks
-
-
-def refuse(checks: Sequence[Check]) -> None:
-    """Raise for the critical checks that failed.
-
-    Raises:
-        StoreError: only the workspace's disk is short.
-        HostError: anything else; another machine, or this one later, may do.
-    """
-    failed = [check for check in checks if not check.passed and check.severity == "critical"]
-    if failed:
-        kind = StoreError if all(check.name == WORKSPACE_DISK for check in failed) else HostError
-        raise kind("; ".join(check.sentence for check in failed))
 
 
 def _probe(store: Store, key: str) -> None:
@@ -168,21 +120,76 @@ def _probe(store: Store, key: str) -> None:
         raise StoreError(f"{store.uri}/{key}: {got!r} was read after a compare-and-swap to {second!r}")
 
 
-def _time_products(accelerator: Accelerator, limits: HealthConfig, seed: int) -> dict[str, float]:
-    problem = make_problem(limits.matmul_size, seed)
+def _measure(job: Job, accelerator: Accelerator) -> Part:
+    """What this worker finds: nothing is raised that the others would then wait for in a collective."""
+    limits, rank = job.config.health, job.rank
+    checks: list[Check] = []
+    numbers: dict[str, float] = {}
+    if rank.world > 1:
+        checks += check_collectives(accelerator)
+        numbers |= time_collectives(accelerator, limits.all_reduce_mib)
+        _tell(job, 2, f"{rank.world} workers have sent each other numbers")
+    problem = make_problem(limits.matmul_size, job.config.seed)
     accelerator.barrier()  # all at once, as in training: neighbours share cores and heat
-    seconds = {"fp32_seconds": time_product(accelerator, problem, "fp32")}
-    if accelerator.fast_bf16:
-        seconds["bf16_seconds"] = time_product(accelerator, problem, "bf16")
-    return seconds
+    precisions: tuple[Precision, ...] = ("fp32", "bf16") if accelerator.fast_bf16 else ("fp32",)
+    for precision in precisions:
+        try:
+            numbers[f"{precision}_seconds"] = time_product(accelerator, problem, precision)
+        except HostError as error:
+            numbers[f"{precision}_seconds"] = math.nan
+            checks.append(_wrong_product(precision, error))
+    return Part(host=this_host(), numbers=numbers | _free_gib(accelerator, job.store), checks=tuple(checks))
 
 
-def _product_check(name: str, seconds: Sequence[float], limits: HealthConfig) -> Check:
-    precision = name.removesuffix("_seconds")
-    speeds = ", ".join(f"{gflops(limits.matmul_size, each):g}" for each in seconds)
-    shape = f"{limits.matmul_size} x {limits.matmul_size}"
-    sentence = f"a {shape} product in {precision} is right on every worker, at {speeds} GFLOP/s"
-    return Check(name=f"matmul {precision}", passed=True, severity="critical", observed=None, sentence=sentence)
+def _wrong_product(precision: Precision, error: HostError) -> Check:
+    return Check(
+        name=f"matmul {precision}",
+        passed=False,
+        severity="critical",
+        observed=None,
+        sentence=str(error),
+        host=this_host(),
+        action="exclude host",
+    )
+
+
+def _judge(job: Job, before: Sequence[Check], parts: Sequence[Part], precision: Precision) -> list[Check]:
+    """All checks, from the numbers of all workers; what passed on every one of them is told once."""
+    limits, numbers, names = job.config.health, [part.numbers for part in parts], [part.host for part in parts]
+    failed = [check for part in parts for check in part.checks if not check.passed]
+    checks = [*before, *(check for check in parts[0].checks if check.name not in {each.name for each in failed})]
+    checks += failed
+    for name in ("fp32_seconds", "bf16_seconds"):
+        if name in numbers[0]:
+            checks += judge_product(name, [one[name] for one in numbers], limits)
+    if len(parts) > 1:
+        seconds = _product_seconds(numbers, precision)
+        if not any(map(math.isnan, seconds)):
+            checks.append(judge_speed(seconds, names, limits))
+        if (machine := machine_of(limits)) is not None:
+            checks += judge_rates(_rates(numbers, limits), len(parts), machine)
+    checks += judge_space(numbers, names, limits, job.store.uri)
+    conclude(job, checks, names)
+    return checks
+
+
+def _product_seconds(numbers: Sequence[dict[str, float]], precision: Precision) -> list[float]:
+    """Of each worker, in the precision of training where that is measured."""
+    key = f"{precision}_seconds" if f"{precision}_seconds" in numbers[0] else "fp32_seconds"
+    return [one[key] for one in numbers]
+
+
+def _rates(numbers: Sequence[dict[str, float]], limits: HealthConfig) -> dict[str, float]:
+    """Of the slowest worker; empty for one that is alone."""
+    if len(numbers) == 1:
+        return {}
+    slowest = {name: max(one[name] for one in numbers) for name in numbers[0]}
+    return rates(slowest, limits.all_reduce_mib, len(numbers))
+
+
+def _least_disk(whole: Whole) -> float:
+    rooms = (one[kind] for one in whole.numbers for kind in ("disk", "workspace"))
+    return round(min(room for room in rooms if room >= 0), 3)
 
 
 def _free_gib(accelerator: Accelerator, store: Store) -> dict[str, float]:
@@ -192,12 +199,6 @@ def _free_gib(accelerator: Accelerator, store: Store) -> dict[str, float]:
         "disk": shutil.disk_usage(Path(tempfile.gettempdir())).free / GIB,
         "workspace": -1.0 if workspace is None else shutil.disk_usage(workspace).free / GIB,
     }
-
-
-def _gather(accelerator: Accelerator, mine: dict[str, float]) -> list[dict[str, float]]:
-    """Every rank's numbers, in rank order."""
-    rows = accelerator.gather(torch.tensor([list(mine.values())]))
-    return [dict(zip(mine, row, strict=True)) for row in rows.tolist()]
 
 
 def _tell(job: Job, done: int, note: str) -> None:

@@ -1,6 +1,7 @@
 """infer: a vector for every distinct item of the span, in Parquet shards, each committed on its own.
 
-A shard that an earlier attempt completed is not made again; the folder's manifest comes last, after all were counted.
+The workers never meet: each does its share of the shards and leaves a tally, and the last one seals the folder with its
+manifest. A shard that an earlier attempt completed is not made again.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from infra.manifest import FileEntry, seal
 from infra.store import Store, sha256_of
 from tasks.contracts import InferInputs, InferOutcome
 from tasks.errors import CodeError, DataError, StoreError
 from tasks.progress import report
+from tasks.records import Record
 from tasks.rows import ITEM, ITEM_ID, distinct_items
 from tasks.worker import compile_cache
 from tasks.worker.accelerators import Accelerator, open_accelerator
@@ -34,8 +35,16 @@ KIND = "vectors"
 NORM_TOLERANCE = 1e-3
 
 
-def run(job: Job) -> InferOutcome:
-    """Embed the span's items; the workers take turns at the shards.
+class Tally(Record):
+    """`tallies/<share>.json` of the job, for all of its tries: one worker's shards are all there."""
+
+    reused: int
+    embedded: int
+    seconds: float
+
+
+def run(job: Job) -> InferOutcome | None:
+    """Embed this worker's share of the span's items; the outcome of all if the others are done, else None.
 
     Raises:
         DataError: the span holds no item.
@@ -56,7 +65,7 @@ def run(job: Job) -> InferOutcome:
         starts = range(0, items.num_rows, config.infer.shard_rows)
         began = time.monotonic()
         reused = embedded = 0
-        for number in range(job.rank.index, len(starts), job.rank.world):
+        for number in range(job.share.index, len(starts), job.share.of):
             if shards.done(number):
                 reused += 1
                 continue
@@ -64,21 +73,21 @@ def run(job: Job) -> InferOutcome:
             vectors = _embed_shard(job, accelerator, parts, shard)
             shards.write(number, shard[ITEM_ID], vectors, inputs.model.version)
             embedded += len(vectors)
-            if job.rank.is_main:
+            if job.share.index == 0:
                 report("infer", min(starts[number] + config.infer.shard_rows, items.num_rows), items.num_rows)
-        seconds = time.monotonic() - began
-        counts = torch.tensor([reused, embedded])
-        reused, embedded = accelerator.sum(counts).tolist()  # also: every worker is done with its shards
-        if job.rank.is_main:
-            facts = {"model_version": inputs.model.version, "span": inputs.rows.span.name, "width": parts.model.width}
-            shards.seal(len(starts), items.num_rows, facts)
+        own = Tally(reused=reused, embedded=embedded, seconds=time.monotonic() - began)
+    tallies = _leave_tally(job, own)
+    if tallies is None:
+        return None
+    facts = {"model_version": inputs.model.version, "span": inputs.rows.span.name, "width": parts.model.width}
+    shards.seal(len(starts), items.num_rows, facts)
     return InferOutcome(
         prefix=shards.prefix,
         vectors=items.num_rows,
         width=parts.model.width,
         shards=len(starts),
-        shards_reused=reused,
-        texts_per_second=round(embedded / seconds, 2),
+        shards_reused=sum(tally.reused for tally in tallies),
+        texts_per_second=round(sum(tally.embedded for tally in tallies) / max(tally.seconds for tally in tallies), 2),
     )
 
 
@@ -129,6 +138,19 @@ class Shards:
 
     def _note(self, number: int) -> str:
         return f"{self.notes}/part-{number:05d}.json"
+
+
+def _leave_tally(job: Job, own: Tally) -> list[Tally] | None:
+    """Tell the others that this worker is done. All tallies, or None where one is still missing.
+
+    Several that end at the same time may each find all; what they then write is the same.
+    """
+    folder = f"{job.spec.job_prefix}/tallies"
+    job.store.write(f"{folder}/{job.share.index}.json", own.to_json())
+    keys = [f"{folder}/{index}.json" for index in range(job.share.of)]
+    if not set(keys) <= set(job.store.list(folder)):
+        return None
+    return [Tally.model_validate_json(job.store.read(key)) for key in keys]
 
 
 def _embed_shard(job: Job, accelerator: Accelerator, parts: ModelParts, shard: pa.Table) -> np.ndarray:

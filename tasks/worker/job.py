@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
 from configs.schema import Config
 from infra.store import Store
-from tasks.contracts import JobSpec, Phases
+from tasks.contracts import JobSpec, Phases, WorkerFailure
+from tasks.errors import POLICIES, ConfigError, StageError, StoreError, classify
+from tasks.worker.neuron.errors import classify_runtime_log
 
 Phase = Literal["booting", "compiling", "restoring", "productive"]
 
 
 @dataclass(frozen=True)
+class Share:
+    """What of a list of equal pieces is one worker's to do alone: those whose number, modulo `of`, is `index`."""
+
+    index: int
+    of: int
+
+
+@dataclass(frozen=True)
 class Rank:
-    """This process among the workers of one stage, as torchrun's environment says; one worker is rank 0 of 1."""
+    """This process among the workers of one stage, as torchrun's environment says; one worker is rank 0 of 1.
+
+    Where a stage runs as an array of jobs, the ranks are those of one child, and no way leads to the other children.
+    """
 
     index: int
     world: int
     local: int
     local_world: int = 1  # workers that share this one's machine, itself included
+    child: int = 0
+    children: int = 1
 
     @classmethod
     def from_environment(cls) -> Rank:
@@ -34,11 +53,18 @@ class Rank:
             world=int(os.environ.get("WORLD_SIZE", "1")),
             local=int(os.environ.get("LOCAL_RANK", "0")),
             local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            child=int(os.environ.get("MILLRACE_ARRAY_INDEX", "0")),
+            children=int(os.environ.get("MILLRACE_ARRAY_SIZE", "1")),
         )
 
     @property
     def is_main(self) -> bool:
         return self.index == 0
+
+    @property
+    def share(self) -> Share:
+        """This worker among all of the stage, those of other children included."""
+        return Share(self.child * self.world + self.index, self.children * self.world)
 
 
 class PhaseClock:
@@ -88,8 +114,52 @@ class Job:
     def config(self) -> Config:
         return self.spec.config
 
+    @property
+    def share(self) -> Share:
+        return self.rank.share
+
+    def fail(self, error: BaseException, stack: str = "") -> int:
+        """Tell how this worker ends, in its log and in its error file; returns the exit code of the error's class.
+
+        What was told first stays: what else goes wrong on the way out follows from it.
+
+        Args:
+            stack: where the work stood, if `error` arose elsewhere.
+        """
+        runtime = classify_runtime_log(str(error)) if isinstance(error, RuntimeError) else None  # Neuron's status codes
+        failure, meaning = runtime or (classify(error), "")
+        text = f"{meaning}\n{error}".strip() or type(error).__name__
+        known = isinstance(error, StageError)
+        record = WorkerFailure(
+            rank=self.share.index,
+            at=time.time(),
+            failure=failure.value,
+            message=text if known else f"{type(error).__name__}: {text}",
+            traceback=stack or "".join(traceback.format_exception(error)),
+            phases=self.clock.read(),
+        )
+        print(stack + record.message if known else record.traceback, file=sys.stderr, flush=True)
+        try:
+            self.store.create(f"{self.spec.attempt_prefix}/error-rank{self.share.index}.json", record.to_json())
+        except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
+            print(f"the error file could not be written: {unwritable}", file=sys.stderr)
+        return POLICIES[failure].exit_code
+
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """An empty local folder, gone afterwards; outputs are made here and committed to the store when whole."""
         with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
             yield Path(folder)
+
+
+def read_spec(store: Store, key: str, stage: str) -> JobSpec:
+    """The spec that lies under `key`. Raises ConfigError where there is none, or one for another stage."""
+    try:
+        spec = JobSpec.model_validate_json(store.read(key))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no job spec at {store.uri}/{key}") from error
+    except ValidationError as error:
+        raise ConfigError(f"{store.uri}/{key} is not a job spec that this version understands: {error}") from error
+    if spec.stage.value != stage:
+        raise ConfigError(f"{store.uri}/{key} is a spec for {spec.stage.value}, not for {stage}")
+    return spec

@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from infra.store import Store
 from tasks.contracts import CheckpointRef, CheckpointState, CurvePoint, JobSpec, RowsRef
-from tasks.errors import CodeError
+from tasks.errors import CancelledError, CodeError
 from tasks.progress import report
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.checkpoint import PARTIAL_KEPT, CheckpointWriter, ModelParts, drop_partials
@@ -48,23 +48,30 @@ class LoopRecorder:
         self.curve = list(state.curve)
         self.folder = folder
         self.events = SummaryWriter(str(folder)) if accelerator.rank.is_main else None
+        self._stopping = False
 
-    def losses_if_due(self, step: int, train_step: TrainStep) -> None:
+    def losses_due(self, step: int) -> bool:
+        """Every `train.log_every_steps`, and at checkpoints, where a resumed run begins to sum up anew."""
+        return not step % self.spec.config.train.log_every_steps or self.checkpoint_due(step) or step == self.last_step
+
+    def losses_if_due(self, step: int, train_step: TrainStep, stop: bool) -> None:
         """Read the mean losses of the steps since the last reading; between the due steps nothing is read.
 
-        They are due every `train.log_every_steps`, and at checkpoints, where a resumed run begins to sum up anew.
+        Args:
+            stop: this worker was asked to stop. The others hear of it with the losses, so that all stop at one step.
 
         Raises:
             CodeError: the loss is not a number; going on would write a checkpoint that nobody can use.
         """
-        if step % self.spec.config.train.log_every_steps and not self.checkpoint_due(step) and step != self.last_step:
+        if not self.losses_due(step):
             return
         names, sums, steps = train_step.take_losses()
-        self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps), sums)
+        self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps, stop), sums)
 
-    def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor) -> None:
+    def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool) -> None:
         """Means float32 (losses,) of this worker's parts, on the host."""
-        values = self.accelerator.sum(means).tolist()
+        *values, asked = self.accelerator.sum(torch.cat([means, means.new_tensor([float(stop)])])).tolist()
+        self._stopping = self._stopping or asked > 0
         point = CurvePoint(step=step, metrics=dict(zip(names, values, strict=True)))
         if not all(math.isfinite(value) for value in values):
             raise CodeError(
@@ -103,6 +110,27 @@ class LoopRecorder:
         if self.accelerator.rank.is_main:
             self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
             self._drop_partials(keep=PARTIAL_KEPT)
+
+    def stop_if_agreed(self, step: int) -> None:
+        """Where a worker was asked to stop, and the losses of `step` are read: keep its checkpoint, and end.
+
+        An evaluation that is due is left to the next attempt, which begins with it: those who send SIGTERM do not wait
+        for long. After the last step there is nothing to stop.
+
+        Raises:
+            CancelledError: always, once the checkpoint is written.
+            StoreError, OSError: it could not be.
+        """
+        if not self._stopping or not self.losses_due(step) or step == self.last_step:
+            return
+        self.accelerator.cut()  # the losses that are on their way belong into it
+        if self.accelerator.rank.is_main:
+            self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
+            self.writer.wait()
+        self.accelerator.barrier()  # who ends earlier would have the others ended
+        raise CancelledError(
+            f"stopped by SIGTERM after step {step}; its checkpoint is kept, and the next attempt goes on from there"
+        )
 
     def finish(self, consumed: tuple[RowsRef, ...], checkpoint: CheckpointRef | None) -> CheckpointRef | None:
         """Write the complete checkpoint and wait for it, then drop the partial ones; on rank 0, else None.

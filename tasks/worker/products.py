@@ -7,7 +7,6 @@ summation, and any difference is a fault of the device or its libraries.
 from __future__ import annotations
 
 import math
-import socket
 import statistics
 import time
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 
 from tasks.errors import HostError
+from tasks.hosts import this_host
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 
@@ -82,7 +82,7 @@ def _check(accelerator: Accelerator, problem: Problem, precision: Precision, pro
     row, column = (int(place) for place in wrong.nonzero()[0])
     size, rank = len(problem.answer), accelerator.rank
     raise HostError(
-        f"worker {rank.index} on {socket.gethostname()} ({accelerator.name}) multiplies wrong in {precision}: element "
+        f"worker {rank.index} on {this_host()} ({accelerator.name}) multiplies wrong in {precision}: element "
         f"({row}, {column}) of a {size} x {size} product is {got[row, column].item():.10g}, expected "
         f"{problem.answer[row, column].item()}, and {int(wrong.sum())} of {size * size} elements are wrong. "
         "Take this machine out of service: what it trains can't be trusted"

@@ -26,12 +26,15 @@ from tasks.worker.loop import LoopRecorder
 from tasks.worker.pairs import load_rows, make_pairs, split_holdout
 from tasks.worker.start import find_source, load_model, make_start, ref_at
 from tasks.worker.step import TrainStep
+from tasks.worker.stop import StopRequest
+from tasks.worker.watchdog import Watchdog
 
 
 def run(job: Job) -> TrainOutcome:
-    """Train one run's spans.
+    """Train one run's spans. No step for `train.hang_seconds` ends this process.
 
     Raises:
+        CancelledError: SIGTERM came while training; the checkpoint of the last step is kept.
         DataError: no row is left to train on.
         StoreError: the parent checkpoint is missing or corrupt; training never quietly starts over.
         CompileError: a graph was met that warmup had not compiled, and `train.on_new_graph` is fail.
@@ -66,17 +69,24 @@ def run(job: Job) -> TrainOutcome:
         seconds, rows, began = 0.0, 0, time.monotonic()
         remaining = plan[state.step - state.first_step :]
         fed = accelerator.feed(_batches(pairs, remaining, job))
-        for done, (planned, batch) in enumerate(zip(remaining, fed, strict=True), start=state.step + 1):
-            accelerator.doing(f"step {done}, {planned.shape.query} x {planned.shape.item} tokens")
-            step(batch, done - 1)
-            recorder.losses_if_due(done, step)
-            rows += int((planned.rows >= 0).sum())
-            if recorder.holdout_due(done) or recorder.checkpoint_due(done):
-                accelerator.synchronize()
-                seconds += time.monotonic() - began
-                recorder.holdout_if_due(done, holdout, settings)
-                recorder.checkpoint_if_due(done)
-                began = time.monotonic()
+        stop = StopRequest()
+        with stop.held_back(), Watchdog(job, config.train.hang_seconds) as watchdog:
+            for done, (planned, batch) in enumerate(zip(remaining, fed, strict=True), start=state.step + 1):
+                shape = f"{planned.shape.query} x {planned.shape.item} tokens"
+                accelerator.doing(f"step {done}, {shape}")
+                step(batch, done - 1)
+                watchdog.beat(f"step {done} ({shape})")
+                recorder.losses_if_due(done, step, stop.asked)
+                recorder.stop_if_agreed(done)
+                rows += int((planned.rows >= 0).sum())
+                if recorder.holdout_due(done) or recorder.checkpoint_due(done):
+                    accelerator.synchronize()
+                    seconds += time.monotonic() - began
+                    recorder.holdout_if_due(done, holdout, settings)
+                    watchdog.beat()
+                    recorder.checkpoint_if_due(done)
+                    watchdog.beat()
+                    began = time.monotonic()
         own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(accelerator, job, own, last_step)
         graphs = graph_use(accelerator)

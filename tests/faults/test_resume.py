@@ -6,27 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from infra.manifest import read_manifest
 from infra.store import DirectoryStore
-from tasks.contracts import CheckpointRef, RowsRef, TrainInputs, TrainOutcome
+from tasks.contracts import TrainInputs
 from tasks.errors import FailureClass, StoreError, classify
 from tasks.worker import train
-from tasks.worker.job import Job, Rank
-from tests.support.jobs import FEATURES, make_job, make_workspace, tensors_of, tiny_config, train_model
+from tasks.worker.job import Job
+from tests.support.ends import CONFIG, LAST_STEP, End, assert_same_end, job_of, train_as_rank
+from tests.support.jobs import make_job, make_workspace, tiny_config, train_model
 from tests.support.kills import Kill, train_and_die, train_rank_and_die
 from tests.support.processes import finish, run_ranks, start
 
-End = tuple[DirectoryStore, TrainOutcome]
-
-LAST_STEP = 16
-CONFIG = [
-    *FEATURES,
-    "train.epochs=2",
-    "train.checkpoint_every_steps=3",  # at 3, 6, 9, 12, 15; the last step, 16, has the complete one
-    "train.log_every_steps=2",
-]
 DROPOUT = "model.dropout=0.1"
 
 RECORDED = "tasks.worker.loop:LoopRecorder.losses_if_due"
@@ -67,30 +58,8 @@ def unbroken_with_dropout(tmp_path_factory: pytest.TempPathFactory) -> End:
     return store, train_model(store, tiny_config(*CONFIG, DROPOUT), rows)
 
 
-def job_of(store: DirectoryStore, rows: RowsRef, *overrides: str, parent: CheckpointRef | None = None) -> Job:
-    return make_job(store, tiny_config(*CONFIG, *overrides), TrainInputs(rows=(rows,), history=(), parent=parent))
-
-
 def kill(job: Job, at: Kill) -> None:
     assert finish(start(train_and_die, job.spec, at)) == -signal.SIGKILL, "it was to die, and there"
-
-
-def assert_same_end(ours: End, expected: End) -> None:
-    """The same weights, optimiser, losses and curve, bit for bit, and nothing left over."""
-    store, outcome = ours
-    unbroken_store, unbroken_outcome = expected
-    for file in ("model", "optimizer"):
-        held = tensors_of(unbroken_store, unbroken_outcome.checkpoint, file)
-        found = tensors_of(store, outcome.checkpoint, file)
-        assert set(found) == set(held)
-        assert all(torch.equal(found[name], held[name]) for name in held)
-    assert outcome.losses == unbroken_outcome.losses
-    assert outcome.curve == unbroken_outcome.curve
-    assert outcome.checkpoint == unbroken_outcome.checkpoint, "the manifest's sum is over every byte and the state"
-    assert outcome.model_version == unbroken_outcome.model_version
-    assert outcome.rows_trained == unbroken_outcome.rows_trained
-    left = [path.name for path in sorted(store.path("lineages/main").iterdir())]
-    assert left == [path.name for path in sorted(unbroken_store.path("lineages/main").iterdir())]
 
 
 @pytest.mark.parametrize("place", KILLS)
@@ -231,10 +200,6 @@ def test_another_runs_partial_checkpoint_is_not_continued(tmp_path: Path, unbrok
     assert outcome.resumed_at_step is None
     assert outcome.losses == unbroken[1].losses
     assert outcome.checkpoint == unbroken[1].checkpoint
-
-
-def train_as_rank(rank: Rank, job: Job) -> TrainOutcome:
-    return train.run(make_job(DirectoryStore(Path(job.store.uri)), job.config, job.spec.inputs, rank=rank))
 
 
 def test_two_workers_go_on_together(tmp_path: Path):

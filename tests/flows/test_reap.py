@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -23,11 +24,12 @@ from flows.reap import reap
 from infra.batch.claim import Claim, make_claim, read_claim
 from infra.lease import Lease
 from infra.store import DirectoryStore
-from tasks.reap import Reaped
+from tasks.reap import Reaped, ReapReport
 from tests.support.batch import BatchServer
 from tests.support.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = (ROOT / "docs" / "cli.md").read_text()
 ENCODER = ("model.pretrained=package:none", "compute=batch")
 
 
@@ -173,6 +175,9 @@ def test_the_command_needs_no_prefect_server_and_can_be_tried_dry(
         return json.loads(done.stdout)
 
     dry = command("--dry-run")
+    example = json.loads(re.findall(r"^### `millrace reap --json`$.+?^```json\n(.+?)^```$", DOCS, re.M | re.S)[0])
+    assert ReapReport.model_validate(example).model_dump(mode="json") == example
+    assert [list(dry), list(dry["jobs"][0])] == [list(example), list(example["jobs"][0])]
     assert [(one["job"], one["action"]) for one in dry["jobs"]] == [(job, "kept")]
     assert dry["jobs"][0]["why"].endswith("; would be ended")
     assert settled(batch) == {job: "RUNNING"}

@@ -131,6 +131,24 @@ def test_a_killed_worker_is_host_and_its_siblings_lost_connection_does_not_hide_
     assert '"failure": "HOST"' in store.read("runs/run/health/attempt-1/error-rank0.json").decode()
 
 
+def test_a_failed_worker_is_the_cause_and_not_its_siblings_lost_connection(store, stand_in):
+    stand_in(
+        """
+        def run(job):
+            import torch
+            from tasks.worker.accelerators import open_accelerator
+            with open_accelerator("cpu", job.rank) as accelerator:
+                accelerator.sum(torch.ones(1))
+                if job.rank.index == 1:
+                    raise ZeroDivisionError("boom")
+                accelerator.sum(torch.ones(1))
+        """
+    )
+    error = failure(store, workers=2)
+    assert type(error) is CodeError
+    assert str(error) == "ZeroDivisionError: boom (worker 1 of 2)"
+
+
 def test_a_killed_worker_is_the_cause_of_an_error_that_nobody_knows(store, stand_in):
     stand_in(
         """

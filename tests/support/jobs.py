@@ -150,7 +150,9 @@ def model_of(outcome: TrainOutcome) -> ModelRef:
 
 def infer_vectors(store: DirectoryStore, config: Config, rows: RowsRef, model: ModelRef) -> InferOutcome:
     """Embed the items of `rows` in this process."""
-    return infer.run(make_job(store, config, InferInputs(rows=rows, model=model)))
+    outcome = infer.run(make_job(store, config, InferInputs(rows=rows, model=model)))
+    assert outcome is not None, "nobody else works on it"
+    return outcome
 
 
 def tensors_of(store: DirectoryStore, checkpoint: CheckpointRef, file: str = "model") -> dict[str, torch.Tensor]:

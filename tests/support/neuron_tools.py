@@ -130,3 +130,18 @@ class FakeTools:
 def sample(name: str) -> str:
     """A recorded output."""
     return (SAMPLES / name).read_text()
+
+
+def make_sysfs(root: Path, devices: int) -> Path:
+    """The driver's tree of that many devices, with no ECC event; gives `root`."""
+    for device in range(devices):
+        for counter in ("mem_ecc_uncorrected", "mem_ecc_repairable_uncorrected", "sram_ecc_uncorrected"):
+            set_counter(root, device, counter, 0)
+    return root
+
+
+def set_counter(root: Path, device: int, counter: str, events: int) -> None:
+    """Let a device have had so many ECC events."""
+    folder = root / f"neuron{device}" / "stats" / "hardware"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / counter).write_text(f"{events}\n")

@@ -55,5 +55,9 @@ def test_a_holder_that_renews_its_lease_is_left_alone(bucket):
 
 def test_in_a_directory_a_lock_that_is_held_is_held_by_someone_alive(tmp_path):
     store = DirectoryStore(tmp_path)
-    with store.lock(KEY), pytest.raises(Conflict), alone(store, KEY, lambda line: None, pytest.fail):
+    with (
+        store.lock(KEY),
+        pytest.raises(Conflict),
+        alone(store, KEY, lambda line: None, lambda seconds: pytest.fail("it waited")),
+    ):
         pytest.fail("two at once")

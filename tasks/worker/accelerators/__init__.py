@@ -31,12 +31,18 @@ def open_accelerator(
 
 @contextlib.contextmanager
 def opened(accelerator: Accelerator) -> Iterator[None]:
-    """Hold the device and its process group."""
+    """Hold the device and its process group.
+
+    After an error the group is not left: its connections end with the process, which tells why it failed before that.
+    Else the others could be the first to tell of an error, that they have lost this one.
+    """
     accelerator.join()
     try:
         yield
-    finally:
-        accelerator.leave()
+    except BaseException:
+        accelerator.abandon()
+        raise
+    accelerator.leave()
 
 
 def make_accelerator(

@@ -60,6 +60,9 @@ class Accelerator(ABC):
         if dist.is_initialized():
             dist.destroy_process_group()
 
+    def abandon(self) -> None:  # noqa: B027, most devices have nothing to clean up
+        """Clean up after an error, without a word to the other workers. The process is to end."""
+
     @property
     @abstractmethod
     def fast_bf16(self) -> bool:

@@ -72,6 +72,10 @@ class XlaAccelerator(Accelerator):
         """Wait for what runs, leave the group, and remove this process's compiled graphs."""
         xm.wait_device_ops()
         super().leave()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Remove this process's compiled graphs."""
         if not self.collects_only:  # else they are for the process that collects them
             shutil.rmtree(self.environment.cache, ignore_errors=True)
 

@@ -52,10 +52,13 @@ def prepare_environment(config: Config | None, precision: str, rank: Rank) -> Xl
     """
     if importlib.util.find_spec("torch_xla") is None:
         raise ConfigError("accelerator: xla needs torch-xla, which is not installed: pip install -e '.[worker,xla]'")
+    return _neuron(config, precision, rank) if means_neuron() else _processor(config)
+
+
+def means_neuron() -> bool:
+    """Whether XLA's devices are NeuronCores here, not the processor. Takes none of them."""
     installed = importlib.util.find_spec("torch_neuronx") is not None
-    if collecting() or (installed and os.environ.get(DEVICE, "NEURON") == "NEURON"):
-        return _neuron(config, precision, rank)
-    return _processor(config)
+    return collecting() or (installed and os.environ.get(DEVICE, "NEURON") == "NEURON")
 
 
 def collecting() -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from tasks.contracts import Check
+from tasks.contracts import Action, Check
 from tasks.errors import CodeError, HostError
 from tasks.records import Record
 from tasks.worker.neuron.tools import explain, parse_json, run_tool
@@ -84,11 +84,15 @@ def _count(devices: Sequence[NeuronDevice], expected: int | None) -> Check:
     passed = bool(devices) if expected is None else len(devices) == expected
     wanted = "at least 1 is" if expected is None else f"{expected} are"
     sentence = f"neuron-ls lists {len(devices)} Neuron devices; {wanted} expected"
-    if not passed:
+    # None, or more than there should be, is another machine or container than the configuration says.
+    action: Action = "exclude host" if 0 < len(devices) < (expected or 0) else "stop"
+    if not passed and len(devices) > (expected or 0):
+        sentence += ". Set health.machine to the kind that this is, or add its kind to health.machines"
+    elif not passed:
         missing = sorted(set(range(expected or 1)) - {device.number for device in devices})
         sentence += f"; missing: {', '.join(map(str, missing))}" if missing else ""
         sentence += ". Map all of /dev/neuron* into the container; if they are, reboot or replace the machine"
-    return _check("neuron devices", passed, len(devices), sentence)
+    return _check("neuron devices", passed, len(devices), sentence, action)
 
 
 def _alike(devices: Sequence[NeuronDevice]) -> Check:
@@ -97,7 +101,7 @@ def _alike(devices: Sequence[NeuronDevice]) -> Check:
     sentence = f"{usual} NeuronCores on every device"
     if odd:
         sentence = f"most devices have {usual} NeuronCores, but {', '.join(odd)}. Reboot or replace the machine"
-    return _check("neuron cores", not odd, sum(device.nc_count for device in devices), sentence)
+    return _check("neuron cores", not odd, sum(device.nc_count for device in devices), sentence, "exclude host")
 
 
 def _free(devices: Sequence[NeuronDevice], own_pids: Collection[int]) -> Check:
@@ -110,8 +114,15 @@ def _free(devices: Sequence[NeuronDevice], own_pids: Collection[int]) -> Check:
             f"process {pid} ({process.command}) on device {', '.join(held[pid])}" for pid, process in foreign.items()
         )
         sentence = f"NeuronCores are held by {'; '.join(holders)}. Stop it, or wait for its end"
-    return _check("neuron processes", not foreign, len(foreign), sentence)
+    return _check("neuron processes", not foreign, len(foreign), sentence, "retry elsewhere")
 
 
-def _check(name: str, passed: bool, observed: int, sentence: str) -> Check:
-    return Check(name=name, passed=passed, severity="critical", observed=float(observed), sentence=sentence)
+def _check(name: str, passed: bool, observed: int, sentence: str, action: Action) -> Check:
+    return Check(
+        name=name,
+        passed=passed,
+        severity="critical",
+        observed=float(observed),
+        sentence=sentence,
+        action="proceed" if passed else action,
+    )

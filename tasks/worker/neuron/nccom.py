@@ -5,6 +5,7 @@ Between machines the tool needs MPI over SSH, which a Batch job has not: there, 
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -20,6 +21,12 @@ Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall", "s
 TIMEOUT_SECONDS = 600.0
 
 _ERRORS = re.compile(r"(\d+) errors? found")
+# What a worker's share of the machine is set by; the tool is to have all cores, and no others than this machine's.
+_OF_ONE_WORKER = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NEURON_RT_ROOT_COMM_ID")
+
+
+class WrongNumbers(HostError):
+    """The cores of this machine do not exchange what they should."""
 
 
 class CollectiveSpeed(Record):
@@ -47,7 +54,8 @@ def measure(
     Raises:
         ConfigError: nccom-test is not installed.
         HangError: it took longer than `timeout_seconds`.
-        HostError: numbers came out wrong, or nothing was measured.
+        WrongNumbers: numbers came out wrong.
+        HostError: nothing was measured.
         CodeError: its report has another shape than the one documented; names the key.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-nccom-") as folder:
@@ -57,6 +65,7 @@ def measure(
             *("-r", str(ranks), "-b", str(begin), "-e", str(end), "-f", str(factor), "-d", "fp32", "-c", "random"),
             *("--non-interactive", "--report-to-json-file", str(report), op),
             timeout_seconds=timeout_seconds,
+            environment={name: value for name, value in os.environ.items() if name not in _OF_ONE_WORKER},
         )
         _refuse_errors(op, ranks, output)
         if not report.exists():
@@ -71,7 +80,7 @@ def _refuse_errors(op: Operation, ranks: int, output: ToolOutput) -> None:
     """The exit status is not documented; the words are."""
     counts = [int(count) for count in _ERRORS.findall(f"{output.stdout}\n{output.stderr}")]
     if any(counts):
-        raise HostError(
+        raise WrongNumbers(
             f"nccom-test {op} over {ranks} ranks: {max(counts)} errors found, test failed. The cores of this machine "
             f"do not exchange numbers as they should; replace it. It said:\n{tail(output.stdout)}"
         )

@@ -21,11 +21,13 @@ from pydantic import ValidationError
 from tasks.errors import ConfigError, HangError, HostError
 
 SDK_FOLDER = Path("/opt/aws/neuron/bin")  # where the packages install to; not every image has it on PATH
+EFA_FOLDER = Path("/opt/amazon/efa/bin")
 PACKAGES = {
     "neuron-ls": "aws-neuronx-tools",
     "neuron-monitor": "aws-neuronx-tools",
     "nccom-test": "aws-neuronx-tools",
     "neuron_parallel_compile": "torch-neuronx",
+    "fi_info": "the EFA installer",
 }
 GRACE_SECONDS = 5.0
 TAIL_LINES = 15
@@ -46,16 +48,17 @@ class ToolOutput(NamedTuple):
 
 
 def find_tool(name: str, path: str | None = None) -> str:
-    """The executable behind `name`, on `path` (default: PATH) or where the SDK installs to.
+    """The executable behind `name`, on `path` (default: PATH) or where its package installs to.
 
     Raises:
         ConfigError: there is none; names the package that has it.
     """
     path = os.environ.get("PATH", os.defpath) if path is None else path
-    found = shutil.which(name, path=os.pathsep.join([path, str(SDK_FOLDER)]))
+    folder = EFA_FOLDER if name == "fi_info" else SDK_FOLDER
+    found = shutil.which(name, path=os.pathsep.join([path, str(folder)]))
     if found is None:
         raise ConfigError(
-            f"{name} is neither on PATH nor in {SDK_FOLDER}. It comes with {PACKAGES[name]}: install that, or use an "
+            f"{name} is neither on PATH nor in {folder}. It comes with {PACKAGES[name]}: install that, or use an "
             "image of the Neuron SDK; on a machine without NeuronCores, set PJRT_DEVICE=CPU or another accelerator"
         )
     return found
@@ -94,15 +97,17 @@ def started(
             _end(process)
 
 
-def run_tool(name: str, *arguments: str, timeout_seconds: float) -> ToolOutput:
-    """Run a tool to its end, whatever its exit status.
+def run_tool(
+    name: str, *arguments: str, timeout_seconds: float, environment: Mapping[str, str] | None = None
+) -> ToolOutput:
+    """Run a tool to its end, whatever its exit status; `environment` None is this process's own.
 
     Raises:
         ConfigError: it is not installed.
         HangError: it took longer than `timeout_seconds`, and was ended.
     """
     written = shlex.join([name, *arguments])
-    with started([find_tool(name), *arguments]) as process:
+    with started([find_tool(name), *arguments], environment) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired as error:

@@ -1,19 +1,22 @@
+import time
+
 import pytest
 
 from infra.local_runner import LocalRunner
 from infra.store import DirectoryStore
-from tasks.contracts import HealthInputs, HealthOutcome, StageResult
+from tasks import hosts
+from tasks.contracts import HealthInputs, HealthOutcome, StageResult, WorkerFailure
 from tasks.errors import HostError, StoreError
+from tasks.findings import read_findings
 from tasks.worker import health
 from tasks.worker.accelerators.cpu import CpuAccelerator
-from tasks.worker.health import judge_space, judge_speed, probe_store, refuse, slowest_to_median
+from tasks.worker.health import probe_store
 from tasks.worker.job import Rank
 from tests.support.broken import break_product
 from tests.support.jobs import make_job, tiny_config
 from tests.support.stand_ins import Heard, health_spec, replace_health
 
 SMALL = ("health.matmul_size=64", "health.all_reduce_mib=1")
-LIMITS = tiny_config("health.matmul_size=1000", "health.min_memory_gib=2", "health.min_disk_gib=4").health
 COLLECTIVES = ["all-reduce", "all-gather", "reduce-scatter", "gradient sum", "gradient of all-gather"]
 
 
@@ -70,9 +73,27 @@ def test_a_worker_that_is_too_small_is_refused_with_number_and_limit(store, key,
 
 def test_a_device_that_multiplies_wrong_is_refused(store, monkeypatch):
     break_product(monkeypatch, at_call=1, value=7.0)
-    with pytest.raises(HostError, match=r"multiplies wrong in fp32: element \(3, 5\)"):
+    monkeypatch.setenv("MILLRACE_HOST", "host-7")
+    wrong = r"worker 0 on host-7 .* multiplies wrong in fp32: element \(3, 5\)(?s:.*)\[exclude host: host-7\]"
+    with pytest.raises(HostError, match=wrong):
         run(store)
-    assert store.list("runs") == []
+    assert store.list("runs") == ["runs/run/health/attempt-1/findings.json"]
+    findings = read_findings(store, "runs/run/health/attempt-1")
+    assert findings is not None
+    (failed,) = (check for check in findings.checks if not check.passed)
+    assert (failed.name, failed.host, failed.action) == ("matmul fp32", "host-7", "exclude host")
+    assert {"store", "free memory"} < {check.name for check in findings.checks}
+    told = hosts.excluded(store, "host-7", time.time())
+    assert told is not None
+    assert "by run run: worker 0 on host-7" in told
+
+
+def test_a_machine_that_nobody_hands_out_is_not_remembered(store, monkeypatch):
+    monkeypatch.delenv("MILLRACE_HOST", raising=False)
+    break_product(monkeypatch, at_call=1, value=7.0)
+    with pytest.raises(HostError, match="multiplies wrong"):
+        run(store)
+    assert store.list("hosts") == []
 
 
 # --- the store --------------------------------------------------------------------------------------------------
@@ -121,55 +142,6 @@ def test_a_store_that_does_not_hold_its_promises_is_refused(tmp_path, kind, comp
     assert store.list("runs") == []
 
 
-# --- judgements -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("seconds", "ratio", "slowest"),
-    [([1.0, 1.0], 1.0, None), ([1.0, 4.0], 4.0, 1), ([4.0, 1.0, 1.1, 1.0], 4.0, 0), ([1.0, 2.0, 2.5], 1.25, None)],
-)
-def test_a_straggler_is_named_and_is_a_warning(seconds, ratio, slowest):
-    assert slowest_to_median(seconds) == pytest.approx(ratio)
-    check = judge_speed(seconds, LIMITS)
-    assert (check.passed, check.severity, check.observed) == (slowest is None, "warning", pytest.approx(ratio))
-    if slowest is not None:
-        assert check.sentence.startswith(
-            f"worker {slowest} is the slowest of {len(seconds)}, at 0.5 GFLOP/s 4.00 times"
-        )
-    refuse([check])
-
-
-ROOMY = {"memory": 8.0, "disk": 80.0, "workspace": 800.0}
-
-
-@pytest.mark.parametrize(
-    ("ranks", "failed", "error", "sentence"),
-    [
-        ([ROOMY, ROOMY], [], None, ""),
-        ([ROOMY, ROOMY | {"memory": 2.0}], [], None, ""),
-        ([ROOMY, ROOMY | {"memory": 1.9}], ["free memory"], HostError, "worker 1 has 1.90 GiB of memory free"),
-        ([ROOMY | {"disk": 0.0}, ROOMY], ["free disk"], HostError, "worker 0 has 0.00 GiB free on the disk of"),
-        ([ROOMY | {"workspace": 3.0}], ["free workspace disk"], StoreError, "3.00 GiB free on the disk of /w.*move"),
-        ([ROOMY | {"workspace": -1.0}], [], None, ""),
-        ([{"memory": 1.0, "disk": 9.0, "workspace": 1.0}], ["free memory", "free workspace disk"], HostError, "memory"),
-    ],
-)
-def test_the_worker_with_the_least_room_decides(ranks, failed, error, sentence):
-    checks = judge_space(ranks, LIMITS, "/w")
-    assert [check.name for check in checks if not check.passed] == failed
-    if error is None:
-        refuse(checks)
-    else:
-        with pytest.raises(error, match=sentence) as caught:
-            refuse(checks)
-        assert type(caught.value) is error
-
-
-def test_a_store_without_a_disk_is_not_asked_for_room():
-    checks = judge_space([ROOMY | {"workspace": -1.0}], LIMITS, "s3://bucket")
-    assert [check.name for check in checks] == ["free memory", "free disk"]
-
-
 # --- several workers --------------------------------------------------------------------------------------------
 
 
@@ -208,3 +180,54 @@ def test_workers_whose_collectives_do_nothing_never_get_to_train(store, tmp_path
     ):
         LocalRunner(store).run(health_spec(store, 2, *SMALL), Heard(), tries=1)
     assert not store.exists("runs/run/health/result.json")
+    findings = read_findings(store, "runs/run/health/attempt-1")
+    assert findings is not None
+    failed = [check for check in findings.checks if not check.passed]
+    assert [check.action for check in failed] == ["retry elsewhere"] * len(failed)
+    said = " ".join(check.sentence for check in failed)
+    assert "worker 0 got 1 at element 0" in said
+    assert "worker 1 got 2 at element 0" in said
+    assert "all-reduce" not in {check.name for check in findings.checks if check.passed}
+
+
+def test_one_worker_that_multiplies_wrong_ends_them_all_with_its_name_and_host(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("MILLRACE_HOST", "host-7")
+    replace_health(
+        monkeypatch,
+        tmp_path / "site",
+        """
+        def run(job):
+            del sys.modules["tasks.worker.health"]
+            from tasks.worker import health
+            from tasks.worker.products import time_product
+            def broken(accelerator, problem, precision):
+                if job.rank.index == 1:
+                    problem = type(problem)(problem.left, problem.right, problem.answer + 1)
+                return time_product(accelerator, problem, precision)
+            health.time_product = broken
+            return health.run(job)
+        """,
+    )
+    with pytest.raises(HostError, match=r"worker 1 on host-7 \(cpu\) multiplies wrong(?s:.*)\[exclude host: host-7\]"):
+        LocalRunner(store).run(health_spec(store, 2, *SMALL), Heard(), tries=1)
+    said = [WorkerFailure.model_validate_json(store.read(key)).message for key in store.list("runs") if "error" in key]
+    assert len(said) == 2
+    assert said[0] == said[1]
+    assert not store.exists("runs/run/health/result.json")
+    assert [record.host for record in hosts.known_hosts(store)] == ["host-7"]
+
+
+@pytest.mark.parametrize(
+    ("floor", "said"),
+    [
+        ("min_bus_gb_s: 1.0e9, max_latency_us: 1.0e9", r"all-reduce over 2 workers at \S+ GB/s .* is 1e\+09"),
+        ("min_bus_gb_s: 0.0, max_latency_us: 0.001", r"all-reduce over 2 workers of 4 bytes takes \S+ us; .* is 0.001"),
+    ],
+)
+def test_slow_collectives_are_a_strike_for_every_host_that_took_part(store, monkeypatch, floor, said):
+    monkeypatch.setenv("MILLRACE_HOST", "host-7")
+    machine = f"health.machines={{slow: {{devices: 0, efa_interfaces: 0, min_node_bus_gb_s: 0.0, {floor}}}}}"
+    with pytest.raises(HostError, match=rf"{said}(?s:.*)\[retry elsewhere\]"):
+        LocalRunner(store).run(health_spec(store, 2, *SMALL, "health.machine=slow", machine), Heard(), tries=1)
+    (record,) = hosts.known_hosts(store)
+    assert (record.host, len(record.strikes), record.exclusion) == ("host-7", 1, None)

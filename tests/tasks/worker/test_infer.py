@@ -203,12 +203,14 @@ def test_spans_of_one_model_lie_side_by_side(workspace: tuple[DirectoryStore, Ro
     prefixes = [run(workspace).prefix]
     later = write_rows(store, "2026-02", 30, tmp_path)
     inputs = InferInputs(rows=later, model=model)
-    prefixes.append(infer.run(make_job(store, CONFIG, inputs, run_key="later")).prefix)
+    outcome = infer.run(make_job(store, CONFIG, inputs, run_key="later"))
+    assert outcome is not None
+    prefixes.append(outcome.prefix)
     assert prefixes == [f"vectors/{model.version}/2026-01", f"vectors/{model.version}/2026-02"]
     assert [len(read(store, prefix)) for prefix in prefixes] == [100, 30]
 
 
-def run_as_rank(rank: Rank, uri: str, inputs: InferInputs) -> InferOutcome:
+def run_as_rank(rank: Rank, uri: str, inputs: InferInputs) -> InferOutcome | None:
     return infer.run(make_job(DirectoryStore(Path(uri)), CONFIG, inputs, run_key="two", rank=rank))
 
 
@@ -217,8 +219,9 @@ def test_two_workers_make_the_vectors_of_one(workspace: tuple[DirectoryStore, Ro
     alone = run(workspace)
     expected = read(store, alone.prefix)
     store.delete(f"vectors/{model.version}")
-    outcomes = run_ranks(2, run_as_rank, store.uri, InferInputs(rows=rows, model=model))
-    assert [(one.vectors, one.shards, one.shards_reused) for one in outcomes] == [(100, 3, 0)] * 2
+    told = run_ranks(2, run_as_rank, store.uri, InferInputs(rows=rows, model=model))
+    outcomes = [one for one in told if one is not None]
+    assert {(one.vectors, one.shards, one.shards_reused) for one in outcomes} == {(100, 3, 0)}
     table = read(store, outcomes[0].prefix)
     assert table["item_id"] == expected["item_id"]
     assert vectors_of(table) == pytest.approx(vectors_of(expected), abs=1e-6)
@@ -230,6 +233,8 @@ def test_bf16_vectors_are_sound_and_close(workspace: tuple[DirectoryStore, RowsR
     store.delete(f"vectors/{model.version}")
     config = tiny_config(*FEATURES, "infer.precision=bf16")
     job = make_job(store, config, InferInputs(rows=rows, model=model), run_key="bf16")
-    rounded = vectors_of(read(store, infer.run(job).prefix))
+    outcome = infer.run(job)
+    assert outcome is not None
+    rounded = vectors_of(read(store, outcome.prefix))
     assert (exact * rounded).sum(axis=1).min() > 0.999
     assert not torch.equal(torch.from_numpy(exact), torch.from_numpy(rounded))

@@ -50,7 +50,8 @@ def test_a_missing_tool_is_an_error_that_names_its_package(tmp_path, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError) as error:
         run_tool(name, timeout_seconds=1)
-    assert str(error.value).startswith(f"{name} is neither on PATH nor in /opt/aws/neuron/bin. It comes with {package}")
+    folder = "/opt/amazon/efa/bin" if name == "fi_info" else "/opt/aws/neuron/bin"
+    assert str(error.value).startswith(f"{name} is neither on PATH nor in {folder}. It comes with {package}")
 
 
 def test_a_tool_is_found_where_the_sdk_installs_to(fakes, monkeypatch, tmp_path):

@@ -1,0 +1,110 @@
+"""What AWS Batch's DescribeJobs says about a job, as far as anybody here asks. Times are seconds since 1970."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+OVER = ("SUCCEEDED", "FAILED")
+ON_MACHINE = ("STARTING", "RUNNING")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One container: of a try that ended, or the one that is there now. What is not known is None or empty."""
+
+    started_at: float | None = None
+    stopped_at: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    status_reason: str = ""
+    stream: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """A job, a node of one (`id#1`) or a child of an array (`id:1`)."""
+
+    id: str
+    name: str
+    queue: str
+    status: str
+    status_reason: str
+    created_at: float
+    stopped_at: float | None
+    runs: tuple[Run, ...]  # of tries that ended, the first one first
+    now: Run
+    image: str
+    main_node: int  # of a multi-node job
+    asked_to_end: bool
+    tags: Mapping[str, str]
+
+    @property
+    def over(self) -> bool:
+        return self.status in OVER
+
+
+def detail_of(answer: Mapping[str, Any]) -> Detail:
+    """From one entry of `jobs`."""
+    container = answer.get("container", {})
+    over = answer["status"] in OVER
+    runs = [_run(one.get("container", {}), one) for one in answer.get("attempts", ())]
+    if not over:  # the one that runs may be listed already
+        runs = [run for run in runs if run.stopped_at is not None]
+    return Detail(
+        id=answer["jobId"],
+        name=answer["jobName"],
+        queue=answer["jobQueue"].rsplit("/", 1)[-1],
+        status=answer["status"],
+        status_reason=answer.get("statusReason", ""),
+        created_at=answer.get("createdAt", 0) / 1000,
+        stopped_at=_seconds(answer.get("stoppedAt")),
+        runs=tuple(runs),
+        now=_run(container, answer),
+        image=container.get("image", "") or _image_of_nodes(answer),
+        main_node=answer.get("nodeProperties", {}).get("mainNode", 0),
+        asked_to_end=bool(answer.get("isTerminated") or answer.get("isCancelled")),
+        tags=answer.get("tags", {}),
+    )
+
+
+def with_main_node(job: Detail, main: Detail | None) -> Detail:
+    """A multi-node job together with its main node, which decides, and which knows what the job itself doesn't say."""
+    if main is None:
+        return job
+    if job.runs:
+        pairs = zip_longest(job.runs, main.runs[: len(job.runs)], fillvalue=Run())
+        runs = tuple(_filled(theirs, ours) for ours, theirs in pairs)
+    else:
+        runs = main.runs if job.over or not main.over else ()  # between the two, Batch decides whether it tries again
+    return replace(job, runs=runs, now=_filled(main.now, job.now), image=job.image or main.image)
+
+
+def _filled(run: Run, other: Run) -> Run:
+    """A run with what it does not know taken from the other."""
+    known = {name: value for name, value in vars(run).items() if value not in (None, "")}
+    return replace(other, **known)
+
+
+def _run(container: Mapping[str, Any], times: Mapping[str, Any]) -> Run:
+    return Run(
+        started_at=_seconds(times.get("startedAt")),
+        stopped_at=_seconds(times.get("stoppedAt")),
+        exit_code=container.get("exitCode"),
+        reason=container.get("reason", ""),
+        status_reason=times.get("statusReason", ""),
+        stream=container.get("logStreamName", ""),
+        host=container.get("containerInstanceArn", "").rsplit("/", 1)[-1],
+    )
+
+
+def _image_of_nodes(answer: Mapping[str, Any]) -> str:
+    ranges = answer.get("nodeProperties", {}).get("nodeRangeProperties", ())
+    return next((one["container"].get("image", "") for one in ranges if "container" in one), "")
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return milliseconds / 1000 if milliseconds else None

@@ -1,0 +1,124 @@
+"""What AWS Batch, CloudWatch Logs and botocore raise, told apart: what the user has to set right is ConfigError.
+
+What time may heal has no error here: `api.py` asks again, and says so when its patience ends.
+"""
+
+from __future__ import annotations
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConfigNotFound,
+    ConfigParseError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ProxyConnectionError,
+    SSOError,
+    TokenRetrievalError,
+)
+
+from tasks.errors import ConfigError
+
+_DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation")
+_NOT_ACCEPTED = (
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "IncompleteSignatureException",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "OptInRequired",
+    "SignatureDoesNotMatch",
+    "SubscriptionRequiredException",
+    "UnrecognizedClientException",
+)
+_WRONG_CLOCK = ("RequestExpired", "RequestTimeTooSkewed")
+_THROTTLED = (
+    "RequestLimitExceeded",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+)
+_NO_CREDENTIALS = (
+    ConfigNotFound,
+    ConfigParseError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+_NOT_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
+
+
+def code_of(error: Exception) -> str:
+    """AWS's name for what went wrong; empty where it did not come to an answer."""
+    return error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
+
+
+def never_accepted(error: Exception) -> bool:
+    """Whether the request surely had no effect. For all other trouble (a 5xx, a lost reply) that is not known."""
+    if isinstance(error, ClientError):
+        return code_of(error) in _THROTTLED or _status(error) == 429
+    return isinstance(error, _NOT_SENT)
+
+
+def config_error(error: BotoCoreError | ClientError | ValueError, about: str, region: str) -> ConfigError | None:
+    """The error for what will not change until somebody sets it right; None for what time may heal.
+
+    Args:
+        about: the thing that was asked for, such as "job queue 'millrace-cpu'".
+    """
+    if isinstance(error, ClientError):
+        return _of_reply(error, about, region)
+    if isinstance(error, NoRegionError):
+        return ConfigError(
+            "no AWS region is configured for AWS Batch; set AWS_DEFAULT_REGION to that of the job queues"
+        )
+    if isinstance(error, _NO_CREDENTIALS):
+        return ConfigError(
+            f"no usable AWS credentials for AWS Batch in {region}: {one_line(error)}; set AWS_PROFILE, or "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role gives them"
+        )
+    if isinstance(error, ParamValidationError | ValueError):
+        return ConfigError(f"{about} in {region} can't be asked for: {one_line(error)}; correct the section `batch`")
+    return None
+
+
+def _of_reply(error: ClientError, about: str, region: str) -> ConfigError | None:
+    code = code_of(error)
+    said = f"{code}: {error.response.get('Error', {}).get('Message', '')}".rstrip(": .")
+    service = "logs" if error.operation_name == "GetLogEvents" else "batch"
+    if code in _DENIED:
+        return ConfigError(
+            f"AWS denied {service}:{error.operation_name} on {about} in {region} ({said}); "
+            "allow it to these credentials, as the control role of infra/aws/millrace.yaml does"
+        )
+    if code in _WRONG_CLOCK or "ignature expired" in said or "ignature not yet current" in said:
+        return ConfigError(f"AWS Batch in {region} refuses this machine's clock ({said}); set it right")
+    if code in _NOT_ACCEPTED:
+        return ConfigError(
+            f"AWS Batch in {region} does not accept the AWS credentials ({said}); sign in again or correct them"
+        )
+    if code in _THROTTLED or _status(error) in (408, 429) or _status(error) >= 500:
+        return None
+    return ConfigError(
+        f"AWS refused {service}:{error.operation_name} on {about} in {region} ({said}); "
+        "correct the section `batch` of the configuration, or the queue and job definition that it names"
+    )
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,185 @@
+"""Stages on AWS Batch: one job for each attempt, found again by who comes after a waiter that died."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from configs.schema import Config
+from infra.batch.api import LOG_GROUP, Api, Definition, Queue
+from infra.batch.attendance import Attendance
+from infra.batch.claim import Claim, advance, claims_below, make_claim, read_claim
+from infra.batch.details import Detail
+from infra.batch.ending import end_and_wait
+from infra.batch.job import Kind, definition_name, job_name, kind_of, queue_key, queue_name, submission
+from infra.batch.patience import Patience
+from infra.batch.submitting import keep_one, look_up, submit
+from infra.batch.watch import Watch
+from infra.runner import Waiter
+from infra.store import Store
+from tasks.contracts import JobSpec
+from tasks.errors import CancelledError, ConfigError, HostError, StageError
+
+ENDING_SECONDS = 35.0  # an interrupted waiter stays for its job's end: SIGKILL comes 30 s after SIGTERM
+EARLIER_SECONDS = 120.0  # a new attempt waits so long for the jobs of those before it
+
+
+class BatchRunner:
+    """Runs a stage as a job. Only what lies in this folder knows of claims and job ids; the stage knows its attempt."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self.store, self._capacity_seconds = store, config.batch.capacity_seconds
+
+    def found(self, spec: JobSpec) -> bool:
+        """Whether a job was submitted for the attempt, or may have been, and nobody has asked for its end."""
+        claim = read_claim(self.store, spec.job_prefix)
+        return claim is not None and claim.state in ("claimed", "submitted")
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        """See `Runner.run`. An interruption ends the job; any other trouble here leaves it, to be found again.
+
+        Raises:
+            ConfigError: credentials, permissions, queue or job definition are not as they must be.
+            CapacityError: no machine came in time.
+            HostError: contact with AWS Batch was lost; the job goes on.
+            StageError: of the class that ended the last try.
+        """
+        api = Api.connect(Patience(waiter.pulse, waiter.log))
+        watches: list[Watch] = []
+        try:
+            with Attendance(self.store, spec.job_prefix) as attendance:
+                watches.append(self._begin(api, spec, waiter, tries))
+                watches[0].wait(attendance)
+        except BaseException as error:
+            if isinstance(error, CancelledError) or not isinstance(error, Exception):
+                self._end(api, spec, waiter, watches, error)
+            raise
+
+    def _begin(self, api: Api, spec: JobSpec, waiter: Waiter, tries: int) -> Watch:
+        """Submit the job, or find it; somebody may watch it then."""
+        claim = read_claim(self.store, spec.job_prefix)
+        found_again = claim is not None
+        definition = api.definition(definition_name(spec))
+        if claim is not None and (claim.state == "ending" or (claim.state == "over" and claim.job_id is None)):
+            raise _given_up(spec)
+        job_id = claim.job_id if claim else None
+        if job_id is not None:
+            waiter.log(f"{spec.stage}: waits for job {job_id}, which was started before")
+        else:
+            place = _checked(api, spec, definition)
+            if claim is None:
+                self._end_earlier(api, spec)
+                self._claim(spec, waiter)
+            job_id = self._submit(api, spec, waiter, tries, *place, look_first=found_again)
+            claim = advance(self.store, spec.job_prefix, "submitted", job_id)
+            if claim is None or claim.state != "submitted":
+                raise _given_up(spec)  # while it was submitted
+        group = definition.log_group if definition else LOG_GROUP
+        return Watch(api, self.store, spec, waiter, job_id, group, self._capacity_seconds, found_again)
+
+    def _claim(self, spec: JobSpec, waiter: Waiter) -> None:
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
+        claim = Claim(
+            name=job_name(spec),
+            state="claimed",
+            job_id=None,
+            queue=queue_name(spec),
+            flow_run=waiter.flow_run,
+            claimed_at=now,
+        )
+        if not make_claim(self.store, spec.job_prefix, claim):
+            raise HostError(
+                f"{spec.stage}: another process just claimed attempt {spec.submitted_as}; wait for it or stop it"
+            )
+
+    def _submit(
+        self,
+        api: Api,
+        spec: JobSpec,
+        waiter: Waiter,
+        tries: int,
+        queue: Queue,
+        definition: Definition,
+        look_first: bool,
+    ) -> str:
+        def keep(found: list[Detail]) -> str:
+            return keep_one(api, self.store, spec.job_prefix, found)
+
+        if look_first and (found := look_up(api, queue.name, job_name(spec))):
+            return keep(found)
+        request = submission(spec, self.store.uri, waiter.flow_run, tries, queue, definition)
+        try:
+            return submit(api, request, keep)
+        except ConfigError:
+            advance(self.store, spec.job_prefix, "over")
+            raise
+
+    def _end_earlier(self, api: Api, spec: JobSpec) -> None:
+        """No job of an earlier attempt may work beside that of a new one."""
+        for folder, claim in claims_below(self.store, spec.stage_prefix).items():
+            if claim.state == "over" or folder == spec.job_prefix:
+                continue
+            api.patience.say(f"{spec.stage}: ends what is left of {folder}, job {claim.name}")
+            why = f"a new attempt begins: {spec.submitted_as}"
+            if not end_and_wait(api, self.store, folder, why, EARLIER_SECONDS):
+                raise HostError(
+                    f"{spec.stage}: job {claim.job_id or claim.name} of an earlier attempt was asked to end and is not "
+                    f"over after {EARLIER_SECONDS:.0f} s; a new one would work beside it"
+                )
+
+    def _end(self, api: Api, spec: JobSpec, waiter: Waiter, watches: list[Watch], interruption: BaseException) -> None:
+        """End the job, as far as that can be done in the time that is left to an interrupted process."""
+        claim = read_claim(self.store, spec.job_prefix)
+        if claim is None or claim.state == "over":
+            return
+        why = f"the waiter was interrupted: {interruption or type(interruption).__name__}"
+        waiter.log(f"{spec.stage}: ends job {claim.job_id or claim.name}")
+        hurried = api.with_patience(Patience(lambda: None, waiter.log, ENDING_SECONDS / 3))
+        try:
+            over = end_and_wait(hurried, self.store, spec.job_prefix, why, ENDING_SECONDS)
+            for watch in watches:
+                watch.conclude(hurried)
+        except (StageError, OSError) as error:
+            waiter.log(f"{spec.stage}: whether its job ends is not known: {error}; `millrace reap` ends it")
+            return
+        if not over:
+            waiter.log(f"{spec.stage}: its job was asked to end, if there is one; the next attempt waits for that")
+
+
+def _checked(api: Api, spec: JobSpec, definition: Definition | None) -> tuple[Queue, Definition]:
+    """Queue and job definition, if a job can be submitted with them. Raises ConfigError: names what is wrong."""
+    name, key = queue_name(spec), f"batch.{queue_key(spec.stage)}"
+    queue = api.queue(name)
+    if queue is None:
+        raise ConfigError(
+            f"there is no AWS Batch job queue {name!r} in region {api.region}; create it with infra/aws/millrace.yaml, "
+            f"or correct {key} or AWS_DEFAULT_REGION"
+        )
+    if not queue.enabled:
+        raise ConfigError(
+            f"AWS Batch job queue {name!r} in region {api.region} is disabled; enable it, or name another as {key}"
+        )
+    if queue.status == "INVALID":
+        raise ConfigError(
+            f"AWS Batch job queue {name!r} in region {api.region} is invalid ({queue.status_reason}); repair it, or "
+            f"name another as {key}"
+        )
+    wanted = definition_name(spec)
+    if definition is None:
+        raise ConfigError(
+            f"there is no active AWS Batch job definition {wanted!r} in region {api.region}; register it with "
+            "infra/aws/millrace.yaml, or correct batch.definition or AWS_DEFAULT_REGION"
+        )
+    multi_node = kind_of(spec) is Kind.multi_node
+    if definition.multi_node != multi_node:
+        kinds = ("multinode", "container") if multi_node else ("container", "multinode")
+        raise ConfigError(
+            f"AWS Batch job definition {wanted!r} in region {api.region} must be of type {kinds[0]} for stage "
+            f"{spec.stage}, and is of type {kinds[1]}; register it with infra/aws/millrace.yaml"
+        )
+    return queue, definition
+
+
+def _given_up(spec: JobSpec) -> CancelledError:
+    return CancelledError(
+        f"{spec.stage}: somebody asked for the end of attempt {spec.submitted_as}; run the span again for another"
+    )

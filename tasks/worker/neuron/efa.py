@@ -1,0 +1,66 @@
+"""The EFA network interfaces of this machine, as libfabric's `fi_info -p efa` lists them.
+
+A container sees the interfaces whose /dev/infiniband/uverbs* were mapped into it, no others.
+"""
+
+from __future__ import annotations
+
+from tasks.contracts import Action, Check
+from tasks.errors import HostError
+from tasks.worker.neuron.tools import run_tool
+
+TIMEOUT_SECONDS = 60.0
+_NONE = "no data available"  # fi_info's words where the provider has nothing
+_KINDS = ("-rdm", "-dgrm")  # what a domain's name has behind that of its interface
+
+
+def list_interfaces() -> tuple[str, ...]:
+    """The names of the interfaces, each once: the tool lists one for every fabric and endpoint type that it offers.
+
+    Raises:
+        ConfigError: fi_info is not installed.
+        HangError: it does not answer.
+        HostError: it fails.
+    """
+    output = run_tool("fi_info", "-p", "efa", timeout_seconds=TIMEOUT_SECONDS)
+    found: dict[str, None] = {}
+    provider = ""
+    for line in output.stdout.splitlines():
+        key, _, value = (word.strip() for word in line.partition(":"))
+        if key == "provider":
+            provider = value
+        elif key == "domain" and provider.startswith("efa"):
+            found[_interface(value)] = None
+    if not found and output.code != 0 and _NONE not in f"{output.stdout}{output.stderr}".lower():
+        raise HostError(
+            f"{output.command} exited with {output.code}; is the EFA driver loaded? It said:\n{output.tail}"
+        )
+    return tuple(found)
+
+
+def check_interfaces(found: tuple[str, ...], expected: int) -> Check:
+    """Are there as many interfaces as such a machine has?"""
+    passed = len(found) >= expected
+    action: Action = "proceed" if passed else "exclude host" if found else "stop"
+    sentence = f"fi_info lists {len(found)} EFA interfaces ({', '.join(found) or 'none'}); {expected} are expected"
+    if not passed and found:
+        sentence += ". Map all of /dev/infiniband/uverbs* into the container; if they are, replace the machine"
+    elif not passed:
+        sentence += (
+            ". Map /dev/infiniband/uverbs* into the container, and start machines with EFA interfaces and its driver "
+            "(health.machine says which kind this should be)"
+        )
+    return Check(
+        name="efa interfaces",
+        passed=passed,
+        severity="critical",
+        observed=float(len(found)),
+        sentence=sentence,
+        action=action,
+    )
+
+
+def _interface(domain: str) -> str:
+    for kind in _KINDS:
+        domain = domain.removesuffix(kind)
+    return domain

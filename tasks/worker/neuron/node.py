@@ -1,0 +1,89 @@
+"""All that is checked of one machine with Neuron devices before a worker takes its cores.
+
+What the tools could not tell is a finding like any other, so that every worker of every machine learns of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from configs.schema import MachineConfig
+from tasks.contracts import Action, Check
+from tasks.errors import CodeError, ConfigError, StageError
+from tasks.worker.neuron.devices import check_devices, list_devices
+from tasks.worker.neuron.efa import check_interfaces, list_interfaces
+from tasks.worker.neuron.nccom import CollectiveSpeed, WrongNumbers, measure
+from tasks.worker.neuron.sysfs import check_ecc, read_counts
+
+# From what fits into one packet to what shows the bandwidth; the numbers are checked at every size.
+NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR = 2**10, 2**28, 8
+
+
+def check_node(machine: MachineConfig | None, sysfs: Path) -> tuple[Check, ...]:
+    """Devices, ECC counters, EFA interfaces, and the collectives between the cores of this machine.
+
+    Args:
+        machine: what such a machine has; None: nothing is known, so one device will do and no floor holds.
+        sysfs: the folder with one folder for each device.
+    """
+    checks, cores = _devices(machine)
+    checks += check_ecc(read_counts(sysfs))
+    if machine is not None and machine.efa_interfaces:
+        expected = machine.efa_interfaces
+        checks += _asked("efa interfaces", lambda: [check_interfaces(list_interfaces(), expected)])
+    if cores > 1:
+        least = machine.min_node_bus_gb_s if machine else 0.0
+        checks += _asked("nccom all-reduce", lambda: [judge_nccom(_measure(cores), cores, least)])
+    return tuple(checks)
+
+
+def _devices(machine: MachineConfig | None) -> tuple[list[Check], int]:
+    """The checks, and the number of cores that can be tried: none where a device is missing, odd or in use."""
+    try:
+        devices = list_devices()
+    except StageError as error:
+        return [_untold("neuron devices", error)], 0
+    checks = check_devices(devices, machine.devices if machine else None, own_pids=())
+    fine = all(check.passed for check in checks)
+    return [*checks], sum(device.nc_count for device in devices) if fine else 0
+
+
+def _measure(cores: int) -> Sequence[CollectiveSpeed]:
+    return measure("all_reduce", cores, NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR)
+
+
+def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> Check:
+    """The best bus bandwidth over all sizes, which is what the links carry, against the `least` allowed."""
+    best = max(speeds, key=lambda speed: speed.bus_gb_per_second)
+    got, passed = best.bus_gb_per_second, best.bus_gb_per_second >= least
+    sentence = (
+        f"nccom-test all_reduce over {cores} NeuronCores gives right numbers at {got:g} GB/s on the bus "
+        f"({best.bytes / 2**20:g} MiB); at least {least:g} is expected"
+    )
+    sentence += (
+        "" if passed else ". Something else uses the links, or one is degraded; if it stays, replace the machine"
+    )
+    return Check(
+        name="nccom all-reduce",
+        passed=passed,
+        severity="critical",
+        observed=got,
+        sentence=sentence,
+        action="proceed" if passed else "retry elsewhere",
+    )
+
+
+def _asked(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
+    try:
+        return look()
+    except StageError as error:
+        return [_untold(name, error)]
+
+
+def _untold(name: str, error: StageError) -> Check:
+    """The finding that a tool failed to tell."""
+    action: Action = "exclude host" if isinstance(error, WrongNumbers) else "retry elsewhere"
+    if isinstance(error, ConfigError | CodeError):  # not installed, or of another release: so it is on all machines
+        action = "stop"
+    return Check(name=name, passed=False, severity="critical", observed=None, sentence=str(error), action=action)

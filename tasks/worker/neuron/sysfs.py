@@ -1,0 +1,84 @@
+"""ECC errors that the devices of this machine could not correct, as the driver counts them in sysfs.
+
+They count from the moment the driver was loaded, so one may be from before this job: it is a fault all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tasks.contracts import Action, Check
+
+ROOT = Path("/sys/devices/virtual/neuron_device")
+FATAL = {"mem_ecc_uncorrected": "device memory", "sram_ecc_uncorrected": "SRAM"}
+REPAIRABLE = {"mem_ecc_repairable_uncorrected": "device memory"}
+
+Counts = dict[str, dict[str, int]]  # device -> counter -> events
+
+
+def read_counts(root: Path = ROOT) -> Counts:
+    """The counters of each device; one that is not there, or not a number, is left out."""
+    folders = sorted(root.glob("neuron[0-9]*"), key=lambda path: (len(path.name), path.name))
+    return {folder.name: dict(_counters(folder)) for folder in folders}
+
+
+def check_ecc(counts: Counts) -> tuple[Check, ...]:
+    """Errors for good exclude the machine, those that a driver's reload repairs do not; unread counters only warn."""
+    return (
+        _judge(
+            "neuron ecc", counts, FATAL, "uncorrectable ECC errors", "exclude host",
+            "What it computes can't be trusted: replace this machine",
+        ),
+        _judge(
+            "neuron ecc repairable", counts, REPAIRABLE, "uncorrectable but repairable ECC errors", "retry elsewhere",
+            "Reload the driver (rmmod neuron; modprobe neuron) or reboot this machine, which repairs them",
+        ),
+        _unread(counts),
+    )  # fmt: skip
+
+
+def _judge(name: str, counts: Counts, kinds: Mapping[str, str], what: str, action: Action, advice: str) -> Check:
+    found = [
+        (f"{met[counter]} in the {place} of {device}", met[counter])
+        for device, met in counts.items()
+        for counter, place in kinds.items()
+        if met.get(counter)
+    ]
+    sentence = f"no {what}"
+    if found:
+        sentence = f"{what}: {', '.join(where for where, _ in found)}. {advice}"
+    return Check(
+        name=name,
+        passed=not found,
+        severity="critical",
+        observed=float(sum(count for _, count in found)),
+        sentence=sentence,
+        action=action if found else "proceed",
+    )
+
+
+def _unread(counts: Counts) -> Check:
+    """What could not be read proves no fault, and no health."""
+    unread = [device for device, met in counts.items() if not met] if counts else ["any device"]
+    sentence = f"the ECC counters of {len(counts)} devices were read"
+    if unread:
+        sentence = f"no ECC counters of {', '.join(unread)} below {ROOT}; is /sys mounted, and the driver recent?"
+    return Check(
+        name="neuron ecc counters",
+        passed=not unread,
+        severity="warning",
+        observed=float(len(counts)),
+        sentence=sentence,
+    )
+
+
+def _counters(folder: Path) -> Iterator[tuple[str, int]]:
+    for name in (*FATAL, *REPAIRABLE):
+        # In stats/hardware, but drivers have moved their nodes before; some counters are folders with a `total`.
+        for path in sorted(folder.rglob(name)):
+            try:
+                yield name, int((path / "total" if path.is_dir() else path).read_text())
+                break
+            except (OSError, ValueError):
+                continue

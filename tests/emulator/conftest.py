@@ -1,0 +1,31 @@
+"""One emulator for all tests of it, empty before each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.batch import BatchServer
+from tests.support.batch_client import BatchClient
+
+GRACE_SECONDS = 0.4
+
+
+@pytest.fixture(scope="session")
+def batch_server() -> Iterator[BatchServer]:
+    server = BatchServer({"FROM_THE_EMULATOR": "inherited"}, grace_seconds=GRACE_SECONDS)
+    server.register_all()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def only_client(batch_server: BatchServer) -> BatchClient:
+    return BatchClient(batch_server)
+
+
+@pytest.fixture
+def client(only_client: BatchClient) -> BatchClient:
+    only_client.server.forget()
+    return only_client

@@ -1,0 +1,206 @@
+"""Containers of the Batch emulator: what they run, what they are told, how they end, when they are tried again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.batch_client import BatchClient, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOW = "import os, json; print(json.dumps([dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]))"
+
+
+def exit_with(code: int) -> tuple[str, ...]:
+    return ("sh", "-c", f"exit {code}")
+
+
+def fail_until(attempt: int, code: int) -> tuple[str, ...]:
+    return ("sh", "-c", f"test $AWS_BATCH_JOB_ATTEMPT -ge {attempt} || exit {code}")
+
+
+def test_a_job_that_succeeds(client: BatchClient) -> None:
+    job = client.finished(client.submit("sh", "-c", "echo one; echo two >&2"))
+    (attempt,) = job["attempts"]
+    assert (job["status"], attempt["container"]["exitCode"]) == ("SUCCEEDED", 0)
+    assert job["createdAt"] <= job["startedAt"] <= job["stoppedAt"]
+    assert job["startedAt"] == attempt["startedAt"] <= attempt["stoppedAt"] <= job["stoppedAt"]
+    assert attempt["statusReason"] == job["statusReason"] == "Essential container in task exited"
+    assert "reason" not in attempt["container"]
+    assert client.output(job) == ["one", "two"]
+    assert attempt["container"]["logStreamName"].startswith("millrace-validate/default/")
+    assert (job["isCancelled"], job["isTerminated"]) == (False, False)
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -SEGV $$", 139)])
+def test_a_job_that_fails(client: BatchClient, script: str, code: int) -> None:
+    job = client.finished(client.submit("sh", "-c", script))
+    assert (job["status"], job["container"]["exitCode"]) == ("FAILED", code)
+
+
+def test_a_job_without_its_program_never_starts(client: BatchClient) -> None:
+    job = client.finished(client.submit("no-such-program"))
+    (attempt,) = job["attempts"]
+    assert (job["status"], attempt["container"]["exitCode"]) == ("FAILED", 127)
+    assert attempt["container"]["reason"].startswith("CannotStartContainerError")
+    assert "startedAt" not in job
+
+
+def test_what_a_container_finds(client: BatchClient) -> None:
+    extra = {"environment": [{"name": "MINE", "value": "1"}, {"name": "HOME", "value": "/nowhere"}]}
+    job = client.finished(client.submit("python", "-c", SHOW, overrides=extra))
+    environment, folder, _ = json.loads(client.output(job)[0])
+    expected = {
+        "AWS_BATCH_JOB_ID": job["jobId"],
+        "AWS_BATCH_JQ_NAME": "millrace-cpu",
+        "AWS_BATCH_CE_NAME": "emulator",
+        "AWS_BATCH_JOB_ATTEMPT": "1",
+        "MINE": "1",
+        "HOME": "/nowhere",
+        "FROM_THE_EMULATOR": "inherited",
+    }
+    assert expected.items() <= environment.items()
+    assert Path(folder) == ROOT
+    assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
+    assert "AWS_EC2_METADATA_DISABLED" not in environment
+    assert not any("NODE" in key or "ARRAY" in key for key in environment if key.startswith("AWS_BATCH"))
+
+
+def test_a_try_counts_as_an_attempt_once_it_is_over(client: BatchClient, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job_id = client.submit("sh", "-c", wait_for(gate))
+    job = client.reaching(job_id, "RUNNING")
+    assert job["attempts"] == []
+    assert {"logStreamName", "taskArn", "containerInstanceArn"} <= job["container"].keys()
+    assert "exitCode" not in job["container"]
+    gate.touch()
+    (attempt,) = client.finished(job_id)["attempts"]
+    assert attempt["container"]["taskArn"] == job["container"]["taskArn"]
+
+
+def test_python_is_the_one_that_runs_the_tests(client: BatchClient) -> None:
+    job = client.finished(client.submit("sh", "-c", "python -c 'import sys; print(sys.prefix)'"))
+    direct = client.finished(client.submit("python", "-c", "import sys; print(sys.prefix)"))
+    assert client.output(job) == client.output(direct) == [sys.prefix]
+
+
+def test_containers_at_once_have_cores_of_their_own(client: BatchClient) -> None:
+    machine = sorted(os.sched_getaffinity(0))
+    script = f"{SHOW}; import time; time.sleep(30)"
+    jobs = [client.submit("python", "-u", "-c", script) for _ in machine]
+    bound = []
+    for name in jobs:
+        job = client.reaching(name, "RUNNING")
+        while not (lines := client.output(job)):
+            pass
+        bound.append(json.loads(lines[0])[2])
+    assert sorted(bound) == [[core] for core in machine]
+
+
+def test_a_container_has_as_many_cores_as_vcpus(client: BatchClient) -> None:
+    everything = {"resourceRequirements": [{"type": "VCPU", "value": str(os.cpu_count())}]}
+    job = client.finished(client.submit("python", "-c", SHOW, overrides=everything))
+    assert json.loads(client.output(job)[0])[2] == sorted(os.sched_getaffinity(0))
+    assert {"type": "MEMORY", "value": "1024"} in job["container"]["resourceRequirements"]
+
+
+def test_parameters(client: BatchClient) -> None:
+    words = ("Ref::what", "s3://Ref::what/x", "Ref::unknown")
+    job = client.finished(client.submit("echo", *words, parameters={"what": "data"}))
+    assert client.output(job) == ["data s3://data/x Ref::unknown"]
+    assert job["parameters"] == {"what": "data"}
+
+
+def test_every_try_has_a_number_a_log_and_an_attempt(client: BatchClient) -> None:
+    job_id = client.submit("sh", "-c", "echo try $AWS_BATCH_JOB_ATTEMPT; exit 70", retryStrategy={"attempts": 3})
+    job = client.finished(job_id)
+    assert job["status"] == "FAILED"
+    assert [client.lines(one["container"]["logStreamName"]) for one in job["attempts"]] == [
+        ["try 1"],
+        ["try 2"],
+        ["try 3"],
+    ]
+    assert job["retryStrategy"]["attempts"] == 3
+
+
+def test_a_job_is_not_tried_again_unless_asked(client: BatchClient) -> None:
+    assert len(client.finished(client.submit(*exit_with(1)))["attempts"]) == 1
+
+
+def test_a_try_that_succeeds_is_the_last(client: BatchClient) -> None:
+    job = client.finished(client.submit(*fail_until(2, 1), retryStrategy={"attempts": 5}))
+    assert (job["status"], [one["container"]["exitCode"] for one in job["attempts"]]) == ("SUCCEEDED", [1, 0])
+
+
+RETRY_70 = {"onExitCode": "70", "action": "RETRY"}
+OTHERWISE_EXIT = {"onReason": "*", "action": "EXIT"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "code", "tries"),
+    [
+        pytest.param([RETRY_70, OTHERWISE_EXIT], 70, 3, id="a rule that fits"),
+        pytest.param([RETRY_70, OTHERWISE_EXIT], 71, 1, id="the last rule, for a reason that isn't there"),
+        pytest.param([OTHERWISE_EXIT, RETRY_70], 70, 1, id="the first that fits counts"),
+        pytest.param([{"onExitCode": "1", "action": "EXIT"}], 2, 3, id="none fits: tried again"),
+        pytest.param([{"onExitCode": "7*", "action": "EXIT"}], 74, 1, id="the start of a number"),
+        pytest.param([{"onExitCode": "7", "action": "EXIT"}], 74, 3, id="not the start of a number"),
+        pytest.param([{"onStatusReason": "Essential*", "action": "exit"}], 1, 1, id="the status reason, small letters"),
+        pytest.param([{"onStatusReason": "Essential", "action": "EXIT"}], 1, 3, id="not all of the status reason"),
+        pytest.param(
+            [{"onExitCode": "1", "onStatusReason": "Host EC2*", "action": "EXIT"}], 1, 3, id="both, or not at all"
+        ),
+    ],
+)
+def test_evaluate_on_exit(client: BatchClient, rules: list[dict[str, str]], code: int, tries: int) -> None:
+    job_id = client.submit(*exit_with(code), retryStrategy={"attempts": 3, "evaluateOnExit": rules})
+    job = client.finished(job_id)
+    assert len(job["attempts"]) == tries
+    assert [rule["action"] for rule in job["retryStrategy"]["evaluateOnExit"]] == [
+        rule["action"].lower() for rule in rules
+    ]
+
+
+def test_a_job_waits_for_those_it_depends_on(client: BatchClient, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    first = client.submit("sh", "-c", wait_for(gate))
+    second = client.submit("true", dependsOn=[{"jobId": first}])
+    client.reaching(first, "RUNNING")
+    assert client.reaching(second, "PENDING")["dependsOn"] == [{"jobId": first}]
+    gate.touch()
+    first_job, second_job = client.finished(first), client.finished(second)
+    assert second_job["status"] == "SUCCEEDED"
+    assert second_job["startedAt"] >= first_job["stoppedAt"]
+
+
+def test_a_job_fails_with_those_it_depends_on(client: BatchClient) -> None:
+    first = client.submit("false")
+    second = client.submit("true", dependsOn=[{"jobId": first}])
+    third = client.finished(client.submit("true", dependsOn=[{"jobId": second}]))
+    assert (third["status"], third["attempts"], "startedAt" in third) == ("FAILED", [], False)
+    assert third["statusReason"] == "Dependent Job failed"
+
+
+def test_tags(client: BatchClient) -> None:
+    definition: dict[str, Any] = {
+        "jobDefinitionName": "tagged",
+        "type": "container",
+        "tags": {"of": "definition", "team": "a"},
+        "containerProperties": {
+            "image": "none",
+            "command": ["true"],
+            "resourceRequirements": [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "1"}],
+        },
+    }
+    client.batch.register_job_definition(**definition)
+    request = {"jobName": "job", "jobQueue": "millrace-cpu", "jobDefinition": "tagged", "tags": {"team": "b"}}
+    alone = client.batch.submit_job(**request)["jobId"]
+    both = client.batch.submit_job(**request, propagateTags=True)["jobId"]
+    assert client.finished(alone)["tags"] == {"team": "b"}
+    job = client.finished(both)
+    assert (job["tags"], job["propagateTags"]) == ({"of": "definition", "team": "b"}, True)

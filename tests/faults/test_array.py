@@ -1,0 +1,155 @@
+"""Inference as an array of jobs that know nothing of each other: whatever their order, the folder is that of one."""
+
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+
+from infra.manifest import MANIFEST, Manifest, open_folder, read_manifest
+from infra.store import DirectoryStore, Store, open_store
+from tasks.contracts import InferInputs, InferOutcome, JobSpec, StageResult
+from tasks.endings import worker_failures
+from tasks.errors import POLICIES, FailureClass
+from tasks.worker import infer
+from tasks.worker.job import Job, PhaseClock, Rank, Share
+from tests.support.jobs import FEATURES, change_rows, make_job, make_workspace, model_of, tiny_config, train_model
+from tests.support.kills import work_as_child
+from tests.support.processes import finish, start
+from tests.support.s3 import S3Server
+
+CONFIG = tiny_config(*FEATURES, "infer.shard_rows=10", "infer.workers=4")  # 100 items in ten shards
+CHILDREN = 4
+
+
+class Array(NamedTuple):
+    """A spec that lies in its workspace, and the manifest that one worker alone came to in another one."""
+
+    store: Store
+    spec: JobSpec
+    alone: Manifest
+
+    @property
+    def prefix(self) -> str:
+        inputs = self.spec.inputs
+        assert isinstance(inputs, InferInputs)
+        return f"vectors/{inputs.model.version}/{inputs.rows.span.name}"
+
+    @property
+    def result(self) -> str:
+        return f"{self.spec.stage_prefix}/result.json"
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Array:
+    store, rows = make_workspace(tmp_path, rows=130, distinct=100)
+    model = model_of(train_model(store, CONFIG, rows))
+    inputs = InferInputs(rows=rows, model=model)
+    one = infer.run(make_job(store, CONFIG, inputs, run_key="one"))
+    assert one is not None
+    alone = read_manifest(store, one.prefix)
+    store.delete(one.prefix)
+    return Array(store, submitted(store, inputs), alone)
+
+
+def submitted(store: Store, inputs: InferInputs, attempt: int = 1, submitted_as: int = 1) -> JobSpec:
+    assert isinstance(store, DirectoryStore)
+    spec = make_job(store, CONFIG, inputs, run_key="array", attempt=attempt).spec
+    spec = spec.model_copy(update={"workers": CHILDREN, "submitted_as": submitted_as})
+    store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    return spec
+
+
+def run_child(array: Array, child: int) -> int:
+    return finish(start(work_as_child, child, CHILDREN, array.spec))
+
+
+def assert_whole(array: Array) -> InferOutcome:
+    """The folder is the one that a worker alone makes, byte for byte, and the result says so."""
+    folder, manifest = open_folder(array.store, array.prefix, "vectors")
+    assert manifest == array.alone
+    assert sum(pq.read_metadata(folder / entry.name).num_rows for entry in manifest.files) == 100
+    outcome = StageResult.model_validate_json(array.store.read(array.result)).outcome
+    assert isinstance(outcome, InferOutcome)
+    assert (outcome.prefix, outcome.vectors, outcome.shards) == (array.prefix, 100, 10)
+    return outcome
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_in_any_order_the_last_one_seals_and_tells(array: Array, seed: int):
+    order = random.Random(seed).sample(range(CHILDREN), CHILDREN)
+    for child in order:
+        assert not array.store.exists(f"{array.prefix}/{MANIFEST}"), "sealed before the last one was done"
+        assert not array.store.exists(array.result)
+        assert run_child(array, child) == 0
+    outcome = assert_whole(array)
+    assert outcome.shards_reused == 0
+    assert outcome.texts_per_second > 0
+
+
+def test_all_at_the_same_time(array: Array):
+    processes = [start(work_as_child, child, CHILDREN, array.spec) for child in range(CHILDREN)]
+    assert [finish(process) for process in processes] == [0] * CHILDREN
+    assert_whole(array)
+
+
+def test_with_one_missing_there_is_no_folder_and_a_later_attempt_reuses_the_rest(array: Array):
+    for child in (0, 1, 3):
+        assert run_child(array, child) == 0
+    assert not array.store.exists(f"{array.prefix}/{MANIFEST}")
+    assert not array.store.exists(array.result)
+    assert isinstance(array.spec.inputs, InferInputs)
+    later = array._replace(spec=submitted(array.store, array.spec.inputs, attempt=2, submitted_as=2))
+    for child in (2, 3, 1):
+        assert run_child(later, child) == 0
+        assert not array.store.exists(array.result), "the tallies of another job count for nothing"
+    assert run_child(later, 0) == 0
+    assert assert_whole(later).shards_reused == 8, "all but shards 2 and 6, which were the missing one's"
+
+
+def test_a_child_that_is_tried_again_counts_with_the_others(array: Array):
+    """AWS Batch tries one child again by itself, under the next attempt, while the others had no need."""
+    for child in (0, 1, 3):
+        assert run_child(array, child) == 0
+    assert isinstance(array.spec.inputs, InferInputs)
+    again = array._replace(spec=submitted(array.store, array.spec.inputs, attempt=2, submitted_as=1))
+    assert run_child(again, 2) == 0
+    first = assert_whole(again)
+    for child in (2, 0):  # after its tally, and after the folder was sealed
+        assert run_child(again, child) == 0
+        assert assert_whole(again).vectors == first.vectors
+
+
+def test_each_child_leaves_an_error_file_of_its_own(array: Array, tmp_path: Path):
+    inputs = array.spec.inputs
+    assert isinstance(array.store, DirectoryStore)
+    assert isinstance(inputs, InferInputs)
+    empty = change_rows(array.store, inputs.rows, "2026-04", lambda table: table.slice(0, 0), tmp_path)
+    spec = submitted(array.store, inputs.model_copy(update={"rows": empty}))
+    failing = array._replace(spec=spec)
+    assert [run_child(failing, child) for child in (3, 1)] == [POLICIES[FailureClass.DATA].exit_code] * 2
+    failures = worker_failures(array.store, spec.attempt_prefix)
+    assert [failure.rank for failure in failures] == [3, 1]
+    assert [array.store.exists(f"{spec.attempt_prefix}/error-rank{n}.json") for n in range(4)] == [0, 1, 0, 1]
+
+
+def test_a_child_with_several_workers_has_as_many_shares():
+    shares = [Rank(index, 2, index, 2, child, 3).share for child in range(3) for index in range(2)]
+    assert shares == [Share(number, 6) for number in range(6)]
+
+
+def test_in_a_bucket_too(array: Array, s3: S3Server):
+    bucket = open_store(s3.new_workspace())
+    for key in array.store.list(""):
+        bucket.write(key, array.store.read(key))
+    spec = array.spec.model_copy(update={"workspace": bucket.uri})
+    outcomes = []
+    for child in (1, 0, 1):  # the last one finds all tallies, too, and a sealed folder
+        job = Job(spec, bucket, Rank(0, 1, 0, child=child, children=2), PhaseClock(0.0))
+        outcomes.append(infer.run(job))
+    assert outcomes[0] is None
+    assert outcomes[1] is not None
+    assert outcomes[2] is not None
+    assert read_manifest(bucket, array.prefix) == array.alone
+    assert outcomes[1].vectors == outcomes[2].vectors == 100

@@ -1,0 +1,162 @@
+"""Training that gets SIGTERM: the checkpoint of a step is kept, and with it the run ends as if nothing had happened."""
+
+from pathlib import Path
+
+import pytest
+
+from infra.local_runner import LocalRunner
+from infra.store import DirectoryStore
+from tasks.contracts import JobSpec
+from tasks.endings import worker_failures
+from tasks.errors import POLICIES, CancelledError, FailureClass
+from tasks.progress import Progress
+from tasks.worker import train
+from tasks.worker.job import Job
+from tests.support.ends import CONFIG, End, assert_same_end, job_of, train_as_rank
+from tests.support.jobs import make_workspace, tiny_config, train_model
+from tests.support.kills import Kill, be_told_to_stop, work
+from tests.support.processes import run_ranks
+from tests.support.stand_ins import Heard
+
+STEP = "tasks.worker.step:TrainStep.__call__"
+LOSSES = "tasks.worker.loop:LoopRecorder.losses_if_due"
+CANCELLED = POLICIES[FailureClass.CANCELLED].exit_code
+TWO_WORKERS = "train.workers=2"
+
+
+def told(target: str, call: int) -> Kill:
+    return Kill(target, call, "before", act=be_told_to_stop)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> End:
+    """The run that nobody stopped."""
+    store, rows = make_workspace(tmp_path_factory.mktemp("unbroken"))
+    return store, train_model(store, tiny_config(*CONFIG), rows)
+
+
+@pytest.fixture(scope="module")
+def unbroken_by_two(tmp_path_factory: pytest.TempPathFactory) -> End:
+    store, rows = make_workspace(tmp_path_factory.mktemp("unbroken-by-two"))
+    return store, run_ranks(2, train_as_rank, job_of(store, rows, TWO_WORKERS))[0]
+
+
+def start_job(folder: Path, *overrides: str) -> Job:
+    """A job whose spec lies in its workspace."""
+    store, rows = make_workspace(folder)
+    job = job_of(store, rows, *overrides)
+    store.write(f"{job.spec.attempt_prefix}/spec.json", job.spec.to_json())
+    return job
+
+
+def messages(spec: JobSpec, store: DirectoryStore) -> list[str]:
+    """What the workers wrote about their end, by rank; all of them must count as cancelled."""
+    failures = sorted(worker_failures(store, spec.attempt_prefix), key=lambda failure: failure.rank)
+    assert {failure.failure for failure in failures} == {"CANCELLED"}
+    return [failure.message for failure in failures]
+
+
+def kept(step: int) -> str:
+    return f"stopped by SIGTERM after step {step}; its checkpoint is kept, and the next attempt goes on from there"
+
+
+def checkpoints(store: DirectoryStore) -> list[str]:
+    return [key for key in store.list("lineages") if key.endswith("MANIFEST.json")]
+
+
+# The losses are logged every two steps and at checkpoints, which come every three; the evaluation every five.
+PLACES = {
+    "before the first step": (2, told(STEP, 1)),
+    "at a step that is logged": (4, told(STEP, 4)),
+    "at a step that is not": (8, told(STEP, 7)),
+    "before a step with a checkpoint": (6, told(STEP, 5)),
+    "at a step with an evaluation": (10, told(STEP, 10)),
+    "at a step with both": (15, told(STEP, 15)),
+    "in an evaluation": (6, Kill("tasks.worker.loop:judge", 2, act=be_told_to_stop)),
+    "while a checkpoint is written": (4, Kill("tasks.worker.checkpoint:CheckpointWriter.save", 1, act=be_told_to_stop)),
+    "twice, by two who mean the same": (8, told(STEP, 7), told(LOSSES, 7)),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_it_stops_where_losses_are_logged_and_goes_on_from_there(tmp_path: Path, unbroken: End, place: str):
+    step, *kills = PLACES[place]
+    job = start_job(tmp_path)
+    assert run_ranks(1, work, job.spec, (0,), *kills) == [CANCELLED]
+    store = DirectoryStore(Path(job.store.uri))
+    assert messages(job.spec, store) == [kept(step)]
+    assert checkpoints(store)[-1] == f"lineages/main/step-{step:08d}/MANIFEST.json"
+    outcome = train.run(job)
+    assert outcome.resumed_at_step == step
+    assert_same_end((store, outcome), unbroken)
+
+
+def test_stopped_again_and_again(tmp_path: Path, unbroken: End):
+    job = start_job(tmp_path)
+    for _ in range(3):
+        assert run_ranks(1, work, job.spec, (0,), told(STEP, 4)) == [CANCELLED]
+    outcome = train.run(job)
+    assert outcome.resumed_at_step == 12, "stopped after 4, 8 and 12"
+    assert_same_end((DirectoryStore(Path(job.store.uri)), outcome), unbroken)
+
+
+@pytest.mark.parametrize("whom", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize(("call", "step"), [(7, 8), (10, 10)])
+def test_workers_stop_together_whichever_is_told(
+    tmp_path: Path, unbroken_by_two: End, whom: tuple[int, ...], call: int, step: int
+):
+    job = start_job(tmp_path, TWO_WORKERS)
+    assert run_ranks(2, work, job.spec, whom, told(STEP, call)) == [CANCELLED, CANCELLED]
+    store = DirectoryStore(Path(job.store.uri))
+    assert messages(job.spec, store) == [kept(step), kept(step)]
+    outcome, _ = run_ranks(2, train_as_rank, job)
+    assert outcome.resumed_at_step == step
+    assert_same_end((store, outcome), unbroken_by_two)
+
+
+def test_in_the_last_steps_it_ends_as_it_would_have(tmp_path: Path, unbroken: End):
+    job = start_job(tmp_path)
+    assert run_ranks(1, work, job.spec, (0,), told(STEP, 16)) == [0]
+    store = DirectoryStore(Path(job.store.uri))
+    assert store.exists(f"{job.spec.stage_prefix}/result.json")
+    assert checkpoints(store) == [f"{unbroken[1].checkpoint.prefix}/MANIFEST.json"]
+
+
+@pytest.mark.parametrize(
+    ("target", "there"),
+    [("tasks.worker.train:make_pairs", []), ("tasks.worker.train:_agree", ["step-00000016"])],
+    ids=["before the first step", "after the last"],
+)
+def test_outside_the_loop_it_ends_at_once(tmp_path: Path, target: str, there: list[str]):
+    job = start_job(tmp_path)
+    assert run_ranks(1, work, job.spec, (0,), told(target, 1)) == [CANCELLED]
+    store = DirectoryStore(Path(job.store.uri))
+    assert messages(job.spec, store) == ["SystemExit: stopped by signal 15"]
+    assert checkpoints(store) == [f"lineages/main/{name}/MANIFEST.json" for name in there]
+    assert not store.exists(f"{job.spec.stage_prefix}/result.json")
+
+
+class Impatient(Heard):
+    """Cancels once training is under way."""
+
+    def progress(self, progress: Progress) -> None:
+        super().progress(progress)
+        if progress.done >= 4:
+            raise CancelledError("the test wants it to stop")
+
+
+@pytest.mark.pipeline
+def test_cancelled_by_the_runner_nothing_is_lost(tmp_path: Path):
+    """Two workers as the runner starts and ends them, at whichever step the signal finds them."""
+    long = (TWO_WORKERS, "train.epochs=30", "train.checkpoint_every_steps=1000", "train.evaluate_every_steps=70")
+    jobs = [start_job(tmp_path / name, *long) for name in ("unbroken", "stopped")]
+    stores = [DirectoryStore(Path(job.store.uri)) for job in jobs]
+    spec = jobs[1].spec.model_copy(update={"workers": 2})
+    with pytest.raises(CancelledError, match="the test wants"):
+        LocalRunner(stores[1]).run(spec, Impatient(), tries=1)
+    [key] = checkpoints(stores[1])
+    step = int(key.split("/")[2].removeprefix("step-"))
+    assert messages(spec, stores[1]) == [kept(step), kept(step)]
+    unbroken, resumed = [run_ranks(2, train_as_rank, job)[0] for job in jobs]
+    assert resumed.resumed_at_step == step
+    assert_same_end((stores[1], resumed), (stores[0], unbroken))

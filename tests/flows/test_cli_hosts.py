@@ -1,0 +1,140 @@
+"""`millrace hosts` and what `millrace report` shows of machines that health refused."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from flows.cli import main, outputs
+from flows.cli.hosts import HostsOutput
+from infra.store import DirectoryStore
+from tasks import hosts, ledger
+from tasks.contracts import Check, HealthInputs, JobSpec, SpanRef
+from tasks.errors import HostError
+from tasks.findings import Findings, findings_key
+from tasks.plan import plan_run, save_plan
+from tests.support.fake_runner import ingest, small_config
+
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+LIMITS = small_config("health.strikes=2", "health.exclude_hours=24").health
+
+
+class Result(NamedTuple):
+    code: int | str | None
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """Host i-1 excluded, i-2 suspected, and nothing of i-3 that has not expired."""
+    store = DirectoryStore(tmp_path / "workspace")
+    ingest(store, "2026-01")
+    now = time.time()
+    hosts.exclude(store, "i-1", "ECC errors in the SRAM", "cafe", LIMITS, now)
+    hosts.strike(store, "i-2", "the links are slow", "cafe", LIMITS, now)
+    hosts.strike(store, "i-3", "was slow", "cafe", LIMITS, now - 25 * 3600)
+    return store
+
+
+@pytest.fixture
+def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
+    def call(*arguments: str) -> Result:
+        monkeypatch.setattr("signal.signal", lambda *_: None)  # the handler is for a process of the command's own
+        monkeypatch.setattr(sys, "argv", ["millrace", "hosts", "--workspace", store.uri, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return Result(ended.value.code, told.out, told.err)
+
+    return call
+
+
+def test_excluded_and_suspected_hosts_are_told_with_the_reason(millrace: Command) -> None:
+    told = millrace()
+    assert told.code == 0
+    lines = re.findall(r"^(i-\d) +(\w+) +(\d) +\d{4}-\d\d-\d\d \d\d:\d\d +cafe +(.+?) *$", told.out, re.M)
+    assert lines == [
+        ("i-1", "excluded", "0", "ECC errors in the SRAM"),
+        ("i-2", "suspected", "1", "the links are slow"),
+    ]
+
+
+def test_json_has_times_in_utc_and_nothing_that_has_expired(millrace: Command) -> None:
+    found = json.loads(millrace("--json").out)
+    assert found["forgiven"] is None
+    assert [(host["host"], host["state"], len(host["strikes"])) for host in found["hosts"]] == [
+        ("i-1", "excluded", 0),
+        ("i-2", "suspected", 1),
+    ]
+    assert found["hosts"][0]["until"].endswith("+00:00")
+
+
+def test_a_host_that_is_forgiven_may_work_again(millrace: Command, store: DirectoryStore) -> None:
+    told = millrace("--forgive", "i-1")
+    assert told.out.startswith("forgiven: i-1\n")
+    assert "excluded" not in told.out
+    assert hosts.excluded(store, "i-1", time.time()) is None
+    assert json.loads(millrace("--forgive", "i-2", "--json").out) == {"forgiven": "i-2", "hosts": []}
+    assert millrace().out == "no host is excluded or suspected\n"
+
+
+def test_nobody_is_forgiven_who_is_not_on_record(millrace: Command) -> None:
+    told = millrace("--forgive", "i-9")
+    assert (told.code, told.out) == (78, "")
+    assert "nothing is on record about host 'i-9'" in told.err
+    assert told.err.rstrip().endswith("there are: i-1, i-2, i-3")
+
+
+def keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: keys(each) for key, each in value.items()}
+    return [keys(value[0])] if isinstance(value, list) and value else type(value)
+
+
+def test_the_documented_json_is_what_comes_out(millrace: Command, store: DirectoryStore) -> None:
+    found = re.search(r"^### `millrace hosts --json`\n.*?^```json\n(.*?)^```", DOCS, re.M | re.S)
+    assert found
+    example = json.loads(found[1])
+    assert HostsOutput.model_validate(example).model_dump(mode="json") == example
+    hosts.forgive(store, "i-1")
+    assert keys(json.loads(millrace("--json").out)) == keys(example)
+
+
+def test_the_report_shows_what_refused_the_machines_of_the_last_attempt(store: DirectoryStore) -> None:
+    plan = plan_run(store, small_config(), "2026-01")
+    save_plan(store, plan)
+    sentence = "uncorrectable ECC errors: 1 in the SRAM of neuron5"
+    check = Check(
+        name="neuron ecc",
+        passed=False,
+        severity="critical",
+        observed=1.0,
+        sentence=sentence,
+        host="i-1",
+        action="exclude host",
+    )
+    spec = JobSpec(
+        run_key=plan.run_key,
+        span=SpanRef(name="2026-01", version=1),
+        attempt=1,
+        submitted_as=1,
+        workspace=store.uri,
+        workers=1,
+        config=plan.config,
+        inputs=HealthInputs(),
+    )
+    record = ledger.begin(store, spec)
+    ledger.end(store, record, 1.0, HostError(sentence))
+    assert outputs.report(store, plan.run_key).checks == ()
+    store.write(findings_key(spec.attempt_prefix), Findings(checks=(check,)).to_json())
+    (told,) = outputs.report(store, plan.run_key).checks
+    assert (told.stage, told.host, told.action, told.sentence) == ("health", "i-1", "exclude host", sentence)

@@ -1,0 +1,51 @@
+"""Kills every process that a container left, wherever it went: whoever inherited its mark in the environment.
+
+As a program it waits for its standard input to close, which is the end of the emulator however it came, and
+then kills all that carry the mark. Sessions and parents don't count: torchrun gives each worker a session.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+MARK = "BATCH_EMULATOR_CONTAINER"
+PATIENCE_SECONDS = 10.0
+
+
+def kill_marked(mark: str) -> None:
+    """SIGKILL for each process whose environment holds a mark that starts with `mark`, until none is left."""
+    wanted = f"{MARK}={mark}".encode()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while found := _marked(wanted):
+        for pid in found:
+            _kill(pid)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {found} outlive SIGKILL")
+
+
+def _marked(wanted: bytes) -> list[int]:
+    processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [int(process.name) for process in processes if wanted in _environment(process)]
+
+
+def _environment(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()  # empty for one that is dead and not yet waited for
+    except OSError:  # gone meanwhile, or another user's
+        return b""
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+if __name__ == "__main__":
+    sys.stdin.read()
+    kill_marked(sys.argv[1])

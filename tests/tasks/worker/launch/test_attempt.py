@@ -1,0 +1,56 @@
+import dataclasses
+
+import pytest
+
+from infra.store import DirectoryStore
+from tasks.contracts import JobSpec
+from tasks.errors import CancelledError, StoreError
+from tasks.worker.launch.attempt import own_attempt, spec_of_try, write_spec
+from tasks.worker.launch.place import Place
+from tests.support.stand_ins import health_spec
+
+FIRST = Place("job-1", 1, 0, 1, "127.0.0.1", None)
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
+
+
+def test_an_attempt_belongs_to_the_first_job_its_later_tries_and_its_children(store):
+    spec = health_spec(store)
+    own_attempt(store, spec, FIRST)
+    for same in ({"try_number": 2}, {"array_index": 3}):
+        place = dataclasses.replace(FIRST, **same)
+        own_attempt(store, spec_of_try(spec, place), place)
+    with pytest.raises(CancelledError, match=r"attempt-1 belongs to job job-1; job job-2 was submitted .* second time"):
+        own_attempt(store, spec, dataclasses.replace(FIRST, job="job-2"))
+
+
+@pytest.mark.parametrize("record", [b"", b"[]", b"{}"])
+def test_a_record_that_names_no_owner_is_told_with_the_way_out(store, record):
+    spec = health_spec(store)
+    store.write("runs/run/health/attempt-1/owner.json", record)
+    with pytest.raises(StoreError, match=r"owner.json does not say .* delete it"):
+        own_attempt(store, spec, FIRST)
+
+
+def test_later_tries_count_on_from_the_attempt_that_was_submitted(store):
+    spec = health_spec(store).model_copy(update={"attempt": 4, "submitted_as": 4})
+    tries = [spec_of_try(spec, dataclasses.replace(FIRST, try_number=number)) for number in (1, 2, 3)]
+    assert [(one.attempt, one.submitted_as, one.job_prefix) for one in tries] == [
+        (4, 4, "runs/run/health/attempt-4"),
+        (5, 4, "runs/run/health/attempt-4"),
+        (6, 4, "runs/run/health/attempt-4"),
+    ]
+
+
+def test_the_spec_of_a_later_try_is_written_once(store):
+    first = health_spec(store)
+    second = spec_of_try(first, dataclasses.replace(FIRST, try_number=2))
+    for _ in range(2):  # as two children of an array do
+        write_spec(store, second)
+    written = JobSpec.model_validate_json(store.read("runs/run/health/attempt-2/spec.json"))
+    assert written == second
+    write_spec(store, first)
+    assert JobSpec.model_validate_json(store.read("runs/run/health/attempt-1/spec.json")) == first
