@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from infra.batch.details import Run
+from infra.batch.details import BY_QUEUE, Run
 from infra.batch.job import definition_name
 from infra.batch.retries import HOST_LOST
 from infra.store import Store
@@ -99,8 +99,10 @@ def _told_by_batch(spec: JobSpec, run: Run, ended_for: str | None, image: str) -
 
 def _ended(spec: JobSpec, why: str) -> Cause:
     """By this project's own reasons, and those that AWS Batch and its queues give."""
+    if "MISCONFIGURATION" in why:
+        return Cause(FailureClass.CONFIG, f"{spec.stage}: no machine can ever run this job: {why}")
     if why.startswith("CAPACITY"):
         return Cause(FailureClass.CAPACITY, f"{spec.stage}: {why.removeprefix('CAPACITY: ')}")
-    if why.startswith("MISCONFIGURATION"):
-        return Cause(FailureClass.CONFIG, f"{spec.stage}: no machine can ever run this job: {why}")
+    if BY_QUEUE in why:
+        return Cause(FailureClass.CAPACITY, f"{spec.stage}: no machine for as long as the queue allows: {why}")
     return Cause(FailureClass.CANCELLED, f"{spec.stage}: the job was ended: {why or 'no reason was given'}")

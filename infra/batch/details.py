@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 OVER = ("SUCCEEDED", "FAILED")
+BY_QUEUE = "JobStateTimeLimit"  # the action of a queue that ends what waits for too long (jobStateTimeLimitActions)
 ON_MACHINE = ("STARTING", "RUNNING")
 
 
@@ -66,7 +67,9 @@ def detail_of(answer: Mapping[str, Any]) -> Detail:
         now=_run(container, answer),
         image=container.get("image", "") or _image_of_nodes(answer),
         main_node=answer.get("nodeProperties", {}).get("mainNode", 0),
-        asked_to_end=bool(answer.get("isTerminated") or answer.get("isCancelled")),
+        asked_to_end=bool(
+            answer.get("isTerminated") or answer.get("isCancelled") or BY_QUEUE in answer.get("statusReason", "")
+        ),
         tags=answer.get("tags", {}),
     )
 

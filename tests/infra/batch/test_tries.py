@@ -133,11 +133,22 @@ def test_an_ending_is_that_of_its_own_try(spec, store) -> None:
     [
         ("CAPACITY: no machine in queue q for 60 s", FailureClass.CAPACITY, "health: no machine in queue q for 60 s"),
         ("MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too large", FailureClass.CONFIG, "no machine can ever run"),
+        (
+            "Canceled by JobStateTimeLimit action due to reason: CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY",
+            FailureClass.CAPACITY,
+            "for as long as the queue allows",
+        ),
+        (
+            "Canceled by JobStateTimeLimit action due to reason: MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT",
+            FailureClass.CONFIG,
+            "no machine can ever run",
+        ),
         ("millrace reap: nobody waits", FailureClass.CANCELLED, "was ended: millrace reap: nobody waits"),
     ],
 )
 def test_a_job_that_was_ended_says_why(spec, store, reason, failure, says) -> None:
-    ended = answer("FAILED", statusReason=reason, isTerminated=True, stoppedAt=(T + 60) * 1000)
+    by_queue = "JobStateTimeLimit" in reason  # of those AWS does not say that somebody asked
+    ended = answer("FAILED", statusReason=reason, isTerminated=not by_queue, stoppedAt=(T + 60) * 1000)
     (told,) = tries_of(spec, store, part(ended)).told
     assert (told.failure, told.queued, told.cost) == (failure, 60.0, 0.0)
     assert says in told.message
