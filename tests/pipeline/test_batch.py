@@ -5,7 +5,6 @@ Batch is the emulator, which executes the jobs for real: training on two nodes, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -139,14 +138,3 @@ def test_running_the_span_again_asks_aws_batch_nothing(sides: dict[str, Side], c
     again = sides["batch"].shop.run("--span", SPANS[0], *WORKERS, *ON_BATCH).json
     assert again["report"]["cached"] == STAGES
     assert len(cloud.batch.calls()) == calls
-
-
-def test_each_stage_chooses_its_place_for_itself(sides: dict[str, Side], cloud: Cloud) -> None:
-    shop = sides["batch"].shop
-    before = len(cloud.batch.jobs())
-    here = ("train", "evaluate", "infer", "release")  # health and warmup go with the training
-    overrides = [word for stage in here for word in ("--set", f"{stage}.compute=local")]
-    output = shop.run("--span", SPANS[0], "--set", "lineage=mixed", *ON_BATCH, *overrides).json
-    assert output["state"] in ("Released", "Rejected")
-    (job,) = cloud.batch.jobs()[before:]
-    assert json.dumps(job["tags"]["millrace-stage"]) == '"validate"'
