@@ -6,15 +6,12 @@ Batch is the emulator, which executes the jobs for real: training on two nodes, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from infra.manifest import read_manifest
-from infra.store import DirectoryStore, Store, open_store
-from tests.support.batch import BatchServer
+from infra.store import DirectoryStore, open_store
+from tests.support.cloud import Cloud, Side, open_cloud
 from tests.support.s3 import S3Server
 from tests.support.shop import SPANS, STAGES, Shop, open_shop
 
@@ -28,63 +25,35 @@ ON_BATCH = (
 )
 
 
-class Side(NamedTuple):
-    """One of the two places."""
-
-    shop: Shop
-    store: Store
-    output: dict[str, Any]
-
-    def digests(self) -> dict[str, str]:
-        """SHA-256 of the files of the trained checkpoint that hold numbers."""
-        (state,) = (key for key in self.store.list("lineages/main") if key.endswith("/state.json"))
-        manifest = read_manifest(self.store, state.removesuffix("/state.json"))
-        return {entry.name: entry.sha256 for entry in manifest.files if entry.name.endswith(".safetensors")}
-
-    def vectors(self) -> pa.Table:
-        report = self.output["report"]
-        prefix = f"vectors/{report['model_version']}/{report['span']}"
-        names = [entry.name for entry in read_manifest(self.store, prefix).files]
-        return pa.concat_tables(pq.read_table(self.store.local(f"{prefix}/{name}")) for name in names)
-
-
-class Cloud(NamedTuple):
-    batch: BatchServer
-    s3: S3Server
+class Places(NamedTuple):
+    local: Side
+    batch: Side
+    shop: Shop  # the one on AWS Batch
 
 
 @pytest.fixture(scope="module")
 def cloud(s3_server: S3Server) -> Iterator[Cloud]:
-    with pytest.MonkeyPatch.context() as patch:
-        s3_server.forget()
-        patch.setenv("AWS_ENDPOINT_URL", s3_server.url)
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        batch = BatchServer()
-        try:
-            batch.register_all()
-            for service in ("BATCH", "CLOUDWATCH_LOGS"):
-                patch.setenv(f"AWS_ENDPOINT_URL_{service}", batch.url)
-            yield Cloud(batch, s3_server)
-        finally:
-            batch.stop()
+    with open_cloud(s3_server) as cloud:
+        yield cloud
 
 
 @pytest.fixture(scope="module")
-def sides(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Side]]:
+def places(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     local = open_shop(tmp_path_factory.mktemp("local"), rows_per_span=400)
     uri = cloud.s3.new_workspace()
     distant = open_shop(tmp_path_factory.mktemp("batch"), rows_per_span=400, bucket=uri)._replace(home=local.home)
     try:
-        yield {
-            "local": Side(local, DirectoryStore(local.workspace), local.run("--span", SPANS[0], *WORKERS).json),
-            "batch": Side(distant, open_store(uri), distant.run("--span", SPANS[0], *WORKERS, *ON_BATCH).json),
-        }
+        yield Places(
+            Side(DirectoryStore(local.workspace), local.run("--span", SPANS[0], *WORKERS).json),
+            Side(open_store(uri), distant.run("--span", SPANS[0], *WORKERS, *ON_BATCH).json),
+            distant,
+        )
     finally:
         local.millrace("down")
 
 
-def test_both_places_release_the_same_model_bit_for_bit(sides: dict[str, Side]) -> None:
-    local, batch = sides["local"], sides["batch"]
+def test_both_places_release_the_same_model_bit_for_bit(places: Places) -> None:
+    local, batch, _ = places
     for side in (local, batch):
         assert side.output["state"] == "Released"
         assert side.output["report"]["cached"] == []
@@ -93,13 +62,13 @@ def test_both_places_release_the_same_model_bit_for_bit(sides: dict[str, Side]) 
     assert local.output["report"]["metrics"] == batch.output["report"]["metrics"]
 
 
-def test_both_places_give_the_same_vectors(sides: dict[str, Side]) -> None:
-    local, batch = sides["local"].vectors(), sides["batch"].vectors()
-    assert local.num_rows == sides["local"].output["report"]["vectors"] > 100
-    assert local.drop_columns(["model_version"]).equals(batch.drop_columns(["model_version"]))
+def test_both_places_give_the_same_vectors(places: Places) -> None:
+    local, batch = places.local.vectors(), places.batch.vectors()
+    assert local.num_rows == places.local.output["report"]["vectors"] > 100
+    assert local.equals(batch)
 
 
-def test_every_stage_was_one_job_of_its_kind(sides: dict[str, Side], cloud: Cloud) -> None:
+def test_every_stage_was_one_job_of_its_kind(places: Places, cloud: Cloud) -> None:
     jobs = {job["jobName"].split("-")[1]: job for job in cloud.batch.jobs()}
     assert list(jobs) == STAGES
     assert len(cloud.batch.calls("SubmitJob")) == len(STAGES)
@@ -113,12 +82,12 @@ def test_every_stage_was_one_job_of_its_kind(sides: dict[str, Side], cloud: Clou
         "infer": 4
     }
     assert [stage for stage, job in jobs.items() if job["jobQueue"].endswith("millrace-cpu")] == ["validate", "release"]
-    run_key = sides["batch"].output["report"]["run_key"]
+    run_key = places.batch.output["report"]["run_key"]
     assert {job["tags"]["millrace-run"] for job in jobs.values()} == {run_key}
 
 
-def test_the_ledger_has_jobs_machines_and_what_they_cost(sides: dict[str, Side]) -> None:
-    report = sides["batch"].shop.millrace("report", "--json").json
+def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None:
+    report = places.shop.millrace("report", "--json").json
     assert [(one["stage"], one["attempt"], one["failure"]) for one in report["ledger"]] == [
         (stage, 1, None) for stage in STAGES
     ]
@@ -133,8 +102,8 @@ def test_the_ledger_has_jobs_machines_and_what_they_cost(sides: dict[str, Side])
     assert report["report"]["cost"] == pytest.approx(sum(one["cost"] for one in report["ledger"]))
 
 
-def test_running_the_span_again_asks_aws_batch_nothing(sides: dict[str, Side], cloud: Cloud) -> None:
+def test_running_the_span_again_asks_aws_batch_nothing(places: Places, cloud: Cloud) -> None:
     calls = len(cloud.batch.calls())
-    again = sides["batch"].shop.run("--span", SPANS[0], *WORKERS, *ON_BATCH).json
+    again = places.shop.run("--span", SPANS[0], *WORKERS, *ON_BATCH).json
     assert again["report"]["cached"] == STAGES
     assert len(cloud.batch.calls()) == calls
