@@ -165,10 +165,11 @@ class ReleaseInputs(Record):
 
 
 class ImportInputs(Record):
-    """`file` is a path where the worker runs; `rows` are those that a new model is made from."""
+    """`rows` are those that a new model is made from."""
 
     stage: Literal[Chore.import_checkpoint] = Chore.import_checkpoint
-    file: str
+    file: str = Field(description="path where it was asked for")
+    copy_key: str | None = Field(description="its copy in the workspace, for a worker on another machine")
     sha256: str = Field(description="of the file as it was asked for")
     rows: tuple[RowsRef, ...]
 

@@ -12,7 +12,7 @@ from configs.schema import Config
 from infra.store import Store, sha256_of
 from tasks import lineage
 from tasks.alone import alone
-from tasks.contracts import Chore, ImportInputs, ImportOutcome, RunPlan
+from tasks.contracts import Chore, ImportInputs, ImportOutcome, RunPlan, stage_prefix
 from tasks.errors import ConfigError
 from tasks.plan import NEW_LINEAGE, plan_import
 from tasks.results import UnusableResult, read_result
@@ -45,8 +45,15 @@ def import_checkpoint(store: Store, config: Config, file: Path, span: str | None
         checksum = sha256_of(path)
         _check_begun_with(store, plan, checksum)
         rows = validate.fn(plan).rows
-        inputs = ImportInputs(file=str(path), sha256=checksum, rows=rows)
-        return Imported(plan, run_stage(plan, inputs, ImportOutcome))
+        elsewhere = config.compute_of(Chore.import_checkpoint.value) == "batch"
+        folder = f"{stage_prefix(plan.run_key, Chore.import_checkpoint)}/weights-{checksum[:16]}"
+        copy = f"{folder}/{path.name}" if elsewhere else None
+        inputs = ImportInputs(file=str(path), copy_key=copy, sha256=checksum, rows=rows)
+        if copy is not None:
+            store.upload(path, copy)
+        outcome = run_stage(plan, inputs, ImportOutcome)
+        store.delete(folder)
+        return Imported(plan, outcome)
 
 
 def _existing(file: Path) -> Path:

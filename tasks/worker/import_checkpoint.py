@@ -42,6 +42,8 @@ def run(job: Job) -> ImportOutcome:
     assert isinstance(inputs, ImportInputs)
     config, path = job.config, Path(inputs.file)
     with job.clock.phase("restoring"):
+        if inputs.copy_key is not None:
+            path = job.store.local(inputs.copy_key)
         if not path.is_file() or sha256_of(path) != inputs.sha256:
             raise DataError(f"{path} is gone or changed since it was asked for; import it when it is whole")
         theirs = read_weights(path)

@@ -1,4 +1,4 @@
-"""The proof on real reviews: MiniLM trained by two local workers and by two nodes of AWS Batch is the same bit for bit."""
+"""The proof on real reviews: MiniLM by two local workers and by two nodes of AWS Batch is the same bit for bit."""
 
 from __future__ import annotations
 

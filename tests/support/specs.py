@@ -30,7 +30,7 @@ INPUTS: dict[Stage | Chore, Inputs] = {
     Stage.warmup: WarmupInputs(rows=(ROWS,), parent=None),
     Stage.infer: InferInputs(rows=ROWS, model=MODEL),
     Stage.release: ReleaseInputs(model=MODEL, vectors="v", rows=ROWS),
-    Chore.import_checkpoint: ImportInputs(file="f", sha256="0", rows=(ROWS,)),
+    Chore.import_checkpoint: ImportInputs(file="f", copy_key=None, sha256="0", rows=(ROWS,)),
 }
 
 

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from infra.runner import Waiter
 from infra.store import Conflict, DirectoryStore
 from tasks import ledger
-from tasks.contracts import CheckpointRef, Chore, ImportInputs, Stage
+from tasks.contracts import CheckpointRef, Chore, ImportInputs, JobSpec, Stage
 from tasks.errors import ConfigError, DataError
 from tasks.import_checkpoint import Imported, import_checkpoint
 from tasks.lineage import head
 from tasks.plan import plan_run
 from tasks.report import all_reports, unfinished_before
-from tests.support.fake_runner import ingest, small_config
+from tests.support.fake_runner import FakeRunner, ingest, small_config
 from tests.support.stages import carry_out
 
 
@@ -58,6 +59,24 @@ def test_a_relative_path_is_the_commands_and_not_the_workers(store, runner, file
     inputs = runner.specs[-1].inputs
     assert isinstance(inputs, ImportInputs)
     assert inputs.file == str(file)
+
+
+def test_a_worker_on_another_machine_gets_a_copy_that_is_not_kept(store, runner, file, monkeypatch):
+    seen = {}
+
+    def read(spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        if isinstance(spec.inputs, ImportInputs):
+            assert spec.inputs.copy_key is not None
+            seen[spec.inputs.copy_key] = store.read(spec.inputs.copy_key)
+        FakeRunner.run(runner, spec, waiter, tries)
+
+    monkeypatch.setattr(runner, "run", read)
+    plan = take(store, file, "compute=batch").plan
+    ((key, content),) = seen.items()
+    assert key.startswith(f"runs/{plan.run_key}/import-checkpoint/weights-")
+    assert key.endswith("/weights.pt")
+    assert content == b"weights"
+    assert not store.exists(key)
 
 
 def test_the_attempt_is_in_the_ledger_and_no_run_is_in_the_list(store, runner, file):

@@ -68,7 +68,7 @@ class Shop:
         return build_parts(config, training)
 
     def take(self, config: Config = CONFIG) -> ImportOutcome:
-        inputs = ImportInputs(file=str(self.file), sha256=sha256_of(self.file), rows=(self.rows,))
+        inputs = ImportInputs(file=str(self.file), copy_key=None, sha256=sha256_of(self.file), rows=(self.rows,))
         return import_checkpoint.run(make_job(self.store, config, inputs, run_key="first"))
 
 
@@ -365,10 +365,23 @@ def test_no_memory_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest
         read_weights(tmp_path / "weights")
 
 
+def test_a_worker_that_has_not_the_file_takes_its_copy_in_the_workspace(shop: Shop):
+    weights = foreign(shop)
+    torch.save(weights, shop.file)
+    checksum = sha256_of(shop.file)
+    shop.store.upload(shop.file, "runs/first/copy/weights.pt")
+    shop.file.unlink()
+    inputs = ImportInputs(
+        file=str(shop.file), copy_key="runs/first/copy/weights.pt", sha256=checksum, rows=(shop.rows,)
+    )
+    outcome = import_checkpoint.run(make_job(shop.store, CONFIG, inputs, run_key="first"))
+    assert_equal(tensors_of(shop.store, outcome.checkpoint), weights)
+
+
 @pytest.mark.parametrize("change", ["gone", "written on"])
 def test_a_file_that_changes_meanwhile_is_not_taken(shop: Shop, change: str):
     torch.save(foreign(shop), shop.file)
-    inputs = ImportInputs(file=str(shop.file), sha256=sha256_of(shop.file), rows=(shop.rows,))
+    inputs = ImportInputs(file=str(shop.file), copy_key=None, sha256=sha256_of(shop.file), rows=(shop.rows,))
     if change == "gone":
         shop.file.unlink()
     else:
