@@ -13,17 +13,11 @@ from typing import Any
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConfigNotFound,
-    ConfigParseError,
-    NoCredentialsError,
     ParamValidationError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    SSOError,
-    TokenRetrievalError,
 )
 from s3transfer.exceptions import RetriesExceededError
 
+from infra.credentials import NO_CREDENTIALS
 from tasks.errors import ConfigError, StageError, StoreError
 
 MISSING = ("NoSuchKey", "404")
@@ -33,15 +27,6 @@ _DENIED = ("AccessDenied", "AllAccessDisabled", "403")
 _NOT_ACCEPTED = ("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired")
 _ELSEWHERE = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect", "301")
 _UNKNOWN = ("NotImplemented", "501")
-_NO_CREDENTIALS = (
-    ConfigNotFound,
-    ConfigParseError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    SSOError,
-    TokenRetrievalError,
-)
 
 
 def code_of(error: ClientError) -> str:
@@ -56,7 +41,7 @@ def explained(bucket: str, where: str) -> Iterator[None]:
         yield
     except ClientError as error:
         raise _of_reply(error, bucket, where) from error
-    except _NO_CREDENTIALS as error:
+    except NO_CREDENTIALS as error:
         raise ConfigError(
             f"{where}: no usable AWS credentials for bucket {bucket!r}: {error}; set AWS_PROFILE, or "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role gives them"

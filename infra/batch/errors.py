@@ -8,20 +8,14 @@ from __future__ import annotations
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConfigNotFound,
-    ConfigParseError,
     ConnectTimeoutError,
     EndpointConnectionError,
-    NoCredentialsError,
     NoRegionError,
     ParamValidationError,
-    PartialCredentialsError,
-    ProfileNotFound,
     ProxyConnectionError,
-    SSOError,
-    TokenRetrievalError,
 )
 
+from infra.credentials import NO_CREDENTIALS
 from tasks.errors import ConfigError
 
 _DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation")
@@ -46,15 +40,6 @@ _THROTTLED = (
     "Throttling",
     "ThrottlingException",
     "TooManyRequestsException",
-)
-_NO_CREDENTIALS = (
-    ConfigNotFound,
-    ConfigParseError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    SSOError,
-    TokenRetrievalError,
 )
 _NOT_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
 
@@ -83,7 +68,7 @@ def config_error(error: BotoCoreError | ClientError | ValueError, about: str, re
         return ConfigError(
             "no AWS region is configured for AWS Batch; set AWS_DEFAULT_REGION to that of the job queues"
         )
-    if isinstance(error, _NO_CREDENTIALS):
+    if isinstance(error, NO_CREDENTIALS):
         return ConfigError(
             f"no usable AWS credentials for AWS Batch in {region}: {one_line(error)}; set AWS_PROFILE, or "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role gives them"

@@ -1,0 +1,222 @@
+"""The faults, sorted by who is at fault, with what must come of each. How they are brought about: acts.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.benchmarks.faults import acts
+from tests.benchmarks.faults.world import FROM_TRAINING_ON, Scene
+from tests.support.shop import Told
+
+ONCE = "each stage once"
+NOTHING = "Nobody"
+AWS = "AWS Batch"
+MACHINES = "Machines"
+STORE = "S3"
+ORCHESTRATOR = "The orchestrator"
+PEOPLE = "People"
+ABOUT = {
+    NOTHING: "For comparison.",
+    AWS: """The calls to AWS Batch fail, or their answers are missing or late. They are repeated, and no job is ever
+        submitted twice.""",
+    MACHINES: """What runs is lost, stands still, or gets no machine. AWS Batch repeats what it sees by itself, Prefect
+        the rest, out of one budget (`retry.attempts`); the training goes on from its last checkpoint.""",
+    STORE: "Requests fail that should not. Each is repeated a few times, then the attempt is.",
+    ORCHESTRATOR: """The process that runs the flow ends before its jobs do: `millrace run`, or a deployment's. The next
+        run finds the job again, or goes on from what it saved. One that was killed holds its lineage for up to a minute
+        more, which the next one waits for.""",
+    PEOPLE: """Something is set wrong, or forbidden. No retry would help, so there is none: the run ends with one
+        sentence that says what is wrong and where to set it right.""",
+}
+
+
+class Case(NamedTuple):
+    """`act` brings the fault about and returns how the last command ended."""
+
+    group: str
+    fault: str
+    act: Callable[[Scene], Told]
+    outcome: str = "Released"
+    says: tuple[str, ...] = ()  # in what the last command tells
+    attempts: str = ONCE
+    jobs: int | None = None  # submitted in all, where that is the point
+    stages: tuple[str, ...] = ("train",)  # to be done; the others were done before
+
+
+UNDISTURBED = Case(NOTHING, "none", Scene.run, jobs=4, stages=FROM_TRAINING_ON)
+CASES = (
+    Case(AWS, f"every call is throttled (429) for {acts.OUTAGE_SECONDS:.0f} s", acts.throttled, jobs=1),
+    Case(AWS, f"every call is answered with 500 for {acts.OUTAGE_SECONDS:.0f} s", acts.server_errors, jobs=1),
+    Case(AWS, "SubmitJob is answered with 500, and there is no job", acts.submission_fails, jobs=1),
+    Case(
+        AWS,
+        "each of four SubmitJob is accepted, but the reply lost",
+        acts.reply_lost,
+        jobs=4,
+        stages=FROM_TRAINING_ON,
+    ),
+    Case(AWS, "each of four new jobs is not shown for 5 s", acts.job_invisible, jobs=4, stages=FROM_TRAINING_ON),
+    Case(AWS, "both: reply lost, and the job not shown for 5 s", acts.reply_lost_and_job_invisible, jobs=1),
+    Case(
+        MACHINES,
+        "no machine for the training, and no retry is left",
+        acts.no_machine,
+        "CAPACITY",
+        ("no machine in queue millrace-accelerator for 15 s", "try 1 of 1"),
+        "train CAPACITY",
+    ),
+    Case(
+        MACHINES,
+        "no machine for the training's first try",
+        acts.machine_for_second_try,
+        attempts="train CAPACITY, done",
+        jobs=2,
+    ),
+    Case(
+        MACHINES,
+        "the main node's host is lost in mid-training",
+        acts.main_host_lost,
+        attempts="train HOST, done",
+        jobs=1,
+    ),
+    Case(
+        MACHINES,
+        "the other node's host is lost in mid-training",
+        acts.child_host_lost,
+        attempts="train HOST, done",
+        jobs=1,
+    ),
+    Case(
+        MACHINES,
+        "each of three tries of the training loses its host",
+        acts.every_host_lost,
+        "HOST",
+        ("the machine was lost: Host EC2", "try 3 of 3"),
+        "train HOST, HOST, HOST",
+        jobs=1,
+    ),
+    Case(
+        MACHINES,
+        "one of four inference hosts is lost; its share alone runs again",
+        acts.inference_host_lost,
+        attempts="infer HOST, done",
+        jobs=1,
+        stages=("infer",),
+    ),
+    Case(
+        MACHINES,
+        "a training process stands still",
+        acts.worker_stands_still,
+        attempts="train HANG, done",
+        jobs=1,
+    ),
+    Case(
+        MACHINES,
+        "the training's first try takes longer than `batch.attempt_seconds`",
+        acts.time_is_up_once,
+        attempts="train HANG, done",
+        jobs=2,
+    ),
+    Case(
+        MACHINES,
+        "the same, and no retry is left",
+        acts.time_is_up,
+        "HANG",
+        ("ran for longer than batch.attempt_seconds", "try 1 of 1"),
+        "train HANG",
+    ),
+    Case(
+        MACHINES,
+        "the training's container runs out of memory",
+        acts.out_of_memory,
+        "OOM",
+        ("ran out of memory", "lower train.batch_rows"),
+        "train OOM",
+        jobs=1,
+    ),
+    Case(STORE, "two errors in a row at many places, lost replies, answers cut off", acts.store_falters, jobs=1),
+    Case(
+        STORE,
+        "a checkpoint is refused at all five requests",
+        acts.store_fails_training,
+        attempts="train STORE, done",
+        jobs=1,
+    ),
+    Case(ORCHESTRATOR, "killed with -9 in mid-training; run again", acts.killed_in_training, jobs=1),
+    Case(
+        ORCHESTRATOR,
+        "told to end (SIGTERM) in mid-training; run again",
+        acts.told_to_end,
+        attempts="train CANCELLED, done",
+        jobs=2,
+    ),
+    Case(
+        ORCHESTRATOR,
+        "the flow run is cancelled in Prefect in mid-training; run again",
+        acts.flow_run_cancelled,
+        attempts="train CANCELLED, done",
+        jobs=2,
+    ),
+    Case(
+        ORCHESTRATOR,
+        "killed with -9, nobody comes back, `millrace reap` ends its job; run again",
+        acts.killed_and_reaped,
+        attempts="train HOST, done",
+        jobs=2,
+    ),
+    Case(
+        PEOPLE,
+        "AWS Batch does not accept the credentials",
+        acts.credentials_refused,
+        "CONFIG",
+        ("does not accept the AWS credentials",),
+        "train CONFIG",
+        jobs=0,
+    ),
+    Case(
+        PEOPLE,
+        "SubmitJob is denied",
+        acts.submission_denied,
+        "CONFIG",
+        ("AWS denied batch:SubmitJob on job queue 'millrace-accelerator'",),
+        "train CONFIG",
+        jobs=0,
+    ),
+    Case(
+        PEOPLE,
+        "the job queue is missing",
+        acts.no_queue,
+        "CONFIG",
+        ("there is no AWS Batch job queue 'nowhere'", "batch.cpu_queue"),
+        "validate CONFIG",
+        jobs=0,
+    ),
+    Case(
+        PEOPLE,
+        "the job definition is missing",
+        acts.no_definition,
+        "CONFIG",
+        ("no active AWS Batch job definition 'nowhere-validate'", "batch.definition"),
+        "validate CONFIG",
+        jobs=0,
+    ),
+    Case(
+        PEOPLE,
+        "the training's image can't be pulled",
+        acts.no_image,
+        "CONFIG",
+        ("the image millrace:test could not be pulled",),
+        "train CONFIG",
+        jobs=1,
+    ),
+    Case(
+        PEOPLE,
+        "the bucket is denied",
+        acts.bucket_denied,
+        "CONFIG",
+        ("access to bucket", "was denied", "s3:GetObject"),
+        "none",
+        jobs=0,
+    ),
+)

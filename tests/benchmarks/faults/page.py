@@ -1,0 +1,85 @@
+"""docs/faults.md, written whole: the tables with what a reader must know to read them."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.benchmarks.faults.cases import ABOUT, NOTHING, ONCE
+
+_HEAD = "| fault | outcome | attempts | seconds lost |\n|---|---|---|---:|"
+_PAGE = """\
+# What happens when something breaks
+
+`make faults` runs the pipeline undisturbed, then through each of the faults below, and writes this page. {released} of
+the {faults} end in the same release as the undisturbed run, its weights equal to the last bit. The others end in a
+failure class that says who has something to do, and release nothing.
+
+**What is run.** A month of a small made-up shop, with `compute: batch` and a workspace on S3: training on two nodes,
+inference as an array of four jobs. AWS itself is not there. AWS Batch is played by the emulator of the tests, which
+really starts the containers' commands as processes, and S3 by moto; the command `millrace run`, the Prefect server and
+the workers are the real ones. Each fault gets a workspace of its own, in which the stages that it does not hit are done
+already; they are found done only if what they were made from comes out the same again. Some settings differ from
+[base.yaml](../configs/base.yaml) to keep it short: `train.hang_seconds: 10`, `batch.capacity_seconds: 15`,
+`batch.silence_seconds: 8`, `retry.jitter: 0`, a checkpoint every 20 steps. Longer ones lose more seconds.
+
+**Where.** {machine}, shared by the servers and all nodes.
+Undisturbed, train, evaluate, infer and release take {seconds:.0f} s there, most of it for processes that start.
+
+**The columns.** *Outcome* is `Released`, or the class with which the command ends. *Attempts* are those in the ledger
+(`millrace report`), by AWS Batch or by Prefect, of each stage that took more than one or was not done;
+"{once}" where nothing had to be tried again. *Seconds lost* is what the commands took, from the first one's
+start to the last one's end, less what an undisturbed run takes for the stages that were done. It is measured once, and
+where other work shares the cores ten seconds and more are noise.
+
+**Checked in every row**, or the command fails: outcome and attempts are as expected; the message names what is wrong
+and shows no traceback; no stage ever has two live jobs; no job and no container is left over; a release is whole, with
+no folder half written beside it; a run that failed releases nothing.
+
+{tables}
+"""
+
+
+class Row(NamedTuple):
+    group: str
+    fault: str
+    outcome: str
+    attempts: str
+    lost: int
+
+
+def line(row: Row) -> str:
+    return f"| {row.fault} | {row.outcome} | {row.attempts} | {row.lost} |"
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """A section for each group, in Markdown."""
+    parts = []
+    for group, some in groupby(rows, key=lambda row: row.group):
+        about = textwrap.fill(" ".join(ABOUT[group].split()), 120)
+        parts.append(f"## {group}\n\n{about}\n\n{_HEAD}\n" + "\n".join(map(line, some)))
+    return "\n\n".join(parts)
+
+
+def whole(rows: Sequence[Row], seconds: float) -> str:
+    """The page. `seconds`: what a run takes undisturbed, from the training on."""
+    faults = [row for row in rows if row.group != NOTHING]
+    return _PAGE.format(
+        released=sum(row.outcome == "Released" for row in faults),
+        faults=len(faults),
+        machine=_machine(),
+        seconds=seconds,
+        once=ONCE,
+        tables=tables(rows),
+    )
+
+
+def _machine() -> str:
+    """Cores and processor, as Linux tells them."""
+    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return f"{len(os.sched_getaffinity(0))} cores of {found[1] if found else 'an unnamed processor'}"
