@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -36,6 +37,7 @@ class S3Server:
         from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
         from werkzeug.serving import make_server
 
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # or it tells standard error of each request
         self._moto = create_backend_app("s3")
         self._one_at_a_time = threading.Lock()
         self._numbers = itertools.count(1)

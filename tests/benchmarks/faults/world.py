@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -58,7 +57,6 @@ class World:
     """Runs from its making until `stop`."""
 
     def __init__(self, folder: Path) -> None:
-        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it tells every request
         self.folder, self.place = folder, folder / "shop.yaml"
         self.home = folder / "prefect"
         self._environment(AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none", AWS_DEFAULT_REGION="us-east-1")
