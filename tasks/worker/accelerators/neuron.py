@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
-import importlib.util
 from typing import Any, ClassVar
 
 import torch
@@ -71,8 +70,9 @@ class NeuronAccelerator(Accelerator):
 def require_native() -> None:
     """Raises ConfigError unless torch-neuronx is installed in a version that has the native device."""
     way_out = "accelerator: neuron needs Trn2 or newer and an image with torch-neuronx 2.13 or newer"
-    if importlib.util.find_spec("torch_neuronx") is None:
-        raise ConfigError(f"{way_out}; torch-neuronx is not installed here")
-    version = importlib.metadata.version(PACKAGE)
+    try:
+        version = importlib.metadata.version(PACKAGE)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigError(f"{way_out}; torch-neuronx is not installed here") from error
     if tuple(int(part) for part in version.split(".")[:2]) < FIRST_NATIVE:
         raise ConfigError(f"{way_out}; here is {version}, which is PyTorch/XLA: use accelerator: xla")

@@ -1,4 +1,6 @@
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +12,18 @@ from tasks.worker.job import Rank
 from tests.support.jobs import tiny_config
 
 ALONE = Rank(0, 1, 0)
-TOUCHED = ("PJRT_DEVICE", "XLA_FLAGS", "XLA_PERSISTENT_CACHE_PATH", "XLA_PERSISTENT_CACHE_READ_ONLY")
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put back what these tests set."""
-    for name in TOUCHED:
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
+def environment() -> Iterator[None]:
+    """Put back what these tests set, and forget the stand-in package: other tests run in this process."""
+    before = dict(os.environ)
+    for name in ("PJRT_DEVICE", "XLA_FLAGS", "XLA_PERSISTENT_CACHE_PATH", "XLA_PERSISTENT_CACHE_READ_ONLY"):
+        os.environ.pop(name, None)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+    sys.modules.pop("torch_neuronx", None)
 
 
 def test_without_neuron_it_is_the_processor_and_says_all_that_it_set():
