@@ -63,11 +63,12 @@ class DirectoryStore:
         return self.path(key).is_file()
 
     def list(self, prefix: str) -> list[str]:
-        """All keys below the folder `prefix`, sorted; temporary files are not objects."""
-        folder = self.path(prefix)
-        if not folder.is_dir():
-            return []
-        found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".tmp-"))
+        """All keys below the folder `prefix`, sorted; temporary files are not objects.
+
+        What is deleted while it looks may be in the list or not.
+        """
+        walked = os.walk(self.path(prefix), onerror=_unless_missing)
+        found = (Path(folder, name) for folder, _, names in walked for name in names if not name.startswith(".tmp-"))
         return sorted(path.relative_to(self.root).as_posix() for path in found)
 
     def write(self, key: str, data: bytes) -> None:
@@ -152,6 +153,12 @@ class DirectoryStore:
             _fsync(path.parent)
         finally:
             staged.unlink(missing_ok=True)
+
+
+def _unless_missing(error: OSError) -> None:
+    """Whoever writes beside a reader may delete a folder under its eyes."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _fsync(path: Path) -> None:

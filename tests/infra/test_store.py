@@ -84,6 +84,20 @@ def test_list_gives_all_keys_below_a_folder_in_order_and_no_neighbours(store):
     assert store.list("runs") == ["runs/1/a", "runs/1/b/y", "runs/10/z", "runs/2/x"]
 
 
+def test_what_is_deleted_meanwhile_does_not_end_a_listing(tmp_path, monkeypatch):
+    store = DirectoryStore(tmp_path)
+    for key in ("a/1/x", "a/2/x", "a/3/x"):
+        store.write(key, b"")
+
+    def looked(folder, real=os.scandir):
+        if str(folder).endswith("/a/2"):
+            store.delete("a/2")
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", looked)
+    assert store.list("a") == ["a/1/x", "a/3/x"]
+
+
 def test_upload_copies_and_local_reads(store, source):
     store.upload(source, "a/b.bin")
     assert store.local("a/b.bin").read_bytes() == b"new content"

@@ -20,9 +20,11 @@ def kill_marked(mark: str) -> None:
     """SIGKILL for each process whose environment holds a mark that starts with `mark`, until none is left."""
     wanted = f"{MARK}={mark}".encode()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while found := _marked(wanted):
+    dying: set[int] = set()  # a dying process loses its environment before it is dead
+    while found := {*_marked(wanted), *filter(_alive, dying)}:
         for pid in found:
             _kill(pid)
+        dying |= found
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes {found} outlive SIGKILL")
 
@@ -30,6 +32,13 @@ def kill_marked(mark: str) -> None:
 def _marked(wanted: bytes) -> list[int]:
     processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [int(process.name) for process in processes if wanted in _environment(process)]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _environment(process: Path) -> bytes:
