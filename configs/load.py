@@ -14,7 +14,7 @@ from typing import Any, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from configs.schema import Config
+from configs.schema import BESIDE_THE_WORK, Config
 from tasks.errors import ConfigError
 
 BASE = Path(__file__).with_name("base.yaml")
@@ -48,8 +48,9 @@ def load_config(place: Path | None = None, overrides: Sequence[str] = ()) -> Con
 
 
 def config_hash(config: Config) -> str:
-    """Hex SHA-256 over the resolved configuration; equal for equal settings, however they were spelled."""
-    return hashlib.sha256(config.model_dump_json(by_alias=True).encode()).hexdigest()
+    """Hex SHA-256 over all settings that decide what a run makes; equal for equal ones, however they were spelled."""
+    work = config.model_dump_json(by_alias=True, exclude=set(BESIDE_THE_WORK))
+    return hashlib.sha256(work.encode()).hexdigest()
 
 
 def to_yaml(config: Config) -> str:

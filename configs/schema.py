@@ -1,7 +1,7 @@
 """The typed configuration: every key, its meaning, unit and bounds. Defaults live in base.yaml, not here.
 
 A resolved configuration is one `Config`; it is hashed into the run key and saved beside every output. What is about
-the place and not about the model is in place_schema.py.
+the place and not about the model is in place_schema.py; what is about running it for a year, in operations_schema.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from configs.operations_schema import FreshnessConfig, LinksConfig, ScheduleConfig
 from configs.place_schema import (
     BatchConfig,
     CompilerConfig,
@@ -266,6 +267,9 @@ class ReleaseConfig(StageConfig):
     probe_rows: Positive = Field(description="items encoded again with the exported folder")
 
 
+BESIDE_THE_WORK = ("batch", "retry", "cost", "schedule", "freshness", "links")
+
+
 class Config(Record):
     """A resolved configuration."""
 
@@ -288,6 +292,13 @@ class Config(Record):
     batch: BatchConfig
     retry: RetryConfig
     cost: CostConfig
+    schedule: ScheduleConfig
+    freshness: FreshnessConfig
+    links: LinksConfig
+
+    def same_work_as(self, other: Config) -> bool:
+        """Whether both give the same model and vectors; what only says where, when and how patiently may differ."""
+        return self.model_copy(update={name: getattr(other, name) for name in BESIDE_THE_WORK}) == other
 
     def compute_of(self, stage: str) -> Compute:
         """Where a stage runs. Warmup and health go where the training goes, whose machines they prove."""

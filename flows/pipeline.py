@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from prefect import flow, get_run_logger
-from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
 from flows.cancelling import cancellable, end_jobs
+from flows.invoking import invoked
 from infra.store import open_store
 from tasks.alone import alone
 from tasks.contracts import RunPlan
@@ -67,26 +66,25 @@ def pipeline(
     with alone(store, f"lineages/{config.lineage}.run", logger().warning):
         plan = plan_run(store, config, span or None)
         save_plan(store, plan)
-        _announce(plan, unfinished_before(store, plan))
+        with invoked(store, plan):
+            _announce(plan, unfinished_before(store, plan))
 
-        validated = validate(plan)
-        healthy = health(plan, after=validated)
-        warm = warmup(plan, validated, after=healthy)
-        trained = train(plan, validated, warm)
-        judged = evaluate(plan, validated, warm, trained)
-        if refused(judged.verdicts):
-            report = run_report(store, plan, since=began)
-            rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
-            return rejected
-        inferred = infer(plan, validated, warm, trained, after=judged)
-        release(plan, validated, trained, judged, inferred)
-        return run_report(store, plan, since=began)
+            validated = validate(plan)
+            healthy = health(plan, after=validated)
+            warm = warmup(plan, validated, after=healthy)
+            trained = train(plan, validated, warm)
+            judged = evaluate(plan, validated, warm, trained)
+            if refused(judged.verdicts):
+                report = run_report(store, plan, since=began)
+                rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
+                return rejected
+            inferred = infer(plan, validated, warm, trained, after=judged)
+            release(plan, validated, trained, judged, inferred)
+            return run_report(store, plan, since=began)
 
 
 def _announce(plan: RunPlan, unfinished: str | None) -> None:
-    """Give the flow run the name of its span, and tell what the plan is."""
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(UUID(flow_run.id), name=plan.span.name)
+    """Tell what the plan is."""
     logger = get_run_logger()
     start = f"from step {plan.parent.step}" if plan.parent else "from nothing"
     logger.info(

@@ -123,9 +123,10 @@ def save_plan(store: Store, plan: RunPlan) -> None:
     try:
         store.create(_plan_key(plan.run_key), plan.to_json())
     except Conflict:
-        # The place of the workspace may have changed since; all else must not.
-        there = read_plan(store, plan.run_key).model_copy(update={"workspace": plan.workspace})
-        if there != plan:
+        # Where things lie and run may have changed since; all else must not.
+        there = read_plan(store, plan.run_key)
+        same = there.config.same_work_as(plan.config)
+        if not same or there.model_copy(update={"workspace": plan.workspace, "config": plan.config}) != plan:
             raise Conflict(f"{store.uri}/{_plan_key(plan.run_key)} holds another plan; move it away") from None
     store.write(f"runs/{plan.run_key}/config.yaml", to_yaml(plan.config).encode())
 
@@ -243,7 +244,7 @@ def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef) -> R
             f"{_differences(plan.config, config)}. Ask with the same ones (runs/{plan.run_key}/config.yaml), "
             f"or {NEW_LINEAGE}"
         )
-    return plan.model_copy(update={"workspace": store.uri})
+    return plan.model_copy(update={"workspace": store.uri, "config": config})
 
 
 def _plan_that_trained(store: Store, name: str, span: SpanRef) -> RunPlan:
@@ -266,7 +267,7 @@ def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan
     plan = read_plan(store, state.run_key)
     if run_key(config, plan.window, plan.parent) != plan.run_key:
         return None
-    return plan.model_copy(update={"workspace": store.uri})
+    return plan.model_copy(update={"workspace": store.uri, "config": config})
 
 
 def _differences(then: Config, now: Config) -> str:

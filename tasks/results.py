@@ -136,8 +136,9 @@ def vectors_made(store: Store) -> int:
 
 def same_work(one: JobSpec, other: JobSpec) -> bool:
     """Whether two specs ask for the same: all but the champion and the compiled graphs, as in `check_inputs`."""
+    alike = {"inputs": _decisive(one.inputs), "config": other.config}
     other = other.model_copy(update={"inputs": _decisive(other.inputs)})
-    return one.model_copy(update={"inputs": _decisive(one.inputs)}) == other
+    return one.config.same_work_as(other.config) and one.model_copy(update=alike) == other
 
 
 def _decisive(inputs: Inputs) -> Inputs:

@@ -34,7 +34,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 O = TypeVar("O", bound=Record)  # noqa: E741
 
+# Told of each stage that was done just now, inside its task run: the plan, the stage's name, what it came to.
+Publisher = Callable[[RunPlan, str, Any], None]
+
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_publisher: ContextVar[Publisher | None] = ContextVar("publisher", default=None)
 _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 _was_done: ContextVar[bool] = ContextVar("was_done", default=False)
 
@@ -92,6 +96,16 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+@contextlib.contextmanager
+def publishing(publish: Publisher) -> Iterator[None]:
+    """Let `publish` make a page of every stage that is done inside the block; a page that fails is a warning."""
+    token = _publisher.set(publish)
+    try:
+        yield
+    finally:
+        _publisher.reset(token)
 
 
 def warn_of(checks: tuple[Check, ...]) -> None:
@@ -237,6 +251,16 @@ def _outcome(result: StageResult | None, outcome_type: type[O]) -> O | None:
     return result.outcome if result is not None and isinstance(result.outcome, outcome_type) else None
 
 
+def _publish(plan: RunPlan, stage: str, value: Any) -> None:
+    publish = _publisher.get()
+    if publish is None:
+        return
+    try:
+        publish(plan, stage, value)
+    except Exception as error:  # the work is done; a page is not worth doing it again
+        logger().warning("%s: its page could not be made: %s", stage, error)
+
+
 def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
     """The body of the task: what was done before ends as Cached, a failure tells when no retry is left."""
 
@@ -245,8 +269,11 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
         token = _was_done.set(False)
         try:
             value = fn(plan, *args, **kwargs)
-            where = f"runs/{plan.run_key}/{fn.__name__}"
-            return Completed(name="Cached", message=f"done before: {where}", data=value) if _was_done.get() else value
+            if _was_done.get():
+                where = f"runs/{plan.run_key}/{fn.__name__}"
+                return Completed(name="Cached", message=f"done before: {where}", data=value)
+            _publish(plan, fn.__name__, value)
+            return value
         except StageError as error:
             budget = _budget.get()
             if budget is None or not error.policy.transient or budget.used < budget.attempts:

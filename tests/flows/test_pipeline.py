@@ -37,12 +37,12 @@ def state_of_run(store: DirectoryStore, span: str | None = None) -> State[RunRep
     return pipeline(store.uri, span, overrides=(ENCODER,), return_state=True)
 
 
-def test_a_run_is_released_and_seen_under_the_name_of_its_span(prefect, store, runner):
+def test_a_run_is_released_and_seen_under_the_name_of_its_span_and_attempt(prefect, store, runner):
     report = run(store)
     assert (report.state, report.span, report.release, report.vectors) == ("Released", "2021-Q1", 1, 30)
     assert releases.current(store) == releases.read(store, 1)
     seen = prefect.last_run()
-    assert (seen.name, seen.state_name) == ("2021-Q1", "Completed")
+    assert (seen.name, seen.state_name) == ("2021-Q1 attempt 1", "Completed")
     tasks = prefect.task_runs(seen, 7)
     assert [task.name for task in tasks] == [f"{stage} 2021-Q1" for stage in Stage]
     assert {task.state_name for task in tasks} == {"Completed"}
