@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from configs.load import BASE, config_hash, load_config, to_yaml
+from configs.schema import BESIDE_THE_WORK
 from configs.schema import Config
 from tasks.errors import ConfigError
 
@@ -219,8 +220,8 @@ def changed(key: str, value: Any) -> list[str]:
     return [f"{key}={value / 2 if isinstance(value, float) and 0 < value < 1 else value + 1}"]
 
 
-def test_the_hash_changes_with_every_key() -> None:
-    keys = leaves(load_config().model_dump(mode="json", by_alias=True))
+def test_the_hash_changes_with_every_key_that_decides_what_is_made() -> None:
+    keys = leaves(load_config().model_dump(mode="json", by_alias=True, exclude=set(BESIDE_THE_WORK)))
     assert set(BOUND) <= {key for key, _ in keys}
     seen = {config_hash(load_config()): "base"}
     for key, value in keys:
@@ -229,3 +230,21 @@ def test_the_hash_changes_with_every_key() -> None:
             assert digest not in seen, f"{key} gives the hash of {seen[digest]}"
             seen[digest] = key
     assert len(seen) == len(keys) + 1  # base
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["batch.cpu_queue=mine", "retry.attempts=9", "cost.dollars_per_worker_hour=2", "schedule.timezone=Asia/Tokyo"]
+    + ["freshness.target_hours=1", "links.reports=null"],
+)
+def test_where_when_and_how_patiently_are_not_in_the_hash(override: str) -> None:
+    changed = load_config(overrides=(override,))
+    assert changed != load_config()
+    assert config_hash(changed) == config_hash(load_config())
+    assert changed.same_work_as(load_config())
+
+
+@pytest.mark.parametrize("zone", ["Europe/Nowhere", "../etc/passwd", "''"])
+def test_a_zone_that_does_not_exist_is_refused(zone: str) -> None:
+    with pytest.raises(ConfigError, match="schedule.timezone"):
+        load_config(overrides=(f"schedule.timezone={zone}",))
