@@ -7,6 +7,7 @@ has to end in the state Cancelled by itself. What still runs on AWS Batch then i
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -34,6 +35,8 @@ def cancellable(body: Callable[P, R]) -> Callable[P, R]:
             ended: Any = Cancelled(message=str(error))
             return ended
 
+    # Prefect looks the names in annotations up where the function was made, which is this module.
+    flow_body.__signature__ = inspect.signature(body, eval_str=True)  # pyright: ignore[reportAttributeAccessIssue]
     return flow_body
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from tasks.durations import duration
 from tasks.progress import Progress
 
 LINE_SECONDS = 5.0  # between two plain lines about the same work
@@ -58,7 +59,7 @@ class Lines:
         parts = [f"{progress.what}: {progress.done} of {progress.total}", progress.note]
         if begun_with < progress.done < progress.total:
             seconds = (now - begun_at) / (progress.done - begun_with) * (progress.total - progress.done)
-            parts.append(f"{_duration(seconds)} left")
+            parts.append(f"{duration(seconds)} left")
         return ", ".join(filter(None, parts))
 
 
@@ -133,11 +134,3 @@ def _warnings(say: Callable[[str], None]) -> Iterator[None]:
     finally:
         for name in _LOGGERS:
             logging.getLogger(name).removeHandler(handler)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"

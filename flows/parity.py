@@ -13,7 +13,8 @@ from prefect.states import Completed
 
 from configs.load import load_config
 from flows.cancelling import cancellable, end_jobs
-from flows.parity_page import publish
+from flows.pages.parity import publish
+from flows.parameters import Accelerator, Overrides, Place, SpanName, Workspace
 from infra.store import open_store
 from tasks.alone import alone
 from tasks.contracts import RunPlan
@@ -33,12 +34,12 @@ R = TypeVar("R")
 @flow(name="parity", flow_run_name="{span}: {left} and {right}", on_cancellation=[end_jobs])
 @cancellable
 def parity(
-    workspace: str,
-    span: str,
-    left: str = "cpu",
-    right: str = "xla",
-    place: str | None = None,
-    overrides: tuple[str, ...] = (),
+    workspace: Workspace,
+    span: SpanName,
+    left: Accelerator = "cpu",
+    right: Accelerator = "xla",
+    place: Place = "",
+    overrides: Overrides = (),
 ) -> ParityReport:
     """Train on a span from the lineage's checkpoint on two accelerators, and compare the holdout metrics at each step.
 
@@ -52,7 +53,7 @@ def parity(
         span: for example 2022-Q4.
         left: the accelerator to hold the other against.
         right: the other accelerator.
-        place: path of a YAML file of settings for this place, over those of base.yaml.
+        place: path of a YAML file of settings over those of base.yaml, as the worker sees it; may be empty.
         overrides: single settings over both, as in train.evaluate_every_steps=10.
 
     Raises:

@@ -45,6 +45,8 @@ _SERVER = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_UI_V2_ENABLED": "false",  # its pages call an analytics host from the browser
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+    # In memory, as they are by default, a restart forgets who holds a concurrency slot, and it is never free again.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # started by this very process, which has to reap them

@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import State, TaskRun
 
 from configs.schema import RetryConfig
 from tasks.errors import POLICIES, classify
-from tasks.sinks import logger
+from tasks.sinks import logger, stopped
 
 
 class Budget:
@@ -35,7 +35,7 @@ class Budget:
         """Whether Prefect may try again; sets how long it waits first: the class's delay, doubled with each try."""
         error = state.result(raise_on_failure=False)
         policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
-        if policy is None or not policy.transient or self.used >= self.attempts:
+        if policy is None or not policy.transient or self.used >= self.attempts or stopped():
             return False
         delay = task.retry_delay_seconds = policy.delay_seconds * 2 ** (task_run.run_count - 1)
         logger().warning("%s; try %d of %d in about %.0f s", error, self.used + 1, self.attempts, delay)

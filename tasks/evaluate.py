@@ -10,11 +10,12 @@ from tasks.contracts import (
     EvaluateOutcome,
     ModelRef,
     RunPlan,
+    Stage,
     TrainOutcome,
     ValidateOutcome,
     WarmupOutcome,
 )
-from tasks.results import Judgement, UnusableResult, judgement_key, read_judgement
+from tasks.results import Judgement, UnusableResult, judgement_key, read_judgement, result_key
 from tasks.stage import run_stage, stage_task
 from tasks.train import model_of
 
@@ -29,18 +30,27 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
     inputs = EvaluateInputs(
         rows=(*plan.history, *validated.rows),
         challenger=model_of(trained),
-        champion=_champion(store, plan),
+        champion=champion_for(store, plan),
         compiled=warm.compiled,
     )
     return _judge(store, plan, run_stage(plan, inputs, EvaluateOutcome))
 
 
-def _champion(store: Store, plan: RunPlan) -> ModelRef | None:
+def champion_for(store: Store, plan: RunPlan) -> ModelRef | None:
     """The released model, but never this run's own: a run that is asked again does not compete with itself."""
     release = releases.current(store)
     while release is not None and release.run_key == plan.run_key:
         release = releases.read(store, release.previous) if release.previous is not None else None
     return release.model if release is not None else None
+
+
+def forget_outdated(store: Store, plan: RunPlan, judged: Judgement) -> bool:
+    """Set an evaluation aside that compared with another champion than serves now; whether that was so."""
+    champion = champion_for(store, plan)
+    if (champion.version if champion else None) == judged.outcome.champion_version:
+        return False
+    quarantine(store, result_key(plan.run_key, Stage.evaluate))
+    return True
 
 
 def _judge(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:

@@ -10,7 +10,7 @@ from tasks.train import model_of
 
 @stage_task
 def infer(
-    plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, trained: TrainOutcome, after: Judgement
+    plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, trained: TrainOutcome, after: Judgement | None
 ) -> InferOutcome:
     """The folder of vectors; shards that an earlier attempt completed are kept. `after` orders the stages."""
     inputs = InferInputs(rows=validated.rows[-1], model=model_of(trained), compiled=warm.compiled)

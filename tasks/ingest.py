@@ -22,6 +22,7 @@ from tasks.canonical import CANONICAL, Canonicaliser
 from tasks.catalog import latest_version, list_spans
 from tasks.contracts import SpanRef
 from tasks.errors import ConfigError, DataError, StoreError
+from tasks.ledger import now
 from tasks.progress import Progress
 from tasks.records import Record
 from tasks.rows import SPAN_KIND
@@ -191,6 +192,7 @@ def _commit(store: Store, built: BuiltSpan) -> IngestedSpan:
         "rows": built.rows,
         "columns": built.columns,
         "content_sha256": built.content_sha256,
+        "ingested_at": now(),
     }
     try:
         commit(store, ref.prefix, built.folder, SPAN_KIND, facts)

@@ -156,6 +156,15 @@ def close_abandoned(store: Store, run_key: str, stage: Stage | Chore) -> list[Le
     return closed
 
 
+def of_stage(store: Store, run_key: str, stage: Stage | Chore) -> list[LedgerRecord]:
+    """The records of one stage of a run, in the order in which the attempts started.
+
+    Raises:
+        StoreError: one is not readable; names the file.
+    """
+    return sorted(_read(store, stage_prefix(run_key, stage)), key=lambda record: record.started_at)
+
+
 def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
     """The records of one run, or of the whole workspace, in the order in which the attempts started.
 

@@ -1,17 +1,20 @@
 """Where a lineage stands: its completed checkpoints, read from their manifests and `state.json` alone.
 
-The weights are never opened here, and nothing is written; checkpoints are made by the train stage's workers.
+A branch has those of the lineage that it continues, up to its base, and then its own. The weights are never opened
+here, and nothing is written; checkpoints are made by the train stage's workers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 
 from pydantic import ValidationError
 
 from infra.manifest import MANIFEST, CorruptFolder, Manifest, read_manifest
 from infra.store import Store
+from tasks.branches import branch_of
 from tasks.contracts import CheckpointRef, CheckpointState
 
 CHECKPOINT_KIND = "checkpoint"
@@ -27,35 +30,21 @@ def head(store: Store, lineage: str) -> tuple[CheckpointRef, CheckpointState] | 
     """The last completed checkpoint, from which the next run starts; None for a lineage not begun.
 
     Raises:
-        CorruptFolder: as `completed` says.
+        CorruptFolder, StoreError: as `completed` says.
     """
-    found = completed(store, lineage)
-    return found[-1] if found else None
+    own = next(_own_newest_first(store, lineage), None)  # the others need not be read, and after a year they are many
+    return own or next(reversed(_inherited(store, lineage)), None)
 
 
 def completed(store: Store, lineage: str) -> list[tuple[CheckpointRef, CheckpointState]]:
     """The checkpoints at which a run's last batch was done, by step. Those made on the way are left out.
 
     Raises:
-        CorruptFolder: a manifest or state.json is not readable; names the file and the way out.
+        CorruptFolder: a manifest or state.json is not readable, or a branch's base is gone; names the file and the
+            way out.
+        StoreError: the record of a branch is not readable; names the file.
     """
-    prefix = f"lineages/{lineage}"
-    found = []
-    for key in store.list(prefix):
-        folder, _, name = key.rpartition("/")
-        step = _STEP.fullmatch(folder.removeprefix(f"{prefix}/"))
-        if name != MANIFEST or step is None:
-            continue
-        try:
-            manifest = read_manifest(store, folder)
-        except CorruptFolder as error:
-            raise CorruptFolder(f"{error}; {_WAY_OUT}") from error
-        if manifest.facts.get("complete") is False:  # made on the way; only the train stage looks into it
-            continue
-        state = _read_state(store, folder, manifest)
-        if state.complete:
-            found.append((CheckpointRef(prefix=folder, step=state.step, sha256=manifest.sha256), state))
-    return sorted(found, key=lambda checkpoint: checkpoint[0].step)
+    return [*_inherited(store, lineage), *reversed(list(_own_newest_first(store, lineage)))]
 
 
 def partial(store: Store, lineage: str) -> list[str]:
@@ -66,6 +55,38 @@ def partial(store: Store, lineage: str) -> list[str]:
     """
     folders = [key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}") if key.endswith(f"/{MANIFEST}")]
     return sorted(folder for folder in folders if read_manifest(store, folder).facts.get("complete") is False)
+
+
+def _inherited(store: Store, lineage: str) -> list[tuple[CheckpointRef, CheckpointState]]:
+    """Those of the lineage that a branch continues, up to its base; none where it begins from nothing."""
+    branch = branch_of(store, lineage)
+    if branch is None or branch.base is None:
+        return []
+    chain = completed(store, branch.of)
+    for position, (ref, _) in enumerate(chain):
+        if ref == branch.base:
+            return chain[: position + 1]
+    raise CorruptFolder(
+        f"{store.uri}/{branch.base.prefix}, from which branch {lineage} continues lineage {branch.of}, is gone or was "
+        f"replaced; restore the folder from a backup"
+    )
+
+
+def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRef, CheckpointState]]:
+    prefix = f"lineages/{lineage}"
+    folders = {key.rpartition("/")[0] for key in store.list(prefix) if key.endswith(f"/{MANIFEST}")}
+    for folder in sorted(folders, reverse=True):
+        if not _STEP.fullmatch(folder.removeprefix(f"{prefix}/")):
+            continue
+        try:
+            manifest = read_manifest(store, folder)
+        except CorruptFolder as error:
+            raise CorruptFolder(f"{error}; {_WAY_OUT}") from error
+        if manifest.facts.get("complete") is False:  # made on the way; only the train stage looks into it
+            continue
+        state = _read_state(store, folder, manifest)
+        if state.complete:
+            yield CheckpointRef(prefix=folder, step=state.step, sha256=manifest.sha256), state
 
 
 def _read_state(store: Store, folder: str, manifest: Manifest) -> CheckpointState:

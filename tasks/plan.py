@@ -1,6 +1,7 @@
 """What a run will do, decided from the ingested spans and the head of the lineage before anything is done.
 
-Asking is free: `plan_run` writes nothing, and asking twice for the same work gives the same run key.
+Asking is free: `plan_run` writes nothing, and asking twice for the same work gives the same run key. Where a branch of
+the lineage was adopted, that is what is planned on, and what the plan's configuration names.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import difflib
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import ValidationError
 
+from configs.differences import differences
 from configs.load import config_hash, to_yaml
 from configs.schema import Config
 from infra.store import Conflict, Store
-from tasks import catalog, lineage, releases
+from tasks import branches, catalog, lineage, releases
 from tasks.contracts import CheckpointRef, CheckpointState, RowsRef, RunPlan, SpanRef
 from tasks.errors import ConfigError, StoreError
 from tasks.gates import refused
@@ -25,6 +26,7 @@ from tasks.results import read_judgement
 from tasks.spans import first_day
 
 NEW_LINEAGE = "start a new lineage: --set lineage=NAME"
+BACKFILL = "millrace backfill --from {first} --to {last}"  # trains spans again, on a branch
 
 
 class NothingToDo(ConfigError):
@@ -42,6 +44,7 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
         ConfigError: no spans, an unknown span, or one that can't come next; says which can, and the way out.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
+    config = on_active(store, config)
     spans, wanted = _spans(store, span)
     head = lineage.head(store, config.lineage)
     if head is None:
@@ -52,7 +55,7 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
     if wanted is None and (unfinished := _unfinished(store, config, state)) is not None:
         return unfinished
     if wanted is not None and (trained := _trained(state, wanted)) is not None:
-        return _again(store, config, wanted, trained)
+        return _again(store, config, wanted, trained, state.consumed[-1].span.name)
     window = [_next(config.lineage, spans, state, wanted)]
     return _plan(store, config, window, history=state.consumed, parent=parent)
 
@@ -66,6 +69,7 @@ def plan_work(store: Store, config: Config, span: str) -> RunPlan:
     Raises:
         ConfigError, StoreError: as `plan_run` does.
     """
+    config = on_active(store, config)
     head = lineage.head(store, config.lineage)
     trained = None if head is None else next((rows.span for rows in head[1].consumed if rows.span.name == span), None)
     if trained is None:
@@ -83,6 +87,7 @@ def plan_import(store: Store, config: Config, span: str | None = None) -> RunPla
         ConfigError: the lineage has begun otherwise; or as `plan_run`.
         StoreError: as `plan_run`.
     """
+    config = on_active(store, config)
     spans, wanted = _spans(store, span)
     plan = _plan(store, config, _first_window(spans, wanted), history=(), parent=None)
     head = lineage.head(store, config.lineage)
@@ -99,6 +104,23 @@ def plan_import(store: Store, config: Config, span: str | None = None) -> RunPla
             f"is, so {NEW_LINEAGE}"
         )
     return plan
+
+
+def plan_window(
+    store: Store, config: Config, window: Sequence[SpanRef], head: tuple[CheckpointRef, CheckpointState] | None
+) -> RunPlan:
+    """The run that trains exactly this window after `head`, whatever the order of the spans says."""
+    parent, history = (head[0], head[1].consumed) if head else (None, ())
+    return _plan(store, config, window, history, parent)
+
+
+def on_active(store: Store, config: Config) -> Config:
+    """The configuration for a run of its lineage: on the branch that was adopted, if one was.
+
+    Raises:
+        StoreError: the pointer to the branch is not readable.
+    """
+    return config.model_copy(update={"lineage": branches.active(store, config.lineage)})
 
 
 def run_key(config: Config, window: Sequence[SpanRef], parent: CheckpointRef | None) -> str:
@@ -121,13 +143,13 @@ def save_plan(store: Store, plan: RunPlan) -> None:
         StoreError: what is there can't be read.
     """
     try:
-        store.create(_plan_key(plan.run_key), plan.to_json())
+        store.create(plan_key(plan.run_key), plan.to_json())
     except Conflict:
         # Where things lie and run may have changed since; all else must not.
         there = read_plan(store, plan.run_key)
         same = there.config.same_work_as(plan.config)
         if not same or there.model_copy(update={"workspace": plan.workspace, "config": plan.config}) != plan:
-            raise Conflict(f"{store.uri}/{_plan_key(plan.run_key)} holds another plan; move it away") from None
+            raise Conflict(f"{store.uri}/{plan_key(plan.run_key)} holds another plan; move it away") from None
     store.write(f"runs/{plan.run_key}/config.yaml", to_yaml(plan.config).encode())
 
 
@@ -137,9 +159,9 @@ def read_plan(store: Store, run_key: str) -> RunPlan:
     Raises:
         StoreError: there is none, or this version can't read it.
     """
-    where = f"{store.uri}/{_plan_key(run_key)}"
+    where = f"{store.uri}/{plan_key(run_key)}"
     try:
-        return RunPlan.model_validate_json(store.read(_plan_key(run_key)))
+        return RunPlan.model_validate_json(store.read(plan_key(run_key)))
     except FileNotFoundError as error:
         raise StoreError(f"{where} is gone; restore it from a backup, or {NEW_LINEAGE}") from error
     except ValidationError as error:
@@ -162,7 +184,8 @@ def _plan(
     )
 
 
-def _plan_key(run_key: str) -> str:
+def plan_key(run_key: str) -> str:
+    """Where a run's plan lies."""
     return f"runs/{run_key}/plan.json"
 
 
@@ -214,12 +237,13 @@ def _next(name: str, spans: Sequence[SpanRef], state: CheckpointState, wanted: S
     if wanted not in later:
         raise ConfigError(
             f"span {wanted.name} is older than {watermark.name}, which lineage {name} has trained already; "
-            f"spans are trained in order, so {NEW_LINEAGE}"
+            f"spans are trained in order, so train it and all after it again: "
+            f"{BACKFILL.format(first=wanted.name, last=watermark.name)}, or {NEW_LINEAGE}"
         )
     if before := [span.name for span in later[: later.index(wanted)]]:
         raise ConfigError(
             f"span {wanted.name} can't come next in lineage {name}, which stands at {watermark.name}: "
-            f"run {_listed(before)} first"
+            f"run {listed(before)} first"
         )
     return wanted
 
@@ -227,24 +251,35 @@ def _next(name: str, spans: Sequence[SpanRef], state: CheckpointState, wanted: S
 def _left_out(spans: Sequence[SpanRef], state: CheckpointState) -> str:
     """What arrived too late for this lineage, as a clause for people; empty if nothing did."""
     late = [span.name for span in spans if _trained(state, span) != span]
-    return f"; arrived too late for it: {_listed(late)} (to train on them, {NEW_LINEAGE})" if late else ""
+    if not late:
+        return ""
+    backfill = BACKFILL.format(first=late[0], last=spans[-1].name)
+    return f"; arrived too late for it: {listed(late)} (to train on them: {backfill})"
 
 
-def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef) -> RunPlan:
+def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef, last: str) -> RunPlan:
     """The plan of the run that trained this span before; ConfigError if it was another run than the one asked for."""
     if wanted.version != trained.version:
         raise ConfigError(
             f"lineage {config.lineage} trained span {wanted.name} as v{trained.version}, and v{wanted.version} is the "
-            f"newest now; no span is trained twice, so to train on it, {NEW_LINEAGE}"
+            f"newest now; no span is trained twice, so train it and all after it again: "
+            f"{BACKFILL.format(first=wanted.name, last=last)}, or {NEW_LINEAGE}"
         )
     plan = _plan_that_trained(store, config.lineage, trained)
-    if run_key(config, plan.window, plan.parent) != plan.run_key:
+    asked = _in_the_lineage_of(plan, config)
+    if run_key(asked, plan.window, plan.parent) != plan.run_key:
         raise ConfigError(
             f"span {wanted.name} was trained by run {plan.run_key} with other settings: "
-            f"{_differences(plan.config, config)}. Ask with the same ones (runs/{plan.run_key}/config.yaml), "
+            f"{listed(differences(plan.config, asked))}. Ask with the same ones (runs/{plan.run_key}/config.yaml), "
+            f"train it and all after it again with these ({BACKFILL.format(first=wanted.name, last=last)}), "
             f"or {NEW_LINEAGE}"
         )
-    return plan.model_copy(update={"workspace": store.uri, "config": config})
+    return plan.model_copy(update={"workspace": store.uri, "config": asked})
+
+
+def _in_the_lineage_of(plan: RunPlan, config: Config) -> Config:
+    """The configuration for a run that a branch may have inherited: it stays in the lineage where it was made."""
+    return config.model_copy(update={"lineage": plan.config.lineage})
 
 
 def _plan_that_trained(store: Store, name: str, span: SpanRef) -> RunPlan:
@@ -265,24 +300,13 @@ def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan
     if released or (judged is not None and refused(judged.verdicts)):
         return None
     plan = read_plan(store, state.run_key)
-    if run_key(config, plan.window, plan.parent) != plan.run_key:
+    asked = _in_the_lineage_of(plan, config)
+    if run_key(asked, plan.window, plan.parent) != plan.run_key:
         return None
-    return plan.model_copy(update={"workspace": store.uri, "config": config})
+    return plan.model_copy(update={"workspace": store.uri, "config": asked})
 
 
-def _differences(then: Config, now: Config) -> str:
-    old, new = _flat(then.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
-    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
-    return _listed([f"{key} ({old.get(key)} then, {new.get(key)} now)" for key in keys])
-
-
-def _flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        leaves |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
-    return leaves
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """As in `a, b and 3 more`."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import re
+import zoneinfo
 
 from tasks.errors import ConfigError
 
@@ -28,6 +29,14 @@ _FORMS = {
     SpanKind.quarter: re.compile(r"(\d{4})-Q([1-4])"),
 }
 
+# From the first day of a span into the next one, and not beyond it, however long the two are.
+_INTO_THE_NEXT = {
+    SpanKind.day: dt.timedelta(days=1),
+    SpanKind.week: dt.timedelta(days=7),
+    SpanKind.month: dt.timedelta(days=31),
+    SpanKind.quarter: dt.timedelta(days=92),
+}
+
 
 def span_of(moment: dt.datetime, kind: SpanKind) -> str:
     """The name of the span that holds `moment` (taken in its own time zone; the caller converts to UTC)."""
@@ -43,30 +52,90 @@ def span_of(moment: dt.datetime, kind: SpanKind) -> str:
             return f"{moment.year:04d}-Q{(moment.month + 2) // 3}"
 
 
+def kind_of(span: str) -> SpanKind:
+    """The length of a span, as its name has it.
+
+    Raises:
+        ConfigError: as `first_day` does.
+    """
+    return _parse(span)[0]
+
+
 def first_day(span: str) -> dt.date:
     """The first day of a span.
 
     Raises:
         ConfigError: `span` is not a day, week, month or quarter in ISO form.
     """
+    return _parse(span)[1]
+
+
+def last_day(span: str) -> dt.date:
+    """The last day of a span, which is within it.
+
+    Raises:
+        ConfigError: as `first_day` does.
+    """
+    return first_day(after(span)) - dt.timedelta(days=1)
+
+
+def after(span: str) -> str:
+    """The span of the same length that follows.
+
+    Raises:
+        ConfigError: as `first_day` does.
+    """
+    kind, first = _parse(span)
+    return span_of(_midnight(first + _INTO_THE_NEXT[kind]), kind)
+
+
+def last_over(moment: dt.datetime, zone: str, kind: SpanKind) -> str:
+    """The newest span that is over at `moment`, by the calendar of a time zone: the one before that which holds it.
+
+    Times of a clock that is set forward or back that night have the same date, so they give the same span.
+
+    Args:
+        moment: with an offset; the calendar is that of `zone`, whatever the offset.
+        zone: a name of the IANA database, as Europe/Berlin.
+        kind: the length of the spans.
+
+    Raises:
+        ConfigError: there is no such zone.
+    """
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no offset, so it is no moment")
+    try:
+        local = moment.astimezone(zoneinfo.ZoneInfo(zone))
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
+        raise ConfigError(f"time zone {zone!r} is none; write it as Europe/Berlin") from error
+    before = first_day(span_of(local, kind)) - dt.timedelta(days=1)
+    return span_of(_midnight(before), kind)
+
+
+def in_order(spans: list[str]) -> list[str]:
+    """Spans, oldest first."""
+    return sorted(spans, key=lambda span: (first_day(span), span))
+
+
+def _parse(span: str) -> tuple[SpanKind, dt.date]:
+    """Length and first day."""
     for kind, form in _FORMS.items():
         if found := form.fullmatch(span):
             numbers = [int(part) for part in found.groups()]
             try:
                 match kind:
                     case SpanKind.day:
-                        return dt.date(*numbers)
+                        return kind, dt.date(*numbers)
                     case SpanKind.week:
-                        return dt.date.fromisocalendar(numbers[0], numbers[1], 1)
+                        return kind, dt.date.fromisocalendar(numbers[0], numbers[1], 1)
                     case SpanKind.month:
-                        return dt.date(numbers[0], numbers[1], 1)
+                        return kind, dt.date(numbers[0], numbers[1], 1)
                     case SpanKind.quarter:
-                        return dt.date(numbers[0], 3 * numbers[1] - 2, 1)
+                        return kind, dt.date(numbers[0], 3 * numbers[1] - 2, 1)
             except ValueError as error:
                 raise ConfigError(f"span {span!r} is not on the calendar: {error}") from error
     raise ConfigError(f"span {span!r} is not a day (2026-11-20), week (2026-W47), month (2026-11) or quarter (2026-Q4)")
 
 
-def in_order(spans: list[str]) -> list[str]:
-    """Spans, oldest first."""
-    return sorted(spans, key=lambda span: (first_day(span), span))
+def _midnight(day: dt.date) -> dt.datetime:
+    return dt.datetime(day.year, day.month, day.day)

@@ -22,7 +22,7 @@ import infra.runner
 from infra.manifest import quarantine
 from infra.runner import Listener, Runner
 from infra.store import Store, open_store
-from tasks import ledger
+from tasks import ledger, structured
 from tasks.budget import Budget
 from tasks.contracts import Check, Inputs, JobSpec, RunPlan, StageResult
 from tasks.errors import ERRORS, CodeError, StageError, StoreError, classify
@@ -83,8 +83,9 @@ def run_stage(
     else:
         sinks.log(f"{name}: attempt {spec.attempt} was started before and is found again")
     budget = _budget.get() or Budget(plan.config.retry)
-    outcome = _attempt(store, spec, outcome_type, runner, sinks, budget)
-    sinks.log(f"{name}: attempt {sinks.last_attempt or spec.attempt} is done")
+    with structured.about(attempt=spec.attempt):
+        outcome = _attempt(store, spec, outcome_type, runner, sinks, budget)
+        sinks.log(f"{name}: attempt {sinks.last_attempt or spec.attempt} is done")
     return outcome
 
 
@@ -96,6 +97,11 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+def heard_by() -> Listener | None:
+    """Whoever hears the stages that run here."""
+    return _listener.get()
 
 
 @contextlib.contextmanager
@@ -197,12 +203,14 @@ def _attempt(store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner,
                 f"{spec.stage}: the workers ended well but left no {store.uri}/{spec.stage_prefix}/result.json"
             )
     except BaseException as error:
+        sinks.ended(classify(error))
         last = _record_failure(store, record, sinks, time.monotonic() - began, error)
         budget.use(last)
         sinks.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
         if isinstance(error, StageError) or not isinstance(error, Exception):
             raise
         raise ERRORS[classify(error)](f"{spec.stage}: {type(error).__name__}: {error}") from error
+    sinks.ended()
     if sinks.tries:
         ledger.end_tries(store, record, sinks.tries)
     else:
@@ -268,7 +276,8 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
     def body(plan: RunPlan, *args: Any, **kwargs: Any) -> R | State[R]:
         token = _was_done.set(False)
         try:
-            value = fn(plan, *args, **kwargs)
+            with structured.about_plan(plan, stage=fn.__name__):
+                value = fn(plan, *args, **kwargs)
             if _was_done.get():
                 where = f"runs/{plan.run_key}/{fn.__name__}"
                 return Completed(name="Cached", message=f"done before: {where}", data=value)

@@ -5,21 +5,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from types import FrameType
 
 from flows.cli.app import app
 from flows.cli.errors import explain
+from tasks.structured import standard_error
 
 
 def main() -> None:
     """Run the command line; exits with 0, 2 where typer refuses the command line, or the code of a failure's class."""
     signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        app(prog_name="millrace")
-    except Exception as error:
-        sys.exit(explain(error))
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(standard_error())
+            app(prog_name="millrace")
+        except Exception as error:
+            sys.exit(explain(error))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

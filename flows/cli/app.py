@@ -5,6 +5,7 @@ Results go to standard output, everything else to standard error; so `--json` le
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from infra.store import Store, open_store
-from tasks.errors import CancelledError, ConfigError
+from tasks.errors import POLICIES, CancelledError, ConfigError, FailureClass
 from tasks.sources import Format
 from tasks.spans import SpanKind
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 Workspace = Annotated[str, typer.Option(envvar="MILLRACE_WORKSPACE", help="Where spans, runs and releases lie.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts; its keys are in docs/cli.md.")]
 HERE = "./workspace"
+
+
+class Control(enum.Enum):
+    """What a running backfill can be asked to do."""
+
+    pause = "pause"
+    resume = "resume"
+    cancel = "cancel"
 
 
 class _Interruptible(TyperGroup):
@@ -86,6 +95,51 @@ def run(
         _print(running.dry_run(store, span, config, overrides), show.dry_run, as_json)
     else:
         _print(running.run(store, span, config, overrides, verbose), show.run, as_json)
+
+
+@app.command()
+def backfill(
+    first: Annotated[str, typer.Option("--from", help="The first span, for example 2021-Q1.")],
+    last: Annotated[str, typer.Option("--to", help="The last span; it alone is released.")],
+    stages: Annotated[str, typer.Option(help="Out of these.")] = "train,evaluate,infer,release",
+    parallel: Annotated[int, typer.Option(min=1, max=16, help="Spans evaluated and inferred at once.")] = 2,
+    reason: Annotated[str, typer.Option(help="Why, for those who look at it later.")] = "",
+    workspace: Workspace = HERE,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as train.epochs=2.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Print the plan; do nothing.")] = False,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train spans again on a branch, or fill in what is missing: plans first, and goes on where it stopped."""
+    from flows.cli import backfilling
+
+    asked = (_existing(workspace), first, last, stages, parallel, reason, config, settings or [])
+    if dry_run:
+        _print(backfilling.dry_run(*asked), backfilling.show_plan, as_json)
+    else:
+        _print(backfilling.backfill(*asked, verbose), backfilling.show, as_json)
+
+
+@app.command()
+def backfills(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
+    """All backfills, how far they came, and what failed."""
+    from flows.cli import backfilling
+
+    _print(backfilling.backfills(_existing(workspace)), backfilling.show_all, as_json)
+
+
+@app.command()
+def backfill_control(
+    name: Annotated[str, typer.Argument(metavar="ID", help="Of the backfill; its beginning is enough.")],
+    action: Annotated[Control, typer.Argument(help="What it is to do.")],
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Pause, resume or cancel a backfill that runs."""
+    from flows.cli import backfilling
+
+    _print(backfilling.control(_existing(workspace), name, action.value), backfilling.show_control, as_json)
 
 
 @app.command()
@@ -170,6 +224,7 @@ def rollback(
 def report(
     span: Annotated[str | None, typer.Option(help="The last run over this span.")] = None,
     run_key: Annotated[str | None, typer.Option("--run", help="This run; default: the last one.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write it as one HTML file instead of printing it.")] = None,
     workspace: Workspace = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -180,7 +235,56 @@ def report(
         raise ConfigError("report: give --span or --run, not both")
     store = _existing(workspace)
     key = run_key or outputs.last_run(store, span)
-    _print(outputs.report(store, key), show.report, as_json)
+    if html is not None:
+        from flows.reports.run_page import run_html
+
+        _write(html, run_html(store, key))
+    if html is None or as_json:
+        _print(outputs.report(store, key), show.report, as_json)
+
+
+@app.command()
+def history(
+    html: Annotated[Path | None, typer.Option(help="Write it as one HTML file instead of printing it.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """All runs: what became of them, how fresh and how good the released model is, and what it took."""
+    from flows.cli import reporting
+
+    store = _existing(workspace)
+    if html is not None:
+        from flows.reports.history_page import history_html
+
+        _write(html, history_html(store))
+    if html is None or as_json:
+        _print(reporting.history(store), reporting.show, as_json)
+
+
+@app.command()
+def metrics(
+    out: Annotated[Path | None, typer.Option(help="Write them into this file instead of printing them.")] = None,
+    workspace: Workspace = HERE,
+) -> None:
+    """The workspace's numbers for Prometheus: freshness, quality, success, goodput, cost, failures."""
+    from tasks.exposition import exposition
+
+    text = exposition(_existing(workspace))
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        _write(out, text)
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(help="On 127.0.0.1; 0: any free one.")] = 4280,
+    workspace: Workspace = HERE,
+) -> None:
+    """Show the history and the reports of a workspace in a browser on this machine; changes nothing."""
+    from flows.cli import serving
+
+    serving.serve(_existing(workspace), port)
 
 
 @app.command()
@@ -196,6 +300,39 @@ def hosts(
 
 
 @app.command()
+def freshness(
+    workspace: Workspace = HERE,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="One setting, as freshness.target_hours=48.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How old the released vectors' data is, how far each span has come, and which are missing, missed or late."""
+    import flows.cli.freshness
+
+    report = flows.cli.freshness.freshness(_existing(workspace), config, settings or [])
+    _print(report, flows.cli.freshness.show, as_json)
+
+
+@app.command()
+def doctor(
+    workspace: Workspace = HERE,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as compute=batch.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at all that a run needs, and say how to mend what is not as it must be."""
+    import flows.cli.doctor
+    from tasks.doctor import examine
+
+    report = examine(workspace, config, settings or [])
+    _print(report, flows.cli.doctor.show, as_json)
+    if report.failed:
+        raise typer.Exit(POLICIES[FailureClass.CONFIG].exit_code)
+
+
+@app.command()
 def reap(
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as batch.cpu_queue=mine.")] = None,
@@ -207,6 +344,23 @@ def reap(
     from flows.cli import reaping
 
     _print(reaping.reap(config, settings or [], grace_minutes, dry_run), reaping.show, as_json)
+
+
+@app.command()
+def deploy(
+    workspace: Workspace = HERE,
+    config: Annotated[Path | None, typer.Option(help="A YAML file of settings over those of base.yaml.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="One setting, as train.epochs=2.")] = None,
+    alert_url: Annotated[
+        str | None,
+        typer.Option(envvar="MILLRACE_ALERT_URL", help="Is told when a run fails or is late, or vectors are stale."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the pipeline on its schedule, with all that belongs to it, or replace what is there."""
+    from flows.cli import deploying
+
+    _print(deploying.deploy(_existing(workspace), config, settings or [], alert_url), deploying.show, as_json)
 
 
 @app.command()
@@ -226,6 +380,13 @@ def down() -> None:
 
     home = prefect_server.state_home()
     typer.echo("Prefect server stopped" if prefect_server.down(home) else f"no Prefect server of {home} is running")
+
+
+def _write(path: Path, data: bytes) -> None:
+    from flows.cli import reporting
+
+    reporting.write_file(path, data)
+    typer.echo(f"wrote {path}", err=True)
 
 
 def _existing(workspace: str) -> Store:

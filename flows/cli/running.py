@@ -15,7 +15,7 @@ from flows.cli.outputs import DryRunOutput, RunOutput
 from flows.console import display
 from infra import prefect_server
 from infra.store import Store
-from tasks import ledger
+from tasks import ledger, structured
 from tasks.errors import CancelledError, CodeError
 from tasks.plan import NothingToDo, plan_run
 from tasks.report import RunReport
@@ -75,6 +75,7 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     Raises:
         StageError: of the class that stopped the flow.
     """
+    verbose = verbose or structured.wanted()
     server = prefect_server.up(prefect_server.state_home(), _say)
     _say(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
     os.environ.update(prefect_server.client_environment(server))

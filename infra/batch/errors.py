@@ -19,7 +19,7 @@ from infra.credentials import NO_CREDENTIALS
 from tasks.errors import ConfigError
 
 _DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation")
-_NOT_ACCEPTED = (
+NOT_ACCEPTED = (
     "ExpiredToken",
     "ExpiredTokenException",
     "IncompleteSignature",
@@ -89,7 +89,7 @@ def _of_reply(error: ClientError, about: str, region: str) -> ConfigError | None
         )
     if code in _WRONG_CLOCK or "ignature expired" in said or "ignature not yet current" in said:
         return ConfigError(f"AWS Batch in {region} refuses this machine's clock ({said}); set it right")
-    if code in _NOT_ACCEPTED:
+    if code in NOT_ACCEPTED:
         return ConfigError(
             f"AWS Batch in {region} does not accept the AWS credentials ({said}); sign in again or correct them"
         )

@@ -11,6 +11,7 @@ import hashlib
 import re
 from typing import Any
 
+from configs.schema import BatchConfig
 from infra.batch.api import Definition, Queue
 from infra.batch.retries import MOST_ATTEMPTS, evaluate_on_exit
 from tasks.contracts import Chore, JobSpec, Stage
@@ -18,7 +19,7 @@ from tasks.contracts import Chore, JobSpec, Stage
 _NAME_CHARS = 128
 _TAG_CHARS = 256
 _ON_CPU = (Stage.validate, Stage.release)
-_TOGETHER = (Stage.health, Stage.warmup, Stage.train)
+TOGETHER = (Stage.health, Stage.warmup, Stage.train)  # as the nodes of one job
 TAG = "millrace"  # the one that every job has; its value is the pipeline
 WORKSPACE_TAG = f"{TAG}-workspace"
 
@@ -31,7 +32,7 @@ class Kind(enum.Enum):
 
 def kind_of(spec: JobSpec) -> Kind:
     """Workers that talk to each other are nodes of one job; those of inference are jobs of their own in an array."""
-    if spec.stage in _TOGETHER:
+    if spec.stage in TOGETHER:
         return Kind.multi_node
     return Kind.array if spec.stage is Stage.infer and nodes_of(spec) > 1 else Kind.single
 
@@ -47,12 +48,20 @@ def queue_key(stage: Stage | Chore) -> str:
 
 
 def queue_name(spec: JobSpec) -> str:
-    name: str = getattr(spec.config.batch, queue_key(spec.stage))
+    return queue_of(spec.stage, spec.config.batch)
+
+
+def queue_of(stage: Stage | Chore, batch: BatchConfig) -> str:
+    name: str = getattr(batch, queue_key(stage))
     return name
 
 
 def definition_name(spec: JobSpec) -> str:
-    return spec.config.batch.definition.replace("{stage}", spec.stage.value)
+    return definition_of(spec.stage, spec.config.batch)
+
+
+def definition_of(stage: Stage | Chore, batch: BatchConfig) -> str:
+    return batch.definition.replace("{stage}", stage.value)
 
 
 def dollars_per_node_hour(spec: JobSpec) -> float:

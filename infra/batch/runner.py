@@ -7,10 +7,11 @@ import datetime as dt
 from configs.schema import Config
 from infra.batch.api import LOG_GROUP, Api, Definition, Queue
 from infra.batch.attendance import Attendance
+from infra.batch.checking import checked
 from infra.batch.claim import Claim, advance, claims_below, make_claim, read_claim
 from infra.batch.details import Detail
 from infra.batch.ending import end_and_wait
-from infra.batch.job import Kind, definition_name, job_name, kind_of, queue_key, queue_name, submission
+from infra.batch.job import definition_name, job_name, queue_name, submission
 from infra.batch.patience import Patience
 from infra.batch.submitting import keep_one, look_up, submit
 from infra.batch.watch import Watch
@@ -65,7 +66,7 @@ class BatchRunner:
         if job_id is not None:
             waiter.log(f"{spec.stage}: waits for job {job_id}, which was started before")
         else:
-            place = _checked(api, spec, definition)
+            place = checked(api, spec.stage, spec.config.batch, definition)
             if claim is None:
                 self._end_earlier(api, spec)
                 self._claim(spec, waiter)
@@ -143,40 +144,6 @@ class BatchRunner:
             return
         if not over:
             waiter.log(f"{spec.stage}: its job was asked to end, if there is one; the next attempt waits for that")
-
-
-def _checked(api: Api, spec: JobSpec, definition: Definition | None) -> tuple[Queue, Definition]:
-    """Queue and job definition, if a job can be submitted with them. Raises ConfigError: names what is wrong."""
-    name, key = queue_name(spec), f"batch.{queue_key(spec.stage)}"
-    queue = api.queue(name)
-    if queue is None:
-        raise ConfigError(
-            f"there is no AWS Batch job queue {name!r} in region {api.region}; create it with infra/aws/millrace.yaml, "
-            f"or correct {key} or AWS_DEFAULT_REGION"
-        )
-    if not queue.enabled:
-        raise ConfigError(
-            f"AWS Batch job queue {name!r} in region {api.region} is disabled; enable it, or name another as {key}"
-        )
-    if queue.status == "INVALID":
-        raise ConfigError(
-            f"AWS Batch job queue {name!r} in region {api.region} is invalid ({queue.status_reason}); repair it, or "
-            f"name another as {key}"
-        )
-    wanted = definition_name(spec)
-    if definition is None:
-        raise ConfigError(
-            f"there is no active AWS Batch job definition {wanted!r} in region {api.region}; register it with "
-            "infra/aws/millrace.yaml, or correct batch.definition or AWS_DEFAULT_REGION"
-        )
-    multi_node = kind_of(spec) is Kind.multi_node
-    if definition.multi_node != multi_node:
-        kinds = ("multinode", "container") if multi_node else ("container", "multinode")
-        raise ConfigError(
-            f"AWS Batch job definition {wanted!r} in region {api.region} must be of type {kinds[0]} for stage "
-            f"{spec.stage}, and is of type {kinds[1]}; register it with infra/aws/millrace.yaml"
-        )
-    return queue, definition
 
 
 def _given_up(spec: JobSpec) -> CancelledError:

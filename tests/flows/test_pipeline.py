@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from prefect.client.schemas.objects import State
+from prefect.exceptions import ParameterTypeError
 
 import infra.runner
 from flows.pipeline import pipeline
 from infra.store import Conflict, DirectoryStore
 from tasks import ledger, releases
 from tasks.contracts import Stage
-from tasks.errors import POLICIES, ConfigError, DataError, FailureClass, HostError, StoreError
+from tasks.errors import POLICIES, CancelledError, ConfigError, DataError, FailureClass, HostError, StoreError
 from tasks.plan import NothingToDo
 from tasks.progress import Progress
 from tasks.report import RunReport
 from tasks.stage import listening
-from tests.support.fake_runner import FakeRunner
+from tests.support.fake_runner import FakeRunner, ingest
 
 ENCODER = "model.pretrained=package:none"
 
@@ -170,8 +173,18 @@ def test_whoever_listens_to_a_run_hears_its_stages(store, runner):
 
 def test_the_form_in_the_ui_asks_for_plain_values():
     fields = pipeline.parameters.properties
-    assert list(fields) == ["workspace", "span", "place", "overrides"]
-    assert fields["overrides"]["items"] == {"type": "string"}
+    assert list(fields) == ["workspace", "span", "place", "overrides", "scheduled_in"]
+    assert {name: field["type"] for name, field in fields.items()} == {
+        "workspace": "string",
+        "span": "string",
+        "place": "string",
+        "overrides": "array",
+        "scheduled_in": "string",
+    }
+    assert fields["overrides"]["items"]["type"] == "string"
+    assert [re.fullmatch(fields["span"]["pattern"], text) is not None for text in ("", "2026-W47", "W47")] == [
+        True, True, False,
+    ]  # fmt: skip
     assert all(field["description"] for field in fields.values())
     assert pipeline.parameters.required == ["workspace"]
 
@@ -185,3 +198,54 @@ def test_when_prefect_forgets_everything_nothing_is_lost(prefect, store, runner)
         assert {task.state_name for task in prefect.task_runs(prefect.last_run(), 7)} == {"Cached"}
         assert run(store).span == "2021-Q2"
     assert len(releases.history(store)) == 2
+
+
+def scheduled(store: DirectoryStore, span: str) -> State[RunReport]:
+    return pipeline(store.uri, span, overrides=(ENCODER,), scheduled_in="UTC", return_state=True)
+
+
+def test_a_parameter_that_the_form_would_refuse_is_refused(store, runner):
+    with pytest.raises(ParameterTypeError, match="span"):
+        run(store, span="latest")
+
+
+def test_what_was_missed_runs_first_and_a_rejection_holds_nothing_up(store, runner):
+    ingest(store, "2021-Q3", "2021-Q4")
+    run(store)
+    runner.metrics = {"recall@10": 0.2, "mrr@10": 0.4}
+    state = scheduled(store, "2021-Q4")
+    assert state.name == "Rejected"
+    assert state.result().span == "2021-Q4"
+    trained = [spec.span.name for spec in runner.specs if spec.stage is Stage.train]
+    assert trained == ["2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4"]
+
+
+def test_a_missed_span_that_fails_stops_what_comes_after_it(store, runner):
+    ingest(store, "2021-Q3")
+    run(store)
+    runner.fail(Stage.validate, DataError("span 2021-Q2: 3 clean rows, at least 32 are needed"))
+    state = scheduled(store, "2021-Q3")
+    assert state.is_failed()
+    assert "span 2021-Q2: 3 clean rows" in str(state.message)
+    assert [spec.span.name for spec in runner.specs if spec.stage is Stage.train] == ["2021-Q1"]
+
+
+def test_cancelling_the_run_of_a_missed_span_cancels_the_whole(prefect, store, runner):
+    ingest(store, "2021-Q3")
+    run(store)
+    runner.fail(Stage.train, CancelledError("the flow run was cancelled in Prefect"))
+    state = scheduled(store, "2021-Q3")
+    assert state.is_cancelled(), state
+    assert runner.stages.count("train") == 2
+
+
+def test_a_span_that_the_first_run_took_along_is_done(store, runner):
+    run(store, span="2021-Q2")
+    state = scheduled(store, "2021-Q1")
+    report = state.result()
+    assert (report.span, report.state, len(report.cached)) == ("2021-Q2", "Released", 7)
+
+
+def test_the_first_run_of_a_lineage_misses_nothing(store, runner):
+    assert scheduled(store, "2021-Q2").result().span == "2021-Q2"
+    assert runner.stages == list(Stage)

@@ -1,6 +1,7 @@
 """`python -m tests.support.millrace ...` is the command `millrace` with workers that do no arithmetic.
 
-FAKE_FAIL=train:DATA lets a stage fail with that class; a signal's name in its place is sent to the process itself.
+FAKE_FAIL=train:DATA lets a stage fail with that class, train@2026-02:DATA that of one span alone; a signal's name in
+place of the class is sent to the process itself.
 FAKE_RECALL sets the challenger's recall@10.
 """
 
@@ -23,8 +24,9 @@ class FailingRunner(FakeRunner):
     """Fails as the environment says."""
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
-        stage, _, how = os.environ.get("FAKE_FAIL", "").partition(":")
-        if spec.stage.value == stage:
+        where, _, how = os.environ.get("FAKE_FAIL", "").partition(":")
+        stage, _, span = where.partition("@")
+        if spec.stage.value == stage and span in ("", spec.span.name):
             if how.startswith("SIG"):
                 signal.raise_signal(signal.Signals[how])
             else:

@@ -12,6 +12,7 @@ from tasks import ingest as module
 from tasks.catalog import list_spans
 from tasks.contracts import SpanRef
 from tasks.ingest import ingest, parse_map
+from tasks.ledger import now
 from tasks.progress import Progress
 from tasks.rows import CORE, SPAN_KIND
 from tasks.sources import Format
@@ -72,12 +73,14 @@ def test_every_format_gives_the_same_spans(
 
 
 def test_the_manifest_tells_what_is_in_the_span(store: DirectoryStore, tmp_path: Path) -> None:
+    before = now()
     run(store, write_input(tmp_path / "input", ROWS))
     manifest = read_manifest(store, "spans/2026-02/v1")
     assert manifest.kind == SPAN_KIND
     assert [file.name for file in manifest.files] == ["part-00000.parquet"]
     facts = dict(manifest.facts)
     assert len(facts.pop("content_sha256")) == 64
+    assert before <= facts.pop("ingested_at") <= now()
     assert facts.pop("columns") == {field.name: str(field.type) for field in rows_of(store, "2026-02").schema}
     assert facts == {"span": "2026-02", "version": 1, "rows": 3}
     assert list_spans(store) == [SpanRef(name="2026-01", version=1), SpanRef(name="2026-02", version=1)]

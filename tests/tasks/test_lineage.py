@@ -2,6 +2,7 @@ import pytest
 
 from infra.manifest import CorruptFolder
 from infra.store import DirectoryStore
+from tasks.branches import begin
 from tasks.contracts import CheckpointState, RowsRef, SpanRef
 from tasks.lineage import completed, head, partial
 from tests.support.fake_runner import commit_files, write_checkpoint
@@ -111,3 +112,44 @@ def test_a_state_of_another_version_names_the_key(store):
     commit_files(store, "lineages/main/step-00000020", {"state.json": newer}, "checkpoint")
     with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json was written by another version: seed"):
         head(store, "main")
+
+
+# --- branches ---------------------------------------------------------------------------------------------------
+
+
+def test_a_branch_has_the_checkpoints_up_to_its_base_and_then_its_own(store):
+    first, second, third = (write_checkpoint(store, state(step)) for step in (10, 20, 30))
+    begin(store, "fix", "main", second)
+    assert [ref for ref, _ in completed(store, "fix")] == [first, second]
+    assert partial(store, "fix") == []
+    own = write_checkpoint(store, state(30, lineage="fix"))
+    assert [ref for ref, _ in completed(store, "fix")] == [first, second, own]
+    assert [ref for ref, _ in completed(store, "main")] == [first, second, third]
+    found = head(store, "fix")
+    assert found is not None
+    assert found[0] == own
+
+
+def test_a_branch_of_a_branch_has_what_both_inherit(store):
+    first, _ = (write_checkpoint(store, state(step)) for step in (10, 20))
+    begin(store, "fix", "main", first)
+    second = write_checkpoint(store, state(20, lineage="fix"))
+    begin(store, "again", "fix", second)
+    assert [ref for ref, _ in completed(store, "again")] == [first, second]
+    begin(store, "earlier", "fix", first)
+    assert [ref for ref, _ in completed(store, "earlier")] == [first]
+
+
+def test_a_branch_from_nothing_inherits_nothing(store):
+    write_checkpoint(store, state(10))
+    begin(store, "fresh", "main", None)
+    assert head(store, "fresh") is None
+
+
+def test_a_branch_whose_base_is_gone_is_not_quietly_another(store):
+    write_checkpoint(store, state(10))
+    second = write_checkpoint(store, state(20))
+    begin(store, "fix", "main", second)
+    store.delete(second.prefix)
+    with pytest.raises(CorruptFolder, match=r"step-00000020, from which branch fix continues lineage main, is gone"):
+        completed(store, "fix")

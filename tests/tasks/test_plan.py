@@ -3,6 +3,7 @@ import json
 import pytest
 
 from infra.store import Conflict, DirectoryStore
+from tasks.branches import adopt, begin
 from tasks.contracts import CheckpointRef, CheckpointState, EvaluateOutcome, RowsRef, RunPlan, SpanRef, Verdict
 from tasks.errors import ConfigError, StoreError
 from tasks.plan import NothingToDo, plan_import, plan_run, plan_work, read_plan, run_key, save_plan
@@ -278,7 +279,10 @@ def test_a_span_inside_the_first_window_has_no_run_of_its_own(store):
 def test_a_newer_version_of_a_trained_span_is_refused(store):
     train_in_order(store, "2021-Q1")
     ingest(store, "2021-Q1", version=2)
-    with pytest.raises(ConfigError, match=r"2021-Q1 as v1, and v2 is the newest now.*new lineage: --set lineage=NAME"):
+    with pytest.raises(
+        ConfigError,
+        match=r"Q1 as v1, and v2 is the newest now.*: millrace backfill --from 2021-Q1 --to 2021-Q1",
+    ):
         plan_run(store, small_config(), "2021-Q1")
 
 
@@ -290,6 +294,34 @@ def test_a_trained_span_whose_plan_is_not_readable_names_the_file(store, damage)
         store.write(f"runs/{plan.run_key}/plan.json", damage)
     with pytest.raises(StoreError, match=rf"runs/{plan.run_key}/plan\.json"):
         plan_run(store, small_config(), "2021-Q1")
+
+
+# --- a branch that was adopted ----------------------------------------------------------------------------------
+
+
+def test_runs_continue_the_branch_that_was_adopted(store):
+    first, second = train_in_order(store, "2021-Q1", "2021-Q2")
+    assert second.parent is not None
+    begin(store, "fix", "main", second.parent)
+    assert plan_run(store, small_config()).parent != second.parent  # not yet
+    adopt(store, "main", "fix", instead_of="main")
+    plan = plan_run(store, small_config())
+    assert (plan.config.lineage, plan.parent, plan.window) == ("fix", second.parent, spans("2021-Q2"))
+    assert plan.run_key != second.run_key
+    trained(store, plan)
+    after = plan_run(store, small_config())
+    assert (after.config.lineage, after.span.name) == ("fix", "2021-Q3")
+    assert plan_run(store, small_config(), "2021-Q1") == first  # inherited, so it stays in its own lineage
+    assert plan_run(store, small_config(), "2021-Q2") == plan
+    assert plan_work(store, small_config("train.epochs=7"), "2021-Q2").parent == second.parent
+
+
+def test_an_inherited_run_that_was_interrupted_comes_first(store):
+    (first,) = (plan_run(store, small_config()),)
+    base = interrupted_after_training(store, first)
+    begin(store, "fix", "main", base)
+    adopt(store, "main", "fix", instead_of="main")
+    assert plan_run(store, small_config()) == first
 
 
 # --- spans that can't come next ---------------------------------------------------------------------------------

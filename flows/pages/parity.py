@@ -5,13 +5,12 @@ The workspace has the report itself; these pages may be lost.
 
 from __future__ import annotations
 
-import base64
-
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from flows.pages.markdown import code, image, table, text
 from tasks.parity import ParityPoint, ParityReport, ParitySide, percent, worst_by_metric
 
-_COLUMNS = ("metric", "step", "left", "right", "relative difference")
+_COLUMNS = ("metric", ">step", ">left", ">right", ">relative difference")
 
 
 def publish(report: ParityReport, plot: bytes) -> None:
@@ -33,29 +32,25 @@ def publish(report: ParityReport, plot: bytes) -> None:
 def markdown(report: ParityReport, plot: bytes) -> str:
     """The verdict, the plot, for each metric the point where the sides differ most, and what the sides are."""
     start = f"{report.parent.prefix}, step {report.parent.step}" if report.parent else "nothing"
-    image = base64.b64encode(plot).decode()
     return "\n".join(
         [
             f"# {'Agreed' if report.passed else 'Rejected'}",
             "",
-            f"{report.sentence} Both trained span {report.span.name} of lineage {report.lineage} from {start}.",
+            text(f"{report.sentence} Both trained span {report.span.name} of lineage {report.lineage} from {start}."),
             "",
-            f"![Metrics of both sides over the steps](data:image/svg+xml;base64,{image})",
+            image("Metrics of both sides over the steps", plot),
             "",
             "Where each metric differs most:",
             "",
-            *_table(_COLUMNS, [_cells(point) for point in worst_by_metric(report.points)]),
-            "",
+            *table(_COLUMNS, [_cells(point) for point in worst_by_metric(report.points)]),
             "And the training losses, which are not gated:",
             "",
-            *_table(_COLUMNS, [_cells(point) for point in worst_by_metric(report.losses)]),
-            "",
-            *_table(
-                ("side", "accelerator", "precision", "workers", "run"),
+            *table(_COLUMNS, [_cells(point) for point in worst_by_metric(report.losses)]),
+            *table(
+                ("side", "accelerator", "precision", ">workers", "run"),
                 [_side("left", report.left), _side("right", report.right)],
             ),
-            "",
-            f"In the workspace: `{report.prefix}/report.json`, `{report.plot}`",
+            f"In the workspace: {code(f'{report.prefix}/report.json')}, {code(report.plot)}",
         ]
     )
 
@@ -66,12 +61,7 @@ def _cells(point: ParityPoint) -> tuple[str, ...]:
 
 
 def _side(name: str, side: ParitySide) -> tuple[str, ...]:
-    return name, side.accelerator, side.precision, str(side.workers), f"`{side.run_key}`"
-
-
-def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    lines = [columns, ("---",) * len(columns), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
+    return name, side.accelerator, side.precision, str(side.workers), code(side.run_key)
 
 
 def _number(value: float) -> str:

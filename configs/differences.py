@@ -1,0 +1,22 @@
+"""What differs between two resolved configurations, for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from configs.schema import BESIDE_THE_WORK, Config
+
+
+def differences(then: Config, now: Config) -> list[str]:
+    """Of the settings that decide what a run makes, those that differ, as in `train.epochs (1 then, 2 now)`."""
+    now = now.model_copy(update={name: getattr(then, name) for name in BESIDE_THE_WORK})
+    old, new = _flat(then.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
+    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    return [f"{key} ({old.get(key)} then, {new.get(key)} now)" for key in keys]
+
+
+def _flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        leaves |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return leaves

@@ -1,0 +1,166 @@
+"""How far a running stage has come, on the page of its task run: a percentage with speed and time left.
+
+The pages are made by a thread of its own, so that a server that is slow or away holds nobody up. Outside of a Prefect
+task nothing happens.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.runtime import flow_run, task_run
+
+from tasks.contracts import RunPlan
+from tasks.durations import duration
+from tasks.progress import Progress
+
+UPDATE_SECONDS = 3.0  # between two updates, at least
+WINDOW_SECONDS = 60.0  # over which speed is taken; an evaluation in the loop then hardly shows
+UNITS = {"train": "step", "infer": "text"}  # what is shown, and what its progress counts
+
+
+class Pace:
+    """The speed of one piece of work, over what was heard of it lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heard: deque[tuple[float, Progress]] = deque()
+
+    def hear(self, progress: Progress) -> None:
+        """Take note; work that went back, as after a resume, begins a new window."""
+        if self._heard and progress.done < self._heard[-1][1].done:
+            self._heard.clear()
+        self._heard.append((self._clock(), progress))
+        # Two are kept however old they are: of slow work nothing is heard for longer than the window.
+        while len(self._heard) > 2 and self._heard[-1][0] - self._heard[1][0] >= WINDOW_SECONDS:
+            self._heard.popleft()
+
+    @property
+    def last(self) -> Progress | None:
+        return self._heard[-1][1] if self._heard else None
+
+    @property
+    def per_second(self) -> float | None:
+        """Null while only one moment is known; what was done before the first one does not count."""
+        if len(self._heard) < 2:
+            return None
+        (began, first), (ended, last) = self._heard[0], self._heard[-1]
+        return (last.done - first.done) / (ended - began) if ended > began and last.done > first.done else None
+
+
+def percent(progress: Progress) -> float:
+    """Of the total, from 0 to 100."""
+    return min(100.0, max(0.0, 100 * progress.done / progress.total)) if progress.total > 0 else 0.0
+
+
+def sentence(title: str, progress: Progress, per_second: float | None) -> str:
+    """As in `train 2026-W47: step 120 of 400, 3.2 steps/s, 1 min 20 s left, loss 1.93`."""
+    unit = UNITS[progress.what]
+    parts = [f"{unit} {progress.done:,} of {progress.total:,}"]
+    if per_second is not None:
+        slow = per_second < 0.1
+        parts.append(f"{1 / per_second:,.0f} s a {unit}" if slow else f"{per_second:,.1f} {unit}s/s")
+        if progress.done < progress.total:
+            parts.append(f"{duration((progress.total - progress.done) / per_second)} left")
+    return f"{title}: {', '.join([*parts, *filter(None, [progress.note])])}"
+
+
+class _Shown(NamedTuple):
+    key: str  # of the artifact
+    percent: float
+    description: str
+
+
+class LiveProgress:
+    """The progress of the task run in which it is made. To be told of its end, or its thread stays."""
+
+    def __init__(self, logger: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+        self._logger = logger
+        self._task_run: str | None = task_run.id
+        self._flow_run: str | None = flow_run.id
+        self._title: str = task_run.name or ""
+        plan = task_run.parameters.get("plan")
+        self._lineage = plan.config.lineage if isinstance(plan, RunPlan) else ""
+        self._pace = Pace()
+        self._shown: _Shown | None = None
+        self._told: _Shown | None = None  # what was put out last
+        self._over = False
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def progress(self, progress: Progress) -> None:
+        """Show it soon; work of other kinds is not shown."""
+        if self._task_run is None or progress.what not in UNITS:
+            return
+        with self._news:
+            self._pace.hear(progress)
+            self._show(percent(progress), sentence(self._title, progress, self._pace.per_second))
+            self._news.notify()
+        if self._thread is None:
+            # Prefect's settings are those of the caller's context.
+            run = contextvars.copy_context().run
+            self._thread = threading.Thread(target=run, args=(self._keep_up,), name="live progress", daemon=True)
+            self._thread.start()
+
+    def end(self, failure: str | None = None) -> None:
+        """Show that all is done, or how far it had come when it failed. Comes back at once, as `progress` does."""
+        if self._thread is None:
+            return
+        with self._news:
+            last = self._pace.last
+            if last is not None and failure is not None:
+                how_far = f"{UNITS[last.what]} {last.done:,} of {last.total:,}"
+                self._show(percent(last), f"{self._title}: {failure} after {how_far}")
+            elif last is not None:
+                self._show(100.0, f"{self._title}: done, {UNITS[last.what]} {last.total:,} of {last.total:,}")
+            self._over = True
+            self._news.notify()
+
+    def _show(self, done: float, description: str) -> None:
+        what = self._pace.last.what if self._pace.last else ""
+        key = "-".join(filter(None, (what, "progress", self._lineage)))
+        self._shown = _Shown(key, done, description)
+
+    def _keep_up(self) -> None:
+        """The thread: put out what is new, then wait for news, but no less than UPDATE_SECONDS."""
+        artifact: UUID | None = None
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._over or self._shown != self._told)
+                shown, over = self._shown, self._over
+            if shown is not None and shown != self._told:
+                artifact, self._told = self._put(artifact, shown), shown
+            if over:
+                return
+            with self._news:
+                self._news.wait_for(lambda: self._over, timeout=UPDATE_SECONDS)
+
+    def _put(self, artifact: UUID | None, shown: _Shown) -> UUID | None:
+        """The id of the artifact that shows it; None while there is none, so that the next try makes it."""
+        try:
+            with get_client(sync_client=True) as client:
+                if artifact is not None:
+                    client.update_artifact(artifact, ArtifactUpdate(description=shown.description, data=shown.percent))
+                    return artifact
+                return client.create_artifact(
+                    ArtifactCreate(
+                        type="progress",
+                        key=shown.key,
+                        description=shown.description,
+                        data=shown.percent,
+                        task_run_id=UUID(self._task_run) if self._task_run else None,
+                        flow_run_id=UUID(self._flow_run) if self._flow_run else None,
+                    )
+                ).id
+        except Exception as error:  # the work goes on without it
+            self._logger.debug("progress can't be shown: %s", error)
+            return artifact

@@ -1,0 +1,182 @@
+"""Millrace as it is operated: a Prefect server, the deployments, a worker of the pool, the pages; all ended by pid."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import yaml
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from infra.prefect_server import client_environment, down, up
+from infra.store import DirectoryStore
+from tests.browser.held_runner import HOLDS
+from tests.support.fake_runner import ingest
+
+ROOT = Path(__file__).resolve().parents[2]
+MILLRACE = Path(sys.executable).with_name("millrace")
+SECONDS = 120.0
+POLL_SECONDS = 0.3
+SPANS = ("2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4")
+
+
+class Operated(NamedTuple):
+    """A workspace with four spans, and the servers that show what happens to them."""
+
+    folder: Path
+    url: str  # of the Prefect UI
+    reports: str  # of millrace serve
+    environment: dict[str, str]
+
+    @property
+    def workspace(self) -> Path:
+        return self.folder / "workspace"
+
+    @property
+    def worker_log(self) -> Path:
+        return self.folder / "worker.log"
+
+    def fresh_workspace(self, name: str) -> str:
+        """Another workspace with the same spans, for a test whose runs nobody else may see."""
+        ingest(DirectoryStore(self.folder / name), *SPANS)
+        return str(self.folder / name)
+
+    @contextlib.contextmanager
+    def held(self, stage: str) -> Iterator[Hold]:
+        """Let `train-2021-Q1`, whose run it may be, wait in its middle until it is let go or the block ends."""
+        hold = Hold(self, stage)
+        hold.file.touch()
+        try:
+            yield hold
+        finally:
+            hold.let_go()
+
+    def wait_for_end(self, run_id: str) -> FlowRun:
+        """The flow run, once it is over."""
+
+        def is_over() -> bool:
+            state = self._flow_run(run_id).state
+            return state is not None and state.is_final()
+
+        self.wait(f"run {run_id} came to an end", is_over)
+        return self._flow_run(run_id)
+
+    def runs_below(self, run_id: str) -> list[FlowRun]:
+        """The flow runs that are part of another."""
+        below = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[UUID(run_id)]))
+        with get_client(sync_client=True) as client:
+            return client.read_flow_runs(flow_run_filter=below)
+
+    def wait(self, what: str, happened: Callable[[], object]) -> None:
+        """Until `happened` says so."""
+        deadline = time.monotonic() + SECONDS
+        while not happened():
+            assert time.monotonic() < deadline, f"never: {what}; the worker says:\n{self.worker_log.read_text()}"
+            time.sleep(POLL_SECONDS)
+
+    def _flow_run(self, run_id: str) -> FlowRun:
+        with get_client(sync_client=True) as client:
+            return client.read_flow_run(UUID(run_id))
+
+
+class Hold(NamedTuple):
+    """A stage of a span that waits for a test."""
+
+    place: Operated
+    stage: str
+
+    @property
+    def file(self) -> Path:
+        return self.place.folder / "holds" / self.stage
+
+    def wait(self) -> None:
+        """Until it has come to where it waits."""
+        self.place.wait(f"{self.stage} came to its middle", self.file.read_text)
+
+    def let_go(self) -> None:
+        self.file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def operated(folder: Path) -> Iterator[Operated]:
+    """Start all of it below `folder`; stop it at the end of the block. PREFECT_API_URL must not be set."""
+    (folder / "holds").mkdir()
+    ingest(DirectoryStore(folder / "workspace"), *SPANS)
+    place, home, port = folder / "shop.yaml", folder / "prefect", _free_port()
+    reports = f"http://127.0.0.1:{port}"
+    settings = {"pipeline": "shop", "model": {"pretrained": "package:none"}, "links": {"reports": reports}}
+    place.write_text(yaml.safe_dump(settings))
+    with contextlib.ExitStack() as stack:
+        stack.callback(down, home)
+        server = up(home)
+        environment = os.environ | client_environment(server)
+        environment |= {"MILLRACE_WORKSPACE": str(folder / "workspace"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
+        stack.enter_context(temporary_settings({PREFECT_API_URL: server.url}))
+        one = Operated(folder, server.ui_url, reports, environment)
+        _deploy(one, place)
+        # Both as people start them; but the flow runs that the worker starts have workers without arithmetic.
+        python_path = os.pathsep.join([str(Path(__file__).with_name("fake_site")), str(ROOT)])
+        fake = {"PYTHONPATH": python_path, HOLDS: str(folder / "holds")}
+        worker = (sys.executable, "-m", "prefect", "worker", "start", "--pool", "millrace")
+        stack.enter_context(_running(worker, environment | fake, one.worker_log))
+        serve = (str(MILLRACE), "serve", "--port", str(port))
+        stack.enter_context(_running(serve, environment, folder / "serve.log"))
+        yield one
+
+
+def _deploy(one: Operated, place: Path) -> None:
+    """All deployments, without their schedules: nothing starts but what a test starts."""
+    done = subprocess.run(
+        [str(MILLRACE), "deploy", "--config", str(place)],
+        env=one.environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    with get_client(sync_client=True) as client:
+        for deployment in client.read_deployments():
+            for schedule in deployment.schedules:
+                client.update_deployment_schedule(deployment.id, schedule.id, active=False)  # pyright: ignore
+
+
+@contextlib.contextmanager
+def _running(command: tuple[str, ...], environment: dict[str, str], log: Path) -> Iterator[None]:
+    """A process of its own group, until the end of the block."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it leads its own group
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

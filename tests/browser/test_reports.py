@@ -1,0 +1,90 @@
+"""The report of a run and the history of all, in a real browser: on a phone, on a screen, and printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from flows.reports.history_page import history_html
+from flows.reports.run_page import run_html
+from infra.store import DirectoryStore
+from tasks.errors import FailureClass
+from tests.browser.album import Album
+from tests.support.past import End, write_past
+
+PHONE, SCREEN = 360, 1280
+PAPER = 695  # A4 less 13 mm at either side, in pixels of 1/96 inch
+RUNS = 26
+ENDS: dict[int, tuple[End, FailureClass | None]] = {
+    22: ("Rejected", None),
+    23: ("Failed", FailureClass.CODE),
+    24: ("Running", None),
+}
+RELEASED, REJECTED, FAILED, RUNNING = 21, 22, 23, 24
+PAGES = ("released", "rejected", "failed", "running", "history", "history of one")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each page as a file."""
+    folder = tmp_path_factory.mktemp("pages")
+    store, young = DirectoryStore(folder / "workspace"), DirectoryStore(folder / "young")
+    keys = write_past(store, RUNS, ENDS)
+    write_past(young, 1)
+    made = {
+        "released": run_html(store, keys[RELEASED]),
+        "rejected": run_html(store, keys[REJECTED]),
+        "failed": run_html(store, keys[FAILED]),
+        "running": run_html(store, keys[RUNNING]),
+        "history": history_html(store),
+        "history of one": history_html(young),
+    }
+    for name, page in made.items():
+        (folder / f"{name}.html").write_bytes(page)
+    return {name: folder / f"{name}.html" for name in made}
+
+
+@pytest.mark.parametrize("width", [PHONE, SCREEN])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_its_window_shows_its_pictures_and_asks_for_nothing(
+    pages: dict[str, Path], name: str, width: int, page: Page, album: Album
+) -> None:
+    asked: list[str] = []
+    said: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(pages[name].as_uri())
+    page.set_viewport_size({"width": width, "height": page.evaluate("document.documentElement.scrollHeight")})
+    album.add(page, f"{name}-{width}")
+    assert [url for url in asked if not url.startswith("data:")] == [pages[name].as_uri()]
+    assert said == []
+    assert overflow(page) <= 0
+    images = page.locator("figure img").all()
+    assert images or name == "running"
+    for image in images:
+        assert image.evaluate("image => image.naturalWidth") > 0
+        box = image.bounding_box()
+        assert box is not None
+        assert box["width"] >= 300
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= width
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_printed_on_paper(pages: dict[str, Path], name: str, page: Page, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": PAPER, "height": 900})
+    page.emulate_media(media="print")
+    page.goto(pages[name].as_uri())
+    assert overflow(page) <= 0
+    cut = page.locator(".wide").evaluate_all("all => all.filter(one => one.scrollWidth > one.clientWidth).length")
+    assert cut == 0, "a table is wider than the paper"
+    pdf = page.pdf(path=tmp_path / "page.pdf", format="A4", print_background=True, prefer_css_page_size=True)
+    assert pdf.startswith(b"%PDF")
+    assert 1 <= pdf.count(b"/Type /Page\n") <= 12
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    return page.evaluate("document.scrollingElement.scrollWidth - innerWidth")

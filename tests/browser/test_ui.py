@@ -1,0 +1,145 @@
+"""What a person does in the Prefect UI, done by a real browser: starts a backfill, watches, cancels, opens pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.album import Album
+from tests.browser.operated import SPANS, Operated, operated
+from tests.browser.prefect_pages import RunForm
+
+pytestmark = pytest.mark.pipeline
+
+STAGES = ["train", "evaluate", "infer", "release"]
+PAGES = ["validate", "health", "warmup", "train", "evaluate", "infer", "release"]
+
+
+@pytest.fixture(scope="module")
+def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        with operated(tmp_path_factory.mktemp("operated")) as one:
+            yield one
+
+
+def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(place: Operated, page: Page, album: Album) -> None:
+    form = RunForm(page, place.url, "backfill/by-hand")
+    assert [label for label, text in form.help_texts().items() if not text] == []
+    assert form.chosen("stages") == STAGES
+    assert form.offered("stages") == STAGES
+    form.fill("workspace", place.fresh_workspace("backfill"))
+    form.fill("first", "spring")
+    form.fill("last", "2021-Q3")
+    form.fill("reason", "prices of March were in cents")
+    form.refused("Validation failed for field 'first'")
+    form.fill("first", "2021-Q1")
+    form.fill("parallel", "17")
+    form.refused("17 is greater than the maximum of 16")
+    album.add(page, "refused")
+    form.fill("parallel", "2")
+    album.add(page, "filled")
+    with place.held("train-2021-Q3") as hold:
+        run = form.submit()
+        expect(run.heading).to_contain_text("2021-Q1 to 2021-Q3")
+        bar = run.artifact("backfill-main-progress")
+        half = bar.progress_above(40.0)
+        album.add(page, "progress")
+        assert half < 70.0
+        run.open()
+        table = run.artifact("backfill-main")
+        album.add(page, "table")
+        assert table.columns()[:5] == ["span", *STAGES]
+        assert [row[:2] for row in table.rows()] == [
+            ["2021-Q1 v1", "done"],
+            ["2021-Q2 v1", "done"],
+            ["2021-Q3 v1", "running"],
+        ]
+        expect(table.description).to_contain_text("prices of March were in cents")
+        run.open()
+        expect(run.tab("Subflow Runs")).to_contain_text("2021-Q3 attempt 1")
+        album.add(page, "spans")
+        hold.let_go()
+        expect(run.state).to_have_text("Completed")
+    album.add(page, "completed")
+    assert run.artifact("backfill-main-progress").progress_above(99.0) == 100.0
+    album.add(page, "progress-at-the-end")
+    run.open()
+    table = run.artifact("backfill-main")
+    assert [row[1:4] for row in table.rows()] == [["done", "done", "done"]] * 3
+    assert [row[4] == "done" for row in table.rows()] == [False, False, True]
+    album.add(page, "table-at-the-end")
+
+
+@pytest.mark.parametrize(
+    ("deployment", "fields", "name"),
+    [
+        ("pipeline/scheduled", {"span": "2021-Q1"}, "2021-Q1 attempt 1"),
+        ("backfill/by-hand", {"first": "2021-Q1", "last": "2021-Q2"}, "2021-Q1 to 2021-Q2"),
+    ],
+    ids=["pipeline", "backfill"],
+)
+def test_a_run_is_cancelled_from_its_page(
+    place: Operated, page: Page, album: Album, deployment: str, fields: dict[str, str], name: str
+) -> None:
+    with place.held("train-2021-Q1") as hold:
+        form = RunForm(page, place.url, deployment)
+        assert [label for label, text in form.help_texts().items() if not text] == []
+        form.fill("workspace", place.fresh_workspace(f"cancelled-{deployment.replace('/', '-')}"))
+        for label, text in fields.items():
+            form.fill(label, text)
+        run = form.submit()
+        expect(run.heading).to_contain_text(name)
+        hold.wait()
+        expect(run.tab("Logs")).to_contain_text("2021-Q1")
+        album.add(page, "running")
+        run.cancel()
+        expect(run.state).to_have_text("Cancelled")
+        album.add(page, "cancelled")
+        assert place.wait_for_end(run.id).state_name == "Cancelled"
+    started = place.runs_below(run.id)
+    assert {(one.name, one.state_name) for one in started} <= {("2021-Q1 attempt 1", "Cancelled")}
+
+
+def test_a_run_has_a_page_for_each_stage_and_leads_to_its_report(place: Operated, page: Page, album: Album) -> None:
+    form = RunForm(page, place.url, "pipeline/scheduled")
+    form.fill("span", SPANS[0])
+    album.add(page, "form")
+    with place.held(f"train-{SPANS[0]}") as hold:
+        run = form.submit()
+        hold.wait()
+        bar = run.artifact("train-progress-main")
+        assert 25.0 <= bar.progress_above(25.0) < 30.0
+        expect(bar.description).to_contain_text("step 11 of 40")
+        album.add(page, "training")
+        hold.let_go()
+        assert bar.progress_above(99.0) == 100.0
+    run.open()
+    expect(run.state).to_have_text("Completed")
+    album.add(page, "completed")
+    for stage in PAGES:
+        run.open()
+        artifact = run.artifact(f"{stage}-main")
+        album.add(page, stage)
+        expect(artifact.content).to_contain_text(SPANS[0])
+    run.open()
+    pictures = run.artifact("train-main").images()
+    assert pictures
+    assert all(width >= 200 and height >= 100 for width, height in pictures)
+
+    run.open()
+    links = run.artifact("run-main")
+    album.add(page, "links")
+    with page.expect_popup() as opened:
+        links.content.get_by_role("link", name="report of the run").click()
+    report = opened.value
+    expect(report.get_by_role("heading", level=1)).to_contain_text(SPANS[0])
+    assert report.url.startswith(place.reports)
+    run_key = report.url.removesuffix("/report.html").rpartition("/")[2]
+    expect(report.locator("body")).to_contain_text(run_key)
+    album.add(report, "report")
+    report.get_by_role("link", name="History").click()
+    expect(report.get_by_role("link", name=SPANS[0]).first).to_be_visible()
+    album.add(report, "history")

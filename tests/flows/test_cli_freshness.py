@@ -1,0 +1,114 @@
+"""`millrace freshness` as people and scripts read it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import flows.cli.freshness
+import infra.runner
+from flows.cli import main
+from infra.store import DirectoryStore
+from tasks.freshness import FreshnessReport
+from tasks.plan import plan_run, save_plan
+from tests.support.asked import write_invocation
+from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.stages import carry_out
+
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+SETTINGS = ("model.pretrained=package:none", "schedule.cron=0 6 * * *", "freshness.target_hours=72")
+
+
+class Result(NamedTuple):
+    code: int | str | None
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    """One day released, the run of the next one lost, and the day after not there."""
+    store = DirectoryStore(tmp_path / "workspace")
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
+    config = small_config(*SETTINGS)
+    ingest(store, "2026-11-11")
+    carry_out(plan_run(store, config))
+    ingest(store, "2026-11-12")
+    plan = plan_run(store, config)
+    save_plan(store, plan)
+    write_invocation(store, plan)
+    monkeypatch.setattr(flows.cli.freshness, "now", lambda: "2026-11-14T08:00:00+00:00")
+    return store
+
+
+@pytest.fixture
+def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
+    def call(*arguments: str) -> Result:
+        monkeypatch.setattr("signal.signal", lambda *_: None)  # the handler is for a process of the command's own
+        settings = [word for one in SETTINGS for word in ("--set", one)]
+        monkeypatch.setattr(sys, "argv", ["millrace", "freshness", "--workspace", store.uri, *settings, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return Result(ended.value.code, told.out, told.err)
+
+    return call
+
+
+def test_people_read_age_spans_and_what_is_wrong(millrace: Command) -> None:
+    told = millrace()
+    assert told.code == 0
+    lines = [line.rstrip() for line in told.out.splitlines()]
+    assert lines[:2] == [
+        "lineage main",
+        "release 1 holds data up to 2026-11-11, 56 h old of 72 h promised; fresh until 11-15 00:00 UTC",
+    ]
+    assert re.findall(r"^(2026\S+) +(\w+)", told.out, re.M) == [
+        ("2026-11-11", "Released"),
+        ("2026-11-12", "Lost"),
+        ("2026-11-13", "Absent"),
+    ]
+    assert "run over 2026-11-12, attempt 1: late, lost, deadline 11-13 09:00" in lines
+    assert "! 2026-11-13 is due and did not arrive." in lines
+    assert lines[lines.index("! 2026-11-13 is due and did not arrive.") + 1].endswith(
+        "then: millrace ingest. The runs then start by themselves."
+    )
+
+
+def test_where_all_is_well_that_is_said(
+    millrace: Command, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out(plan_run(store, small_config(*SETTINGS), "2026-11-12"))
+    monkeypatch.setattr(flows.cli.freshness, "now", lambda: "2026-11-13T08:00:00+00:00")
+    assert millrace().out.splitlines()[-1] == "nothing is amiss"
+
+
+def test_a_workspace_without_spans_is_refused(millrace: Command, store: DirectoryStore, tmp_path: Path) -> None:
+    told = millrace("--workspace", str(tmp_path / "typo"))
+    assert (told.code, told.out) == (78, "")
+
+
+def keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: keys(each) for key, each in value.items()}
+    return [keys(value[0])] if isinstance(value, list) and value else None
+
+
+def test_the_documented_json_is_what_comes_out(millrace: Command) -> None:
+    found = re.search(r"^### `millrace freshness --json`\n.*?^```json\n(.*?)^```", DOCS, re.M | re.S)
+    assert found
+    example = json.loads(found[1])
+    assert FreshnessReport.model_validate(example).model_dump(mode="json") == example
+    real = json.loads(millrace("--json").out)
+    assert keys(real) == keys(example)
+    assert (real["missed"], real["gaps"], real["catch_up"]) == (["2026-11-12"], ["2026-11-13"], "2026-11-12")

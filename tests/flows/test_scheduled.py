@@ -1,0 +1,211 @@
+"""Scheduled runs on a real server with a real worker: which span each takes, in which order, and how often.
+
+Only the workers of the stages are fakes. Takes about two minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+import yaml
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Scheduled
+
+from flows.cli import deploying
+from infra.prefect_server import client_environment, down, up
+from infra.store import DirectoryStore
+from tasks import invocations, ledger
+from tasks.contracts import Stage
+from tests.support.fake_runner import ingest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 120.0
+ZONE = "Europe/Berlin"
+SETTINGS = ("model.pretrained=package:none", f"schedule.timezone={ZONE}", "schedule.cron=30 2 * * *")
+
+# Python imports it by itself in the worker and in the processes of its flow runs.
+SITE = """
+import infra.runner
+from tests.support.millrace import make_runner
+
+infra.runner.make_runner = make_runner
+"""
+
+
+class World(NamedTuple):
+    store: DirectoryStore
+    deployment: UUID
+    log: Path
+
+    def schedule(self, at: dt.datetime, **parameters: str) -> FlowRun:
+        """A run as the scheduler makes them, for a time that has passed."""
+        with get_client(sync_client=True) as client:
+            return client.create_flow_run_from_deployment(
+                self.deployment, parameters={"scheduled_in": ZONE, **parameters}, state=Scheduled(scheduled_time=at)
+            )
+
+    def ended(self, run: FlowRun, runs: int = 1) -> FlowRun:
+        """The flow run after so many tries."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            with get_client(sync_client=True) as client:
+                now = client.read_flow_run(run.id)
+            if now.state is not None and now.state.is_final() and now.run_count == runs:
+                return now
+            assert time.monotonic() < deadline, f"{now.name} is {now.state}; the worker says:\n{self.log.read_text()}"
+            time.sleep(0.3)
+
+    def children(self, run: FlowRun) -> list[FlowRun]:
+        parent = FlowRunFilterParentFlowRunId(any_=[run.id])
+        with get_client(sync_client=True) as client:
+            found = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parent))
+        return sorted(found, key=lambda child: str(child.start_time))
+
+    def trained(self, since: str) -> list[str]:
+        """The spans of the attempts at training since then, in their order."""
+        attempts = [record for record in ledger.records(self.store) if record.stage is Stage.train]
+        by_start = sorted(attempts, key=lambda record: record.started_at)
+        return [record.span for record in by_start if record.span >= since]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A lineage that has trained 2026-03-20, its deployment by day, and a worker."""
+    folder = tmp_path_factory.mktemp("scheduled")
+    store = DirectoryStore(folder / "workspace")
+    ingest(store, "2026-03-20")
+    (folder / "sitecustomize.py").write_text(SITE)
+    home = folder / "prefect"
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("PREFECT_HOME", str(home))
+        patch.delenv("PREFECT_API_URL", raising=False)
+        stack.callback(down, home)
+        for name, value in client_environment(up(home)).items():
+            patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{ROOT}")
+        patch.setenv("PREFECT_WORKER_QUERY_SECONDS", "1")
+        stack.enter_context(temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}))
+        patch.setattr(deploying, "FILE", only_the_pipeline(folder))
+        deploying.deploy(store, None, SETTINGS, None)
+        with get_client(sync_client=True) as client:
+            deployment = client.read_deployment_by_name("pipeline/scheduled").id
+        log = folder / "worker.log"
+        stack.enter_context(worker(log))
+        one = World(store, deployment, log)
+        first = one.ended(one.schedule(dt.datetime(2026, 3, 21, 2, 30, tzinfo=ZoneInfo(ZONE))))
+        assert (first.name, first.state_name) == ("2026-03-20 attempt 1", "Completed"), log.read_text()
+        yield one
+
+
+def only_the_pipeline(folder: Path) -> Path:
+    """prefect.yaml without the other deployments, of which none is to start by itself."""
+    tree = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    tree["deployments"] = [each for each in tree["deployments"] if each["name"] == "scheduled"]
+    file = folder / "prefect.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    return file
+
+
+@contextlib.contextmanager
+def worker(log: Path) -> Iterator[None]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", "worker", "start", "--pool", "millrace"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it leads its own group
+            process.wait()
+
+
+def test_across_a_change_of_clocks_each_run_takes_its_own_span_and_none_is_trained_twice(world: World) -> None:
+    """All three are late and start at once: they queue up, and whichever is first leaves nothing undone or doubled."""
+    spans = ["2026-03-27", "2026-03-28", "2026-03-29"]
+    ingest(world.store, *spans)
+    times = [  # 02:30 of that zone; on the 29th there is no such time, and Prefect's scheduler takes 01:30
+        dt.datetime(2026, 3, 28, 1, 30, tzinfo=dt.UTC),
+        dt.datetime(2026, 3, 29, 0, 30, tzinfo=dt.UTC),
+        dt.datetime(2026, 3, 30, 0, 30, tzinfo=dt.UTC),
+    ]
+    runs = [world.ended(run) for run in [world.schedule(at) for at in times]]
+    assert [(run.state_name, run.name.partition(" ")[0]) for run in runs] == [("Completed", span) for span in spans]
+    assert world.trained(since="2026-03-27") == spans
+    told = {one.flow_run: one.scheduled_at for one in invocations.everywhere(world.store)}
+    assert [told[str(run.id)] for run in runs] == [at.isoformat() for at in times]
+
+
+def test_a_retry_takes_the_span_of_the_scheduled_time_although_days_have_passed(world: World) -> None:
+    at = dt.datetime(2026, 4, 1, 0, 30, tzinfo=dt.UTC)
+    run = world.schedule(at)
+    failed = world.ended(run)
+    assert (failed.name, failed.state_name) == ("span due 2026-04-01 00:30 UTC", "Failed")
+    assert failed.state is not None
+    assert "DataError: span 2026-03-31 is due and has not arrived" in str(failed.state.message)
+    ingest(world.store, "2026-03-31", "2026-04-01", "2026-04-02")
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry", message="Retry from the UI"), force=True)
+    again = world.ended(run, runs=2)
+    assert (again.name, again.state_name) == ("2026-03-31 attempt 1", "Completed")
+    assert world.trained(since="2026-03-31") == ["2026-03-31"]
+
+
+def test_after_a_week_of_downtime_the_next_run_trains_all_that_arrived_each_once_in_order(world: World) -> None:
+    week = [f"2026-04-{day:02d}" for day in range(6, 13)]
+    before = ["2026-04-01", "2026-04-02"]  # left by the test before
+    ingest(world.store, *week)
+    run = world.ended(world.schedule(dt.datetime(2026, 4, 13, 0, 30, tzinfo=dt.UTC)))
+    assert (run.state_name, run.name) == ("Completed", "2026-04-12 attempt 1")
+    children = world.children(run)
+    assert [child.name for child in children if child.name.endswith("attempt 1")] == [
+        f"{span} attempt 1" for span in [*before, *week[:-1]]
+    ]
+    assert world.trained(since="2026-04-01") == [*before, *week]
+    once_more = world.ended(world.schedule(dt.datetime(2026, 4, 13, 0, 30, tzinfo=dt.UTC)))
+    assert (once_more.state_name, once_more.name) == ("Completed", "2026-04-12 attempt 2")
+    assert world.trained(since="2026-04-01") == [*before, *week]
+
+
+def test_a_span_that_is_named_wins_and_what_was_missed_before_it_comes_first(world: World) -> None:
+    ingest(world.store, "2026-05-01", "2026-05-02", "2026-05-03")
+    run = world.ended(world.schedule(dt.datetime(2026, 5, 20, tzinfo=dt.UTC), span="2026-05-02"))
+    assert (run.state_name, run.name) == ("Completed", "2026-05-02 attempt 1")
+    assert world.trained(since="2026-05-01") == ["2026-05-01", "2026-05-02"]
+
+
+def test_the_schedule_itself_says_in_which_zone_the_span_is_looked_for(world: World) -> None:
+    deadline = time.monotonic() + SECONDS
+    planned: list[FlowRun] = []
+    while not planned:  # the scheduler makes them some seconds after the deployment
+        assert time.monotonic() < deadline
+        with get_client(sync_client=True) as client:
+            planned = [run for run in client.read_flow_runs() if run.auto_scheduled]
+        time.sleep(0.3)
+    assert {run.parameters["scheduled_in"] for run in planned} == {ZONE}
+    assert {run.parameters.get("span") for run in planned} <= {None, ""}
+    local = [run.expected_start_time.astimezone(ZoneInfo(ZONE)) for run in planned if run.expected_start_time]
+    assert {(at.hour, at.minute) for at in local} == {(2, 30)}

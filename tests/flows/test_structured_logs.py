@@ -1,0 +1,197 @@
+"""Log lines as JSON: of a logger, of the command, of a flow run that a Prefect worker starts; with fake workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+
+from infra.prefect_server import Server, client_environment
+from infra.store import DirectoryStore
+from tasks import structured
+from tasks.errors import ConfigError, DataError
+from tests.support.fake_runner import ingest
+from tests.support.prefect_server import PrefectServer
+
+ROOT = Path(__file__).resolve().parents[2]
+OVERRIDE = "model.pretrained=package:none"
+# As flows/pipeline.py, with the fake workers in a process that only Prefect starts.
+ENTRYPOINT = """
+import infra.runner
+from tests.support.millrace import make_runner
+
+infra.runner.make_runner = make_runner
+from flows.pipeline import pipeline
+"""
+
+
+# --- one line ---------------------------------------------------------------------------------------------------
+
+
+def line(message: str, *args: object, error: Exception | None = None, **extra: object) -> dict[str, Any]:
+    exc_info = (type(error), error, error.__traceback__) if error else None
+    record = logging.LogRecord("prefect.task_runs", logging.INFO, "", 0, message, args, exc_info)
+    record.__dict__.update(extra)
+    told = structured.JsonLines().format(record)
+    assert "\n" not in told
+    return json.loads(told)
+
+
+def test_a_line_says_what_it_is_about_as_far_as_that_is_known() -> None:
+    plain = line("%d of %d", 1, 2)
+    assert {name: plain[name] for name in plain if name != "time"} == {
+        "level": "INFO",
+        "logger": "prefect.task_runs",
+        "message": "1 of 2",
+    }
+    assert plain["time"].endswith("+00:00")
+    with structured.about(run="cafe", span="2026-W47"), structured.about(stage="train", attempt=2):
+        told = line("step", flow_run_id="f-1", task_run_id="t-1")
+    assert list(told)[4:] == ["run", "span", "stage", "attempt", "flow_run", "task_run"]
+    assert (told["span"], told["attempt"], told["task_run"]) == ("2026-W47", 2, "t-1")
+    assert "span" not in line("afterwards")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("[1] loss 1.9", "loss 1.9", {"rank": 1}),
+        ("[node 3] [1] loss 1.9", "loss 1.9", {"node": 3, "rank": 1}),
+        ("[node 3] ready", "ready", {"node": 3}),
+        ("[CLS] is a token", "[CLS] is a token", {}),
+        ("loss [1]", "loss [1]", {}),
+    ],
+)
+def test_the_rank_of_a_worker_is_taken_from_its_line(text: str, message: str, place: dict[str, int]) -> None:
+    with structured.about(stage="train"):
+        told = line("%s", text)
+    assert told["message"] == message
+    assert {name: told[name] for name in ("node", "rank") if name in told} == place
+    assert line("%s", text)["message"] == text  # no worker's: it belongs to no stage
+
+
+def test_a_traceback_is_a_field() -> None:
+    try:
+        raise DataError("row 3\nis bad")
+    except DataError as error:
+        told = line("it ended", error=error)
+    assert told["failure"] == "DATA"
+    assert told["traceback"].startswith("Traceback (most recent call last):\n")
+    assert told["traceback"].endswith("DataError: row 3\nis bad")
+
+
+def test_only_known_forms_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for form, json_wanted in (("", False), ("text", False), ("json", True)):
+        monkeypatch.setenv("MILLRACE_LOG", form)
+        assert structured.wanted() is json_wanted
+    monkeypatch.setenv("MILLRACE_LOG", "xml")
+    with pytest.raises(ConfigError, match="MILLRACE_LOG is 'xml'; known are text and json"):
+        structured.wanted()
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def environment(prefect: PrefectServer, **more: str) -> dict[str, str]:
+    server = Server(url=prefect.url, ui_url="", home=str(prefect.home), pid=None, started=False)
+    return {**os.environ, **client_environment(server), **more}
+
+
+def run(prefect: PrefectServer, store: DirectoryStore, **more: str) -> subprocess.CompletedProcess[str]:
+    command = ["run", "--workspace", store.uri, "--set", OVERRIDE, "--json"]
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.millrace", *command],
+        cwd=ROOT,
+        env=environment(prefect, **more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_run_says_everything_on_standard_error_in_json(prefect: PrefectServer, store: DirectoryStore) -> None:
+    done = run(prefect, store, MILLRACE_LOG="json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)["report"]
+    lines = [json.loads(one) for one in done.stderr.splitlines()]
+    assert lines[0]["message"].startswith("Prefect UI: http")
+    (trained,) = [one for one in lines if one["message"] == "fake train of 2021-Q1"]
+    assert {name: trained[name] for name in ("level", "run", "span", "lineage", "stage", "attempt")} == {
+        "level": "INFO",
+        "run": report["run_key"],
+        "span": "2021-Q1",
+        "lineage": "main",
+        "stage": "train",
+        "attempt": 1,
+    }
+    assert {"flow_run", "task_run"} <= set(trained)
+    (drift,) = [one for one in lines if one["message"].startswith("drift: ")]
+    assert (drift["level"], drift["stage"]) == ("WARNING", "validate")
+
+
+def test_a_failure_is_one_line_with_its_class_and_traceback(prefect: PrefectServer, store: DirectoryStore) -> None:
+    done = run(prefect, store, MILLRACE_LOG="json", FAKE_FAIL="train:DATA")
+    assert (done.returncode, done.stdout) == (65, "")
+    lines = [json.loads(one) for one in done.stderr.splitlines()]
+    assert {name: lines[-1][name] for name in ("level", "logger", "message", "failure")} == {
+        "level": "ERROR",
+        "logger": "millrace",
+        "message": "row 3 is bad",
+        "failure": "DATA",
+    }
+    assert any(one.get("failure") == "DATA" and "Traceback" in one.get("traceback", "") for one in lines[:-1])
+
+
+def test_without_the_variable_nothing_changes(prefect: PrefectServer, store: DirectoryStore) -> None:
+    done = run(prefect, store, FAKE_FAIL="train:DATA")
+    assert done.stderr.splitlines()[-1] == "DATA: row 3 is bad"
+    assert "validate: 1 of 1" in done.stderr.splitlines()
+
+
+def test_an_unknown_form_is_refused_before_anything_is_done(prefect: PrefectServer, store: DirectoryStore) -> None:
+    done = run(prefect, store, MILLRACE_LOG="yaml")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr == "CONFIG: MILLRACE_LOG is 'yaml'; known are text and json, and unset is text\n"
+    assert store.list("runs") == []
+
+
+# --- a Prefect worker -------------------------------------------------------------------------------------------
+
+
+def test_a_flow_run_in_the_process_of_a_worker(prefect: PrefectServer, store: DirectoryStore, tmp_path: Path) -> None:
+    ingest(store, "2021-Q1")
+    (tmp_path / "flow.py").write_text(ENTRYPOINT)
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="lines", type="process"))
+        from flows.pipeline import pipeline
+
+        deployment = client.create_deployment(
+            flow_id=client.create_flow(pipeline),
+            name="lines",
+            path=str(tmp_path),
+            entrypoint=f"{tmp_path}/flow.py:pipeline",
+            work_pool_name="lines",
+            parameters={"workspace": store.uri, "overrides": [OVERRIDE]},
+        )
+        client.create_flow_run_from_deployment(deployment)
+    worker = subprocess.run(
+        [sys.executable, "-m", "prefect", "worker", "start", "--pool", "lines", "--run-once"],
+        cwd=ROOT,
+        env=environment(prefect, MILLRACE_LOG="json", PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = [json.loads(one) for one in worker.stderr.splitlines() if one.startswith("{")]
+    by_stage = {one["stage"]: one for one in lines if one["message"].startswith("fake ")}
+    assert list(by_stage) == ["validate", "health", "warmup", "train", "evaluate", "infer", "release"], worker.stderr
+    assert {one["span"] for one in by_stage.values()} == {"2021-Q1"}
+    assert not any("fake train" in one for one in worker.stderr.splitlines() if not one.startswith("{"))

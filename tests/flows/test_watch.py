@@ -1,0 +1,278 @@
+"""The watch under a real Prefect server: what it starts, whom it tells, and what the UI shows of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.objects import Artifact, FlowRun, State
+from prefect.events.worker import EventsWorker
+
+import flows.watch
+import infra.runner
+from flows.pipeline import pipeline
+from flows.watch import watch
+from flows.watch_events import LATE, MISSED, STALE, WILL_BE_LATE
+from flows.watch_page import markdown
+from infra.store import DirectoryStore
+from tasks.errors import FailureClass
+from tasks.freshness import FreshnessReport
+from tasks.plan import plan_run, save_plan
+from tasks.spans import after
+from tests.support.asked import write_invocation
+from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.prefect_server import SECONDS, PrefectServer
+from tests.support.stages import carry_out
+
+SETTINGS = ("model.pretrained=package:none", "schedule.cron=0 6 * * *", "schedule.timezone=Europe/Berlin")
+PROMISED = ("freshness.target_hours=400", "freshness.deadline_hours=4")
+NOW = "2026-11-20T07:00:00+01:00"
+
+
+@pytest.fixture
+def store(prefect: PrefectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectoryStore]:
+    """Daily spans, trained up to 2026-11-12."""
+    store = DirectoryStore(tmp_path)
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
+    ingest(store, "2026-11-12")
+    carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED)))
+    set_clock(monkeypatch, NOW)
+    with prefect.in_use():
+        yield store
+
+
+@pytest.fixture
+def deployed(store: DirectoryStore) -> Iterator[None]:
+    """The pipeline on the server, with nobody to work it off."""
+    deployment: Any = pipeline.to_deployment(name="scheduled", parameters={"workspace": store.uri})
+    identity = deployment.apply()
+    yield
+    with get_client(sync_client=True) as client:
+        client.delete_deployment(identity)
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, now: str) -> None:
+    monkeypatch.setattr(flows.watch, "now", lambda: now)
+
+
+def look(store: DirectoryStore, *overrides: str, catch_up: bool = True) -> tuple[State, FreshnessReport]:
+    state: State = watch(store.uri, overrides=(*SETTINGS, *PROMISED, *overrides), catch_up=catch_up, return_state=True)
+    return state, state.result()  # type: ignore[return-value]
+
+
+def started(store: DirectoryStore) -> list[FlowRun]:
+    """The runs of the deployed pipeline over this workspace."""
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs()
+    return [run for run in runs if run.deployment_id and run.parameters.get("workspace") == store.uri]
+
+
+def week() -> list[str]:
+    names = ["2026-11-13"]
+    while len(names) < 7:
+        names.append(after(names[-1]))
+    return names
+
+
+def events(prefect: PrefectServer, name: str, resource: str) -> list[dict[str, Any]]:
+    """What has arrived on the server, once anything has."""
+    EventsWorker.drain_all(timeout=SECONDS)
+    asked = {"filter": {"event": {"name": [name]}, "resource": {"id": [resource]}}}
+    deadline = time.monotonic() + SECONDS
+    while True:
+        found = httpx.post(f"{prefect.url}/events/filter", json=asked).json()["events"]
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+def artifact(key: str) -> Artifact:
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+    return max(found, key=lambda one: str(one.created))
+
+
+# --- catching up --------------------------------------------------------------------------------------------------
+
+
+def test_a_week_of_downtime_is_caught_up_by_one_run(store, deployed):
+    ingest(store, *week())
+    look(store)
+    look(store)
+    state, report = look(store)
+    assert report.missed == tuple(week())
+    (run,) = started(store)
+    assert run.parameters["span"] == "2026-11-19"
+    assert run.parameters["scheduled_in"] == "Europe/Berlin"
+    assert run.parameters["overrides"] == [*SETTINGS, *PROMISED]
+    assert run.idempotency_key == "missed:main:2026-11-19:v1"
+    assert run.parent_task_run_id is None
+    assert {"catch-up", "lineage:main"} <= set(run.tags)
+    assert (state.name, state.is_completed()) == ("Attention", True)
+    assert state.message is not None
+    assert "2026-11-13 to 2026-11-19 (7 spans) have arrived and were missed" in state.message
+    assert "A run of pipeline/scheduled catches up with 2026-11-19" in state.message
+
+
+def test_a_week_that_never_arrived_starts_nothing(store, deployed):
+    _, report = look(store)
+    assert (report.missed, report.gaps) == ((), tuple(week()))
+    assert started(store) == []
+
+
+def test_the_run_that_was_started_trains_all_that_was_missed(store, deployed, monkeypatch):
+    ingest(store, "2026-11-13", "2026-11-14")
+    set_clock(monkeypatch, "2026-11-15T07:00:00+01:00")
+    look(store)
+    (run,) = started(store)
+    pipeline(**{**run.parameters, "overrides": tuple(run.parameters["overrides"])})
+    state, report = look(store)
+    assert (report.missed, report.newest) == ((), "2026-11-14")
+    assert (state.name, len(started(store))) == ("Completed", 1)
+
+
+def test_what_arrives_while_the_first_is_under_way_has_a_run_of_its_own(store, deployed, monkeypatch):
+    ingest(store, *week())
+    look(store)
+    ingest(store, "2026-11-20")
+    set_clock(monkeypatch, "2026-11-21T07:00:00+01:00")
+    look(store)
+    assert {run.idempotency_key for run in started(store)} == {
+        "missed:main:2026-11-19:v1",
+        "missed:main:2026-11-20:v1",
+    }
+
+
+def test_catching_up_can_be_left_to_people(store, deployed):
+    ingest(store, *week())
+    state, _ = look(store, catch_up=False)
+    assert (state.name, started(store)) == ("Attention", [])
+
+
+def test_without_the_deployment_it_says_how_to_run_by_hand(store):
+    ingest(store, *week())
+    state, _ = look(store)
+    assert state.message is not None
+    assert state.message.endswith("by hand: millrace run --span 2026-11-13")
+
+
+def test_where_nothing_is_amiss_it_says_how_old_the_vectors_are(store, monkeypatch):
+    set_clock(monkeypatch, "2026-11-13T08:00:00+00:00")
+    state, _ = look(store)
+    assert state.name == "Completed"
+    assert state.message == "Nothing is amiss: the released vectors hold 2026-11-12, 8 h old."
+
+
+# --- events -------------------------------------------------------------------------------------------------------
+
+
+def running(store: DirectoryStore, **changes: Any) -> str:
+    """A run over 2026-11-19 that began at six and has until ten; returns its key."""
+    ingest(store, "2026-11-19")
+    plan = plan_run(store, small_config(*SETTINGS, *PROMISED))
+    save_plan(store, plan)
+    times = {
+        "scheduled_at": "2026-11-20T05:00:00+00:00",
+        "began_at": "2026-11-20T05:00:05+00:00",
+        "deadline": "2026-11-20T09:00:00+00:00",
+    }
+    write_invocation(store, plan, **times | changes)
+    return plan.run_key
+
+
+def test_a_late_run_is_told_once_and_arrives_at_the_server(store, prefect, monkeypatch):
+    run_key = running(store, began_at="2026-11-20T08:00:00+00:00", flow_run="8d1c")
+    set_clock(monkeypatch, "2026-11-20T09:30:00+00:00")
+    with store.lock("lineages/main.run"):
+        look(store)
+        look(store)
+    (event,) = events(prefect, LATE, f"millrace.run.{run_key}")
+    assert event["resource"] == {
+        "prefect.resource.id": f"millrace.run.{run_key}",
+        "prefect.resource.name": "2026-11-19 attempt 1",
+        "millrace.span": "2026-11-19",
+        "millrace.lineage": "main",
+        "millrace.flow-run": "8d1c",
+    }
+    sentence = event["payload"].pop("sentence")
+    assert sentence.startswith("The run over 2026-11-19 (attempt 1) is past its deadline of 2026-11-20 09:00 UTC")
+    assert event["payload"] == {
+        "class": FailureClass.CAPACITY,  # three of four and a half hours passed before it began
+        "span": "2026-11-19",
+        "lineage": "main",
+        "run_key": run_key,
+        "attempt": 1,
+        "deadline": "2026-11-20T09:00:00+00:00",
+        "expected_end": "2026-11-20T09:31:08+00:00",
+        "page": "http://ui/runs/flow-run/1",
+    }
+
+
+def test_one_is_warned_before_a_run_is_late(store, prefect, monkeypatch):
+    run_key = running(store)
+    set_clock(monkeypatch, "2026-11-20T08:59:30+00:00")
+    with store.lock("lineages/main.run"):
+        look(store)
+        (event,) = events(prefect, WILL_BE_LATE, f"millrace.run.{run_key}")
+        assert event["payload"]["class"] is None
+        set_clock(monkeypatch, "2026-11-20T09:10:00+00:00")
+        look(store)
+    assert len(events(prefect, LATE, f"millrace.run.{run_key}")) == 1
+    assert len(events(prefect, WILL_BE_LATE, f"millrace.run.{run_key}")) == 1
+
+
+def test_each_missed_span_and_a_stale_release_are_told_once(store, prefect):
+    lineage = "events"  # other tests' events are on the same server
+    config = small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")
+    carry_out(plan_run(store, config))
+    ingest(store, "2026-11-13", "2026-11-14")
+    asked = (f"lineage={lineage}", "freshness.target_hours=48")
+    look(store, *asked, catch_up=False)
+    _, report = look(store, *asked, catch_up=False)
+    for span in ("2026-11-13", "2026-11-14"):
+        (event,) = events(prefect, MISSED, f"millrace.span.{lineage}.{span}")
+        assert (event["payload"]["span"], event["payload"]["lineage"]) == (span, lineage)
+    (event,) = events(prefect, STALE, f"millrace.lineage.{lineage}")
+    assert (event["payload"]["newest"], event["payload"]["target_hours"]) == ("2026-11-12", 48.0)
+    assert event["payload"]["sentence"].endswith("2026-11-13 was missed.")
+    assert report.stale
+    assert store.list(f"watch/{lineage}") == [
+        f"watch/{lineage}/missed-2026-11-13-v1.json",
+        f"watch/{lineage}/missed-2026-11-14-v1.json",
+        f"watch/{lineage}/stale-release-{report.release}.json",
+    ]
+
+
+# --- in the UI ----------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_for_each_of_the_newest_spans(store):
+    ingest(store, "2026-11-13", "2026-11-15")
+    _, report = look(store)
+    table = artifact("freshness-main")
+    assert table.type == "table"
+    assert isinstance(table.data, str)
+    for span in ("2026-11-12", "2026-11-13", "2026-11-14", "2026-11-15"):
+        assert span in table.data
+    rows = {row.span: row.state for row in report.spans}
+    assert (rows["2026-11-12"], rows["2026-11-13"], rows["2026-11-14"]) == ("Released", "Missed", "Absent")
+
+
+def test_the_page_says_what_is_wrong_and_the_way_out(store):
+    running(store)
+    _, report = look(store)
+    page = markdown(report, "Something was started.")
+    assert artifact("watch-main").type == "markdown"
+    lines = page.splitlines()
+    assert lines[0] == "# Attention"
+    assert lines[2].startswith("The released vectors (release 1) hold data up to **2026-11-12**: 174 h old")
+    assert "Something was started." in lines
+    assert any(line.startswith("- The run over 2026-11-19 (attempt 1) was lost") for line in lines)
+    assert any("[2026-11-19 attempt 1](http://ui/runs/flow-run/1) | lost |" in line for line in lines)

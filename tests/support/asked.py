@@ -1,0 +1,31 @@
+"""Records of runs that were asked for, at a time that a test chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.store import Store
+from tasks.contracts import RunPlan
+from tasks.invocations import Invocation
+
+
+def write_invocation(store: Store, plan: RunPlan, **changes: Any) -> Invocation:
+    """A record of one that began at six in the morning of the 13th and has until ten."""
+    one = Invocation(
+        number=1,
+        run_key=plan.run_key,
+        span=plan.span.name,
+        lineage=plan.config.lineage,
+        flow_run="",
+        page="http://ui/runs/flow-run/1",
+        scheduled_at="2026-11-13T05:00:00+00:00",
+        began_at="2026-11-13T05:00:05+00:00",
+        expected_seconds=None,
+        deadline="2026-11-13T09:00:00+00:00",
+        ended_at=None,
+        state="Running",
+        failure=None,
+        message="",
+    ).model_copy(update=changes)
+    store.write(f"runs/{plan.run_key}/invocations/{one.number}.json", one.to_json())
+    return one

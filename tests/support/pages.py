@@ -1,0 +1,42 @@
+"""Pages read back as a browser reads them: what the cells of a table show, not how they are written."""
+
+from __future__ import annotations
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+_SHOWN = {"text": None, "text_special": None, "code_inline": None, "softbreak": " ", "html_inline": " "}
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """All tables of a page: rows of cells, the names of the columns first."""
+    found: list[list[list[str]]] = []
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(page):
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type == "inline" and token.level > 2:
+            found[-1][-1].append(shown(token))
+    return found
+
+
+def table_of(page: str, column: str) -> list[list[str]]:
+    """The rows of the only table that has a column of this name; the names of the columns first."""
+    (found,) = [table for table in tables(page) if column in table[0]]
+    return found
+
+
+def told(page: str, column: str) -> dict[str, str]:
+    """A table of two columns, the second of this name: what its rows say of each thing."""
+    return {name: value for name, value in table_of(page, column)[1:]}  # noqa: C416 (rows are lists, no pairs)
+
+
+def blocks(page: str) -> list[str]:
+    """The blocks of code."""
+    return [token.content for token in MarkdownIt("commonmark").parse(page) if token.type == "fence"]
+
+
+def shown(token: Token) -> str:
+    """The text of one line; an end of line in it is a space."""
+    return "".join(_SHOWN[child.type] or child.content for child in token.children or [] if child.type in _SHOWN)
