@@ -121,17 +121,19 @@ def ended(work: Work) -> BackfillState:
     """
     board, plan = work.board, work.plan
     spans = board.state.spans
-    if failed := [span for span in spans if span.failure is not None]:
-        left = [s.span.name for s in spans if s.failure is None and {"run", "running"} & {*s.steps[:3]}]
+    failed = [span for span in spans if span.failure is not None]
+    left = [span.span.name for span in spans if span.failure is None and {"run", "running"} & {*span.steps[:3]}]
+    if failed or left:
         told = listed([f"{span.span.name} ({span.failure}: {span.message})" for span in failed], most=3)
         sentence = (
-            f"{len(failed)} of {len(spans)} spans failed: {told}"
+            f"{len(failed)} of {len(spans)} spans failed{': ' * bool(told)}{told}"
             + (f"; not reached: {listed(left)}" if left else "")
             + ". Nothing was released. What is done stays done: asked for again, the backfill goes on with the rest"
         )
         _close(board, "Failed", sentence)
-        first = next((span for span in failed if span.train == "failed"), failed[0])
-        raise ERRORS[first.failure or FailureClass.CODE](f"backfill {plan.id}: {sentence}")
+        training = [span.failure for span in failed if span.train == "failed"]
+        first = next(iter([*training, *(span.failure for span in failed)]), None) or FailureClass.CANCELLED
+        raise ERRORS[first](f"backfill {plan.id}: {sentence}")
     if spans[-1].release == "refused":
         return _close(board, "Rejected", f"The gates refused {plan.last}: nothing was released, the champion stays.")
     release = next((one for one in releases.history(work.store) if one.run_key == spans[-1].run_key), None)

@@ -128,6 +128,7 @@ class Crew:
         self._pool = ThreadPoolExecutor(parallel + 1, thread_name_prefix="span")  # one more, which trains
         self._busy = threading.Semaphore(parallel + 1)
         self._running: list[tuple[Hands, Future[None]]] = []
+        self._suspended: State[Any] | None = None
         self._asked_at = time.monotonic()
         self._id = UUID(flow_run.id) if flow_run.id else None
 
@@ -179,9 +180,11 @@ class Crew:
         self._until(lambda: time.monotonic() >= until)
 
     def check(self) -> None:
-        """In a span's thread: wait while the backfill is paused. Raises CancelledError once it is to stop."""
+        """In a span's thread: wait while the backfill is paused. Raises CancelledError once it is to stop, or Pause."""
         while self._paused.is_set() and not self._stop.is_set():
             time.sleep(POLL_SECONDS)
+        if self._suspended is not None:
+            raise Pause(state=self._suspended)
         if self._stop.is_set():
             raise CancelledError("stopped with the backfill that this is part of; what was finished is kept")
 
@@ -200,6 +203,7 @@ class Crew:
                 if state.is_cancelling() or state.is_cancelled():
                     raise CancelledError("the backfill was cancelled in Prefect; what was finished is kept")
                 if state.is_paused() and state.name == "Suspended":
+                    self._suspended = state
                     raise Pause(state=state)
                 self._pause(state.is_paused())
         return self._paused.is_set()
@@ -229,10 +233,13 @@ class Crew:
             error: BaseException | None = None
             try:
                 run = child_run(self._flow, key, parameters, held.span.span.name, tags)
+                self.tell(held.span, "flow_run", str(run.id), None)
                 state: Any = flow_engine.run_flow(self._flow, flow_run=run, parameters=parameters, return_type="state")
                 if state.is_failed() or state.is_crashed():
                     error = state.result(raise_on_failure=False)
-            except Exception as failure:
+            except Pause:  # it goes on with the backfill
+                return
+            except BaseException as failure:
                 error = failure
             if error is not None and not held.failed:  # in none of its steps
                 self.tell(held.span, held.span.left[0], "failed", error)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
+from tasks import catalog
 from tasks.contracts import CheckpointState, SpanRef
 from tasks.errors import ConfigError
 from tasks.plan import listed
-from tasks.spans import first_day
 
 
 def windows(
@@ -28,7 +27,7 @@ def windows(
             "the workspace holds no ingested span, so there is nothing to fill; begin with: millrace ingest"
         )
     names = [span.name for span in spans]
-    start, end = _index(names, first), _index(names, last)
+    start, end = (spans.index(catalog.find(spans, name)) for name in (first, last))
     if start > end:
         raise ConfigError(f"--from {first} is later than --to {last}; did you mean --from {last} --to {first}?")
     begun = [state.consumed for state in states if state.consumed]
@@ -57,14 +56,3 @@ def windows(
     start = min(start, together[0])
     first_run = tuple(spans[start : together[-1] + 1])
     return [first_run, *((span,) for span in spans[together[-1] + 1 : end + 1])]
-
-
-def _index(names: list[str], name: str) -> int:
-    first_day(name)  # a name in no known form gets that error, not a guess
-    if name not in names:
-        near = sorted(difflib.get_close_matches(name, names, n=3)) or names[-3:]
-        raise ConfigError(
-            f"span {name!r} was not ingested; near it: {', '.join(near)} (of {len(names)} spans, from {names[0]} to "
-            f"{names[-1]})"
-        )
-    return names.index(name)

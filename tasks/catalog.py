@@ -5,12 +5,15 @@ A version whose manifest is not there was never completed, and does not count.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Sequence
 
 from infra.manifest import MANIFEST
 from infra.store import Store
 from tasks.contracts import SpanRef
-from tasks.spans import in_order
+from tasks.errors import ConfigError
+from tasks.spans import first_day, in_order
 
 _COMPLETE = re.compile(rf"spans/([^/]+)/v([1-9]\d*)/{re.escape(MANIFEST)}")
 
@@ -28,6 +31,21 @@ def list_spans(store: Store) -> list[SpanRef]:
 def latest_version(store: Store, name: str) -> int | None:
     """The highest complete version of one span; None where there is none."""
     return _latest(store, f"spans/{name}").get(name)
+
+
+def find(spans: Sequence[SpanRef], name: str) -> SpanRef:
+    """The span of this name out of `list_spans`.
+
+    Raises:
+        ConfigError: it was not ingested, or is in no known form; says which there are near it.
+    """
+    first_day(name)  # a name in no known form gets that error, not a guess
+    for span in spans:
+        if span.name == name:
+            return span
+    names = [span.name for span in spans]
+    near = sorted(difflib.get_close_matches(name, names, n=3)) or names[-3:]
+    raise ConfigError(f"span {name!r} was not ingested; near it: {', '.join(near)} (of {len(names)} spans)")
 
 
 def _latest(store: Store, prefix: str) -> dict[str, int]:

@@ -7,7 +7,6 @@ the lineage was adopted, that is what is planned on, and what the plan's configu
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -198,7 +197,7 @@ def _spans(store: Store, name: str | None) -> tuple[list[SpanRef], SpanRef | Non
             f"millrace ingest --source FILE --time-column COLUMN --span quarter --map query=...,item=... "
             f"--workspace {store.uri}"
         )
-    return spans, None if name is None else _ingested(spans, name)
+    return spans, None if name is None else catalog.find(spans, name)
 
 
 def _first_window(spans: Sequence[SpanRef], wanted: SpanRef | None) -> Sequence[SpanRef]:
@@ -208,16 +207,6 @@ def _first_window(spans: Sequence[SpanRef], wanted: SpanRef | None) -> Sequence[
 
 def _position(span: SpanRef) -> tuple[dt.date, str]:
     return first_day(span.name), span.name
-
-
-def _ingested(spans: Sequence[SpanRef], name: str) -> SpanRef:
-    first_day(name)  # a name in no known form gets that error, not a guess
-    for span in spans:
-        if span.name == name:
-            return span
-    names = [span.name for span in spans]
-    near = sorted(difflib.get_close_matches(name, names, n=3)) or names[-3:]
-    raise ConfigError(f"span {name!r} was not ingested; near it: {', '.join(near)} (of {len(names)} spans)")
 
 
 def _trained(state: CheckpointState, span: SpanRef) -> SpanRef | None:
@@ -308,5 +297,4 @@ def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan
 
 def listed(names: Sequence[str], most: int = 5) -> str:
     """As in `a, b and 3 more`."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

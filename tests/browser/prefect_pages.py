@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -97,21 +98,21 @@ class RunPage:
         assert found, page.url
         self.page = page
         self.id = found[1]
-        self._address = page.url
 
-    def open(self) -> None:
-        """Come back to it from another page."""
-        self.page.goto(self._address)
+    def come_back(self) -> None:
+        """From the page of one of its artifacts."""
+        self.page.locator(f".artifact-details a[href='/runs/flow-run/{self.id}']").click()
+        expect(self.state).to_be_visible()
 
     @property
     def state(self) -> Locator:
         """The badge that names it."""
-        return self.page.locator(".page-heading .state-badge")
+        return self.page.locator(".page-heading-flow-run .state-badge")
 
     @property
     def heading(self) -> Locator:
         """With the run's name and tags."""
-        return self.page.locator(".page-heading")
+        return self.page.locator(".page-heading-flow-run")
 
     def tab(self, name: str) -> Locator:
         """The content below a tab, opened."""
@@ -152,23 +153,33 @@ class ArtifactPage:
         return self.page.locator(".artifact-data-view")
 
     def progress_above(self, percent: float) -> float:
-        """The percentage, once it is more than that; the page is loaded anew until then."""
-        bar = self.content.locator(".artifact-data-progress")
+        """The percentage, once it is more than that."""
+        self.reload_until(f"more than {percent} %", lambda: self._progress() > percent)
+        return self._progress()
+
+    def reload_until(self, what: str, shown: Callable[[], bool]) -> None:
+        """Load it anew until it shows something."""
         deadline = time.monotonic() + SECONDS
         while True:
-            expect(bar).to_be_visible()
-            shown = float(bar.inner_text().strip().removeprefix("Progress: ").removesuffix("%"))
-            if shown > percent:
-                return shown
-            assert time.monotonic() < deadline, f"{percent} % were not passed; there are {shown} %"
+            expect(self.content).to_be_visible()
+            if shown():
+                return
+            assert time.monotonic() < deadline, f"never {what}; the page shows:\n{self.content.inner_text()}"
             self.page.reload()
+
+    def _progress(self) -> float:
+        text = self.content.locator(".artifact-data-progress").inner_text()
+        return float(text.strip().removeprefix("Progress: ").removesuffix("%"))
 
     def columns(self) -> list[str]:
         return self.content.locator("th").all_inner_texts()
 
     def rows(self) -> list[list[str]]:
         """The cells of a table."""
-        return [row.locator("td").all_inner_texts() for row in self.content.locator("tbody tr").all()]
+        expect(self.content.locator("tbody tr").first).to_be_visible()
+        return self.content.locator("tbody tr").evaluate_all(
+            "rows => rows.map(row => [...row.cells].map(cell => cell.innerText.trim()))"
+        )
 
     def images(self) -> list[tuple[int, int]]:
         """Width and height in pixels of each image, as decoded; (0, 0) for a broken one."""

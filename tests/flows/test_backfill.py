@@ -20,7 +20,9 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import Artifact, FlowRun, State
+from prefect.exceptions import Pause
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Suspended
 
 import infra.runner
 from flows.backfill import backfill
@@ -459,6 +461,26 @@ def test_a_cancelled_backfill_ends_its_stages_and_goes_on_when_asked_again(
     runner.specs.clear()
     assert done(begun, "2021-Q4", "2022-Q1").state == "Released"
     assert runner.stages == ["train", "evaluate", "infer", "release"]
+
+
+def test_a_suspended_backfill_leaves_and_goes_on_when_it_is_run_again(begun: DirectoryStore, runner: Failing) -> None:
+    """As the pause button of the Prefect UI does to a deployed one; the training that runs comes to its end."""
+
+    def suspend(spec: JobSpec, waiter: Waiter) -> None:
+        if (spec.span.name, spec.stage) == ("2021-Q4", Stage.train):
+            with get_client(sync_client=True) as client:
+                client.set_flow_run_state(UUID(running_backfill(begun).flow_run), Suspended(), force=True)
+            time.sleep(1.0)  # five looks
+
+    runner.meanwhile = suspend
+    with pytest.raises(Pause):
+        done(begun, "2021-Q3", "2021-Q4")
+    assert runner.stages == ["validate", "health", "warmup", "train"]
+    assert running_backfill(begun).state == "Paused"
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("span")]
+    runner.meanwhile = lambda spec, waiter: None
+    assert done(begun, "2021-Q3", "2021-Q4").state == "Released"
+    assert runner.stages[4:] == ["evaluate", "infer", "release"]
 
 
 def test_an_interruption_of_the_main_thread_ends_the_spans_first(

@@ -510,7 +510,9 @@ def test_the_documented_json_is_what_comes_out(
         "ingest": millrace("ingest", "--source", str(rows), "--workspace", str(copied / "new"), *INGEST, "--json"),
         "up": millrace("up", "--json"),
     }
-    elsewhere = {"warmup", "hosts", "reap", "doctor", "freshness", "history"}  # test_optlevels.py, test_cli_*.py and test_reap.py compare these
+    # test_optlevels.py, test_cli_*.py and test_reap.py compare these
+    elsewhere = {"warmup", "hosts", "reap", "doctor", "freshness", "history"}
+    elsewhere |= {"backfill", "backfill --dry-run", "backfills", "backfill-control"}
     assert set(re.findall(r"^### `millrace (.+) --json`$", DOCS, re.M)) == set(real) | elsewhere
     for command, result in real.items():
         assert_same_keys(json.loads(result.out), documented(command), path="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -51,7 +52,7 @@ def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> TwoDevices
     return runner
 
 
-def compare(store: DirectoryStore, span: str = "2021-Q1", *overrides: str, **sides: str) -> ParityReport:
+def compare(store: DirectoryStore, span: str = "2021-Q1", *overrides: str, **sides: Any) -> Any:
     return parity(store.uri, span, overrides=(ENCODER, *overrides), **sides)
 
 

@@ -1,9 +1,11 @@
+import contextlib
+
 import pytest
 
 from infra.lease import InUse, Lease
 from infra.s3_store import S3Store
 from infra.store import Conflict, DirectoryStore, Store
-from tasks.alone import alone
+from tasks.alone import LOOKS, alone
 from tests.support.s3 import S3Server
 
 KEY = "lineages/main.run"
@@ -53,11 +55,16 @@ def test_a_holder_that_renews_its_lease_is_left_alone(bucket):
     assert clock.slept == 2
 
 
-def test_in_a_directory_a_lock_that_is_held_is_held_by_someone_alive(tmp_path):
-    store = DirectoryStore(tmp_path)
-    with (
-        store.lock(KEY),
-        pytest.raises(Conflict),
-        alone(store, KEY, lambda line: None, lambda seconds: pytest.fail("it waited")),
-    ):
+def test_in_a_directory_a_lock_that_stays_held_is_held_by_someone_alive(tmp_path):
+    store, slept = DirectoryStore(tmp_path), []
+    with store.lock(KEY), pytest.raises(Conflict), alone(store, KEY, lambda line: None, slept.append):
         pytest.fail("two at once")
+    assert len(slept) == LOOKS - 1
+
+
+def test_someone_who_only_looked_for_a_moment_stops_nobody(tmp_path):
+    store = DirectoryStore(tmp_path)
+    with contextlib.ExitStack() as looking:
+        looking.enter_context(store.lock(KEY))
+        with alone(store, KEY, lambda line: None, lambda seconds: looking.close()), pytest.raises(Conflict):
+            looking.enter_context(store.lock(KEY))

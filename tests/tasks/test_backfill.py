@@ -118,10 +118,7 @@ def test_what_lies_beyond_the_range_is_told(store: DirectoryStore) -> None:
 
 def test_other_settings_train_again_from_where_they_first_count(store: DirectoryStore) -> None:
     plan = plan_of(store, "2021-Q4", "2022-Q1", "train.epochs=3", "cost.dollars_per_worker_hour=7")
-    assert (
-        plan.spans[0].why
-        == "settings changed: train.epochs (1 then, 3 now), cost.dollars_per_worker_hour (0.0 then, 7.0 now)"
-    )
+    assert plan.spans[0].why == "settings changed: train.epochs (1 then, 3 now)"
     assert plan.base is not None
     assert plan.base.step == 30
     assert plan_of(store, "2021-Q4", "2022-Q1", "cost.dollars_per_worker_hour=7").branch is None
@@ -281,7 +278,7 @@ def test_durations_are_told_as_people_do(seconds: float, told: str) -> None:
     ("first", "last", "options", "message"),
     [
         ("2021-Q9", "2022-Q1", {}, "'2021-Q9' is not a day"),
-        ("2020-Q4", "2022-Q1", {}, "'2020-Q4' was not ingested; near it: .*from 2021-Q1 to 2022-Q4"),
+        ("2020-Q4", "2022-Q1", {}, "'2020-Q4' was not ingested; near it: .*of 8 spans"),
         ("2021-Q1", "2023-Q1", {}, "'2023-Q1' was not ingested"),
         ("2022-Q1", "2021-Q1", {}, "did you mean --from 2021-Q1 --to 2022-Q1"),
         ("2022-Q3", "2022-Q4", {}, "stands at 2022-Q1, and 2022-Q2 would be left out .*begin with --from 2022-Q2"),

@@ -31,10 +31,8 @@ def test_invocations_are_numbered_and_kept(store, plan):
     invocations.end(store, first, "Failed", FailureClass.STORE, "no space left")
     second = invocations.begin(store, plan, flow_run="b")
     invocations.end(store, second, "Released")
-    told = [
-        (one.number, one.flow_run, one.state, one.failure, one.message)
-        for one in invocations.of_run(store, plan.run_key)
-    ]
+    kept = invocations.of_run(store, plan.run_key)
+    told = [(one.number, one.flow_run, one.state, one.failure, one.message) for one in kept]
     assert told == [(1, "a", "Failed", FailureClass.STORE, "no space left"), (2, "b", "Released", None, "")]
     assert invocations.everywhere(store) == kept
 
