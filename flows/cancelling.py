@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from prefect import Flow
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled
 
 from configs.load import load_config
@@ -25,13 +26,13 @@ R = TypeVar("R")
 
 
 def cancellable(body: Callable[P, R]) -> Callable[P, R]:
-    """Let a flow whose stage was stopped because of a cancellation end as Cancelled; else it would stay Cancelling."""
+    """Let a flow whose stage or child run was stopped by a cancellation end as Cancelled; else it stays Cancelling."""
 
     @functools.wraps(body)
     def flow_body(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return body(*args, **kwargs)
-        except CancelledError as error:
+        except (CancelledError, CancelledRun) as error:
             ended: Any = Cancelled(message=str(error))
             return ended
 

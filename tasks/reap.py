@@ -50,12 +50,14 @@ def reap(
     """End the jobs whose flow run is over, and those for which nobody has waited for `grace_minutes`.
 
     Where Prefect does not know the flow run, or is not to be asked, the silence alone decides. With `dry_run` nothing
-    is ended, and the report says what would be.
+    is ended, and the report says what would be. Where no stage runs on AWS Batch there is no queue to look at.
 
     Raises:
         ConfigError: queues or credentials are not right.
         HostError: AWS Batch does not answer.
     """
+    if not _on_batch(config):
+        return ReapReport(queues=(), grace_minutes=grace_minutes, jobs=())
     api, now, grace = connect(), time.time(), 60 * grace_minutes
     looked_at = []
     for job in live_jobs(api, _queues(config)):
@@ -75,11 +77,15 @@ def end_jobs_of(config: Config, flow_run: str) -> list[Reaped]:
     Raises:
         ConfigError, HostError: as `reap`.
     """
-    if all(config.compute_of(stage) == "local" for stage in Stage):
+    if not _on_batch(config):
         return []
     api = connect()
     mine = [job for job in live_jobs(api, _queues(config)) if job.flow_run == flow_run]
     return [_end(api, job, "its flow run was cancelled") for job in mine]
+
+
+def _on_batch(config: Config) -> bool:
+    return any(config.compute_of(stage) == "batch" for stage in Stage)
 
 
 def _queues(config: Config) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from infra.store import open_store
 from tasks import releases
 from tasks.contracts import InferOutcome, Release, ReleaseInputs, ReleaseOutcome, RunPlan, TrainOutcome, ValidateOutcome
 from tasks.results import Judgement
+from tasks.sinks import logger
+from tasks.spans import first_day
 from tasks.stage import run_stage, stage_task
 from tasks.train import model_of
 
@@ -14,12 +16,13 @@ from tasks.train import model_of
 def release(
     plan: RunPlan, validated: ValidateOutcome, trained: TrainOutcome, judged: Judgement, inferred: InferOutcome
 ) -> Release:
-    """The release of this run; the current one too, unless a later one took its place or it was rolled back."""
+    """The release of this run; the current one too, unless one of a later span is, or it was rolled back."""
     model = model_of(trained)
     inputs = ReleaseInputs(model=model, vectors=inferred.prefix, rows=validated.rows[-1])
     exported = run_stage(plan, inputs, ReleaseOutcome)
-    return releases.publish(
-        open_store(plan.workspace),
+    store = open_store(plan.workspace)
+    published = releases.publish(
+        store,
         span=plan.span,
         run_key=plan.run_key,
         model=model,
@@ -28,3 +31,13 @@ def release(
         vectors=inferred.vectors,
         metrics=judged.outcome.challenger,
     )
+    serving = releases.current(store)
+    if serving is not None and first_day(serving.span.name) > first_day(plan.span.name):
+        logger().warning(
+            "release %d of span %s is kept, but release %d of span %s serves on: it has newer data",
+            published.number,
+            plan.span.name,
+            serving.number,
+            serving.span.name,
+        )
+    return published

@@ -15,6 +15,7 @@ from tasks.contracts import ModelRef, Release, SpanRef
 from tasks.errors import ConfigError, StoreError
 from tasks.ledger import now
 from tasks.records import Record
+from tasks.spans import first_day
 
 CURRENT = "releases/CURRENT"
 
@@ -74,10 +75,11 @@ def publish(
     vectors: int,
     metrics: dict[str, float],
 ) -> Release:
-    """Record a release of this run and make it the current one.
+    """Record a release of this run and make it the current one, unless that is of a later span.
 
-    Asking again for the same run finds its release. The pointer moves only to a release it has never been at, so
-    asking again undoes neither a later release nor a rollback.
+    Asking again for the same run finds its release. The pointer moves only to a release that is new, so asking again
+    undoes neither a later release nor a rollback; and it never goes back in time by itself: an old run that is
+    finished late is kept beside, for `rollback` to go to.
 
     Raises:
         MissingFolder: the model or the vectors are not complete.
@@ -109,8 +111,10 @@ def publish(
         raw, pointer = _read_pointer(store)
         if pointer is not None and release.number <= pointer.newest:
             return release
+        stays = pointer is not None and _later(read(store, pointer.release), release)
+        moved = Pointer(release=pointer.release if pointer and stays else release.number, newest=release.number)
         try:
-            store.swap(CURRENT, Pointer(release=release.number, newest=release.number).to_json(), expected=raw)
+            store.swap(CURRENT, moved.to_json(), expected=raw)
         except Conflict:  # another lineage published in between; look again
             continue
         return release
@@ -147,6 +151,10 @@ def rollback(store: Store, to: int | None = None) -> Release:
     newest = max(target, pointer.newest if pointer else max(numbers))
     store.swap(CURRENT, Pointer(release=target, newest=newest).to_json(), expected=raw)
     return release
+
+
+def _later(one: Release, other: Release) -> bool:
+    return first_day(one.span.name) > first_day(other.span.name)
 
 
 def _before(store: Store, pointer: Pointer | None) -> int:

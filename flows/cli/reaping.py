@@ -33,9 +33,10 @@ def reap(place: Path | None, overrides: Sequence[str], grace_minutes: float, dry
 def show(report: ReapReport) -> None:
     """As people read it."""
     console = Console(width=None if sys.stdout.isatty() else 120)
-    queues = " and ".join(report.queues)
     if not report.jobs:
-        console.print(f"no job on {queues}", highlight=False)
+        queues = " and ".join(report.queues)
+        none = f"no job on {queues}" if queues else "no stage of these settings runs on AWS Batch, so there is no job"
+        console.print(none, highlight=False)
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("job", "name", "status", "", "why"):

@@ -27,7 +27,8 @@ from tests.support.fake_runner import ingest
 
 ROOT = Path(__file__).resolve().parents[2]
 MILLRACE = Path(sys.executable).with_name("millrace")
-SECONDS = 120.0
+SECONDS = 90.0
+DEPLOY_SECONDS = 180.0
 POLL_SECONDS = 0.3
 SPANS = ("2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4")
 
@@ -143,7 +144,7 @@ def _deploy(one: Operated, place: Path) -> None:
         env=one.environment,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=DEPLOY_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     with get_client(sync_client=True) as client:

@@ -6,12 +6,22 @@ import re
 import time
 from collections.abc import Callable
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Response, expect
 
 SECONDS = 90.0
 RUN_ADDRESS = re.compile(r"/runs/flow-run/([0-9a-f-]{36})")
 
 expect.set_options(timeout=SECONDS * 1000)
+
+
+def served(page: Page, address: re.Pattern[str], press: Callable[[], None]) -> Response:
+    """The server's answer to what `press` asks for; pressed again while its SQLite is busy."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        with page.expect_response(address) as answered:
+            press()
+        if answered.value.status != 503 or time.monotonic() > deadline:
+            return answered.value
 
 
 class RunForm:
@@ -46,12 +56,8 @@ class RunForm:
         return {label: text.inner_text() if text.count() else "" for label, text in said.items()}
 
     def fill(self, label: str, text: str) -> None:
-        """Type into a text or number field; one that may be nothing is made a text first."""
-        field = self.field(label)
-        choice = field.get_by_role("button", name="str", exact=True)
-        if choice.count():
-            choice.click()
-        field.locator("input, textarea").fill(text)
+        """Type into a text or number field."""
+        self.field(label).locator("input, textarea").fill(text)
 
     def chosen(self, label: str) -> list[str]:
         """What a dropdown field holds: one text, or those of several choices."""
@@ -78,16 +84,21 @@ class RunForm:
 
     def refused(self, because: str) -> None:
         """Submit it, and see it refused for a reason."""
-        self.page.get_by_role("button", name="Submit").click()
+        answer = self._press_submit()
+        assert not answer.ok
         expect(self.page.locator(".p-toast__message").filter(has_text=because).first).to_be_visible()
 
     def submit(self) -> RunPage:
         """Start the run, and follow the link in the deployment's list to its page."""
-        with self.page.expect_response(re.compile("/create_flow_run$")) as answered:
-            self.page.get_by_role("button", name="Submit").click()
-        self.page.locator(f"a[href$='/runs/flow-run/{answered.value.json()['id']}']").first.click()
+        answer = self._press_submit()
+        assert answer.ok, answer.text()
+        self.page.locator(f"a[href$='/runs/flow-run/{answer.json()['id']}']").first.click()
         self.page.wait_for_url(RUN_ADDRESS)
         return RunPage(self.page)
+
+    def _press_submit(self) -> Response:
+        submit = self.page.get_by_role("button", name="Submit")
+        return served(self.page, re.compile("/create_flow_run$"), submit.click)
 
 
 class RunPage:
@@ -122,8 +133,13 @@ class RunPage:
 
     def cancel(self) -> None:
         """Press the button, and say yes."""
-        self.page.get_by_role("button", name="Cancel", exact=True).click()
-        self.page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
+
+        def press() -> None:
+            self.page.get_by_role("button", name="Cancel", exact=True).click()
+            self.page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
+
+        answer = served(self.page, re.compile(f"/flow_runs/{self.id}/set_state$"), press)
+        assert answer.ok, answer.text()
 
     def artifact_card(self, key: str) -> Locator:
         """What the run's list of artifacts shows of one."""

@@ -31,6 +31,7 @@ from tests.support.prefect_server import PrefectServer
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = (ROOT / "docs" / "cli.md").read_text()
 ENCODER = ("model.pretrained=package:none", "compute=batch")
+ALL = ("--set", "compute=batch", "--grace-minutes", "0", "--json")
 
 
 @flow
@@ -166,7 +167,7 @@ def test_the_command_needs_no_prefect_server_and_can_be_tried_dry(
 
     def command(*options: str) -> Any:
         done = subprocess.run(
-            [str(Path(sys.executable).with_name("millrace")), "reap", "--grace-minutes", "0", "--json", *options],
+            [str(Path(sys.executable).with_name("millrace")), "reap", *ALL, *options],
             capture_output=True,
             text=True,
             timeout=60,
@@ -184,3 +185,6 @@ def test_the_command_needs_no_prefect_server_and_can_be_tried_dry(
     assert [one["action"] for one in command()["jobs"]] == ["ended"]
     assert settled(batch) == {job: "FAILED"}
     assert not (tmp_path / "home" / "server.json").exists()
+    calls = len(batch.calls())
+    assert command("--set", "compute=local")["jobs"] == []
+    assert len(batch.calls()) == calls, "where nothing runs on AWS Batch it is not asked"

@@ -16,7 +16,7 @@ def store(tmp_path) -> DirectoryStore:
     return DirectoryStore(tmp_path)
 
 
-def publish(store: DirectoryStore, run_key: str) -> Release:
+def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1") -> Release:
     """A release of run `run_key` with a small model and vectors of its own."""
     model = ModelRef(version=f"m-{run_key}", checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256=run_key))
     if not store.exists(f"models/m-{run_key}/MANIFEST.json"):
@@ -24,7 +24,7 @@ def publish(store: DirectoryStore, run_key: str) -> Release:
         commit_files(store, f"vectors/m-{run_key}/2021-Q1", {"part-0.parquet": run_key}, "vectors")
     return releases.publish(
         store,
-        span=SpanRef(name="2021-Q1", version=1),
+        span=SpanRef(name=span, version=1),
         run_key=run_key,
         model=model,
         model_prefix=f"models/m-{run_key}",
@@ -74,6 +74,17 @@ def test_releases_are_numbered_and_each_knows_the_one_before(store):
     assert releases.history(store) == [first, second]
     assert second.model_prefix == "models/m-b"
     assert second.vectors_prefix == "vectors/m-b/2021-Q1"
+
+
+def test_an_old_run_that_is_finished_late_is_kept_beside_the_current_release(store):
+    later, earlier = publish(store, "later", "2021-Q3"), publish(store, "earlier", "2021-Q2")
+    assert (earlier.number, serving(store)) == (2, later.number)
+    releases.rollback(store, to=2)
+    assert serving(store) == 2
+    publish(store, "later", "2021-Q3")
+    assert serving(store) == 2, "asking again does not undo a rollback"
+    publish(store, "next", "2021-Q4")
+    assert serving(store) == 3
 
 
 def test_numbers_are_ordered_as_numbers(store):
