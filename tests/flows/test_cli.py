@@ -511,7 +511,7 @@ def test_the_documented_json_is_what_comes_out(
         "up": millrace("up", "--json"),
     }
     # test_optlevels.py, test_cli_*.py and test_reap.py compare these
-    elsewhere = {"warmup", "hosts", "reap", "doctor", "freshness", "history"}
+    elsewhere = {"warmup", "hosts", "reap", "doctor", "freshness", "history", "deploy"}
     elsewhere |= {"backfill", "backfill --dry-run", "backfills", "backfill-control"}
     assert set(re.findall(r"^### `millrace (.+) --json`$", DOCS, re.M)) == set(real) | elsewhere
     for command, result in real.items():

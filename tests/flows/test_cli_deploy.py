@@ -6,6 +6,7 @@ Each deployment takes some seconds, since each flow is imported for it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.server
 import json
 import os
@@ -18,10 +19,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun
 from prefect.events import emit_event
 from prefect.states import Failed
@@ -35,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MILLRACE = Path(sys.executable).with_name("millrace")
 DOCS = (ROOT / "docs" / "cli.md").read_text()
 SECONDS = 120.0
+BERLIN = ZoneInfo("Europe/Berlin")
 NAMES = [
     "pipeline/scheduled",
     "backfill/by-hand",
@@ -127,7 +130,7 @@ def test_a_worker_elsewhere_finds_place_settings_and_code(first: DeployOutput, f
         deployment = on_server(name)
         assert deployment.parameters == (asked if name[:4] != "reap" else {k: asked[k] for k in ("place", "overrides")})
         assert deployment.pull_steps == [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
-        assert deployment.concurrency_limit is None
+        assert deployment.global_concurrency_limit is None
     (schedule,) = on_server("pipeline/scheduled").schedules
     assert schedule.parameters == {"scheduled_in": "Europe/Berlin"}
 
@@ -154,8 +157,13 @@ def test_a_second_time_replaces_and_keeps_what_was_paused(first: DeployOutput, d
     (schedule,) = on_server("report/daily").schedules
     with get_client(sync_client=True) as client:
         client.update_deployment_schedule(on_server("report/daily").id, schedule.id, active=False)
+        # as earlier versions had it; a run that loses its slot is ended
+        client.update_deployment(on_server("reap/every-ten-minutes").id, DeploymentUpdate(concurrency_limit=1))
+    assert on_server("reap/every-ten-minutes").global_concurrency_limit is not None
+    assert planned(at_least=1) == {"04:30"}
     told = deploy("--workspace", "workspace", "--set", "schedule.cron=0 3 * * 3", "--set", "lineage=other")
     assert told.code == 0, told.err
+    assert "04:30" not in planned(at_least=0)
     again = told.out
     assert re.search(r"^pipeline/scheduled +0 3 \* \* 3 +UTC +\d{4}-\d\d-\d\d 03:00 +takes \d{4}-W\d\d", again, re.M)
     assert re.search(r"^report/daily +30 5 \* \* \* .*paused in the UI", again, re.M)
@@ -166,9 +174,23 @@ def test_a_second_time_replaces_and_keeps_what_was_paused(first: DeployOutput, d
     (schedule,) = on_server("pipeline/scheduled").schedules
     assert (schedule.schedule.cron, schedule.parameters) == ("0 3 * * 3", {"scheduled_in": "UTC"})
     assert on_server("pipeline/scheduled").parameters["place"] == ""
+    assert on_server("reap/every-ten-minutes").global_concurrency_limit is None
     with get_client(sync_client=True) as client:
         assert len(client.read_deployments()) == len(NAMES)
         assert client.read_global_concurrency_limit_by_name("millrace-other").limit == 1
+
+
+def planned(at_least: int) -> set[str]:
+    """The times of day in Berlin of the runs that the scheduler has made of the pipeline, once it has made so many."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        with get_client(sync_client=True) as client:
+            runs = [run for run in client.read_flow_runs() if run.auto_scheduled and "scheduled_in" in run.parameters]
+        times = {f"{run.expected_start_time.astimezone(BERLIN):%H:%M}" for run in runs if run.expected_start_time}
+        if len(times) >= at_least:
+            return times
+        assert time.monotonic() < deadline, "the scheduler made no run"
+        time.sleep(0.3)
 
 
 def test_what_an_earlier_version_deployed_is_named(first: DeployOutput, deploy: Deploy) -> None:
@@ -244,7 +266,7 @@ class Chat:
                 self.send_response(204)
                 self.end_headers()
 
-            def log_message(self, *arguments: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -297,10 +319,10 @@ def test_who_gave_an_address_is_told_of_failures_lateness_and_staleness(
     assert re.fullmatch(rf"{first.ui_url}/runs/flow-run/[0-9a-f-]{{36}}", heard["page"])
     assert heard["event"] == "prefect.flow-run.Failed"
 
+    payload = {"lineage": "main", "sentence": "the vectors are 400 h old; 336 h are promised"}
+    resource = {"prefect.resource.id": "millrace.lineage.main"}
     for event, name in (("millrace.stale", alerts[2]), ("millrace.run.late", alerts[1])):
-        payload = {"lineage": "main", "sentence": "the vectors are 400 h old; 336 h are promised"}
-        resource = {"prefect.resource.id": "millrace.lineage.main"}
-        heard = told_of(chat, lambda event=event, payload=payload: emit_event(event, resource, payload=payload))
+        heard = told_of(chat, functools.partial(emit_event, event, resource, payload=payload))
         assert heard["text"] == f"{name}: {payload['sentence']}"
         assert (heard["event"], heard["payload"]) == (event, payload)
     assert before.posts.empty()
