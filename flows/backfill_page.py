@@ -15,7 +15,9 @@ from uuid import UUID
 from prefect import get_client
 from prefect.artifacts import create_progress_artifact, create_table_artifact
 from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.runtime import flow_run
 
+from flows.pages.markdown import text
 from infra.store import Store
 from tasks import backfill_state
 from tasks.backfill_plan import BackfillPlan, SpanPlan, duration
@@ -28,7 +30,7 @@ from tasks.stage import heard_by
 SECONDS = 2.0  # between two updates of the pages, at least
 
 _STAGES = ("train", "evaluate", "infer", "release")
-_SIGNS: Mapping[str, str] = {"run": "to do", "not asked": "-"}
+_SIGNS: Mapping[str, str] = {"run": "to do", "not asked": "\N{EN DASH}"}  # the UI makes a bullet of a hyphen
 
 
 class Board:
@@ -40,7 +42,8 @@ class Board:
         self._guard = threading.Lock()
         self._changed, self._shown_at = True, 0.0
         self._said = ""
-        self._table = cast(UUID, create_table_artifact(rows(plan, state), _key(plan), description(plan)))
+        _tag(plan)
+        self._table = cast(UUID, create_table_artifact(rows(plan, state), _key(plan), description(plan, state)))
         self._bar = cast(UUID, create_progress_artifact(0.0, f"{_key(plan)}-progress", self._summary()))
 
     def tell(self, span: SpanPlan, what: str, step: str, error: BaseException | None) -> None:
@@ -83,8 +86,10 @@ class Board:
             self._listener.progress(Progress(what="backfill", done=done, total=total, note=self._said))
         try:
             with get_client(sync_client=True) as client:
-                text = json.dumps(rows(self._plan, state))
-                client.update_artifact(self._table, ArtifactUpdate(data=text))
+                table = ArtifactUpdate(
+                    data=json.dumps(rows(self._plan, state)), description=description(self._plan, state)
+                )
+                client.update_artifact(self._table, table)
                 bar = ArtifactUpdate(data=round(100 * done / total, 1) if total else 100.0, description=self._summary())
                 client.update_artifact(self._bar, bar)
         except Exception as error:  # the server may be away for a while; the work goes on
@@ -107,7 +112,8 @@ class Board:
 def announce(plan: BackfillPlan, dry_run: bool) -> BackfillState:
     """Show a plan of which nothing is carried out; the state that it leaves the backfill in."""
     state = planned(plan)
-    create_table_artifact(rows(plan, state), _key(plan), description(plan))
+    _tag(plan)
+    create_table_artifact(rows(plan, state), _key(plan), description(plan, state))
     if dry_run:
         return state
     told = {"state": "Rejected" if plan.refused else "Done", "sentence": " ".join(plan.sentences)}
@@ -128,10 +134,31 @@ def rows(plan: BackfillPlan, state: BackfillState) -> list[dict[str, Any]]:
     ]
 
 
-def description(plan: BackfillPlan) -> str:
-    """The plan in sentences, as markdown."""
+def description(plan: BackfillPlan, state: BackfillState) -> str:
+    """The plan in sentences, as markdown; once it is over, what came of it."""
     reason = f"Reason: {plan.reason}" if plan.reason else ""
-    return "\n\n".join(filter(None, (f"Backfill `{plan.id}`", reason, *plan.sentences)))
+    said = plan.sentences if state.ended_at is None else (_came_of(plan, state), text(state.sentence))
+    return "\n\n".join(filter(None, (f"Backfill `{plan.id}`", reason, *said)))
+
+
+def _came_of(plan: BackfillPlan, state: BackfillState) -> str:
+    """As in `Failed: 2 spans from 2021-Q3 to 2021-Q4; this attempt did train 1, evaluate 1.`"""
+    now_done = [
+        [stage for stage, step in zip(_STAGES, now.steps, strict=True) if step == "done" and stage in span.left]
+        for span, now in zip(plan.spans, state.spans, strict=True)
+    ]
+    counts = [(stage, sum(stage in stages for stages in now_done)) for stage in _STAGES]
+    did = ", ".join(f"{stage} {count}" for stage, count in counts if count) or "nothing"
+    return f"{state.state}: {len(plan.spans)} spans from {plan.first} to {plan.last}; this attempt did {did}."
+
+
+def _tag(plan: BackfillPlan) -> None:
+    """Give the flow run tags to search by."""
+    if not flow_run.id:
+        return
+    tags = {*flow_run.tags, f"lineage:{plan.lineage}", f"backfill:{plan.id}"}
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run.id), tags=sorted(tags))
 
 
 def _key(plan: BackfillPlan) -> str:

@@ -140,7 +140,10 @@ def ended(work: Work) -> BackfillState:
     if spans[-1].release == "done" and release is not None:
         board.update(release=release.number)
         goes_on = f"; runs of lineage {plan.lineage} continue {plan.branch}" if plan.branch else ""
-        return _close(board, "Released", f"{plan.last} is released as {release.number}{goes_on}.")
+        serving = releases.current(work.store)
+        newer = serving is not None and serving.number != release.number
+        serves = f"; release {serving.number} of {serving.span.name} serves on" if serving and newer else ""
+        return _close(board, "Released", f"{plan.last} is released as {release.number}{serves}{goes_on}.")
     return _close(board, "Done", f"All that was asked for is done for the {len(spans)} spans.")
 
 

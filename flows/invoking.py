@@ -11,18 +11,18 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 
-from flows.pages.figures import preload
 from flows.pages.links import links
 from flows.pages.publish import publish
+from flows.preloading import preloading
 from flows.reports.run_page import report_key, write_run_report
 from infra.store import Store
 from tasks import invocations, ledger, structured
-from tasks.contracts import RunPlan, Stage
+from tasks.contracts import RunPlan
 from tasks.errors import FailureClass, StoreError, classify
 from tasks.expected import expected_run
 from tasks.invocations import Invocation, State
 from tasks.report import run_report
-from tasks.results import result_key
+from tasks.results import judgement_key
 from tasks.sinks import logger
 from tasks.stage import publishing
 
@@ -42,10 +42,9 @@ def invoked(store: Store, plan: RunPlan, scheduled_at: str | None = None) -> Ite
     )
     _name(plan, one)
     links(plan, one)
-    if not store.exists(result_key(plan.run_key, Stage.train)):
-        preload()
+    judged = store.exists(judgement_key(plan.run_key))
     try:
-        with structured.about_plan(plan), publishing(publish):
+        with structured.about_plan(plan), publishing(publish), contextlib.nullcontext() if judged else preloading():
             yield one
     except BaseException as error:
         failure = classify(error)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from prefect import flow
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Completed
-from pydantic import Field
 
 from configs.load import load_config
 from flows.parameters import Overrides, Place, Workspace
@@ -27,13 +26,9 @@ from tasks.sinks import logger
 
 PIPELINE = "pipeline/scheduled"
 
-CatchUp = Annotated[bool, Field(title="Catch up", description="Start a run for what was missed.")]
-
 
 @flow(name="watch", flow_run_name="freshness")
-def watch(
-    workspace: Workspace, place: Place = "", overrides: Overrides = (), catch_up: CatchUp = True
-) -> FreshnessReport:
+def watch(workspace: Workspace, place: Place = "", overrides: Overrides = (), catch_up: bool = True) -> FreshnessReport:
     """Tell how fresh the released vectors are, which runs are late and which spans were missed, and start those.
 
     Whoever listens to Prefect's events hears of each problem once. Where somebody should look, the flow run ends in

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.pages.markdown import bold, link, table, text
+from tasks.durations import old
 from tasks.freshness import FreshnessReport
 from tasks.problems import Problem
 from tasks.standing import SpanRow
@@ -51,7 +52,7 @@ def markdown(report: FreshnessReport, started: str) -> str:
 
 
 def rows(report: FreshnessReport) -> list[dict[str, str]]:
-    """The newest spans, newest first."""
+    """The newest spans, newest first; with few and short columns, as the UI cuts off what is wider than the window."""
     return [_row(row) for row in reversed(report.spans[-ROWS:])]
 
 
@@ -63,13 +64,10 @@ def _row(row: SpanRow) -> dict[str, str]:
         "span": row.span,
         "state": row.state,
         "version": version,
-        "arrived": _minute(row.arrived_at),
-        "validated": _minute(row.validated_at),
-        "trained": _minute(row.trained_at),
-        "evaluated": _minute(row.evaluated_at),
-        "embedded": _minute(row.embedded_at),
-        "released": _minute(row.released_at),
-        "run": row.run_key or "",
+        "arrived": _short(row.arrived_at),
+        "trained": _short(row.trained_at),
+        "embedded": _short(row.embedded_at),
+        "released": _short(row.released_at),
     }
 
 
@@ -79,7 +77,7 @@ def _age(report: FreshnessReport) -> str:
     state = bold("stale") if report.stale else f"fresh until {_minute(report.stale_at)}"
     return (
         f"The released vectors (release {report.release}) hold data up to {bold(report.newest)}: "
-        f"{report.age_hours:.0f} h old, of {report.target_hours:.0f} h promised; {state}."
+        f"{old(report.age_hours)} old, of {old(report.target_hours)} promised; {state}."
     )
 
 
@@ -90,3 +88,8 @@ def _listed(problems: Sequence[Problem]) -> list[str]:
 def _minute(moment: str | None) -> str:
     """As in `2026-11-13 06:12`; records are in UTC."""
     return moment[:16].replace("T", " ") if moment else ""
+
+
+def _short(moment: str | None) -> str:
+    """As in `11-13 06:12`."""
+    return _minute(moment)[5:]

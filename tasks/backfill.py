@@ -80,6 +80,7 @@ def plan_backfill(
     consumed = chain[-1][1].consumed if chain else ()
     expected = expect(store, config, past(store, consumed), spans, parallel)
     beyond = [rows.span for rows in consumed] if anew else []
+    serving = releases.current(store)
     after = {span.name for window in anew for span in window}
     return BackfillPlan(
         id=_hash(work, first, last, sorted(asked)),
@@ -96,6 +97,7 @@ def plan_backfill(
         config=config,
         spans=tuple(expected.spans),
         invalidated=tuple(_after(beyond, anew, after)) if anew else (),
+        serving=serving.span if serving else None,
         expected_seconds=expected.seconds,
         expected_dollars=expected.dollars,
         attempts_seen=expected.attempts_seen,

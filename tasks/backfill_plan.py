@@ -10,6 +10,7 @@ from configs.schema import Config
 from tasks.contracts import CheckpointRef, SpanRef
 from tasks.plan import listed
 from tasks.records import Record
+from tasks.spans import first_day
 
 Asked = Literal["train", "evaluate", "infer", "release"]
 # refused: the gates have said no, so it is not done
@@ -66,6 +67,7 @@ class BackfillPlan(Record):
     config: Config
     spans: tuple[SpanPlan, ...]
     invalidated: tuple[SpanRef, ...] = Field(description="trained on what is replaced, and beyond the range")
+    serving: SpanRef | None = Field(description="of the current release; null before the first")
     expected_seconds: float | None = Field(description="wall time of all that is left; null: not known")
     expected_dollars: float | None
     attempts_seen: int = Field(description="earlier attempts that the expectation is told from; the fewest of a stage")
@@ -120,7 +122,10 @@ class BackfillPlan(Record):
                 return f"The gates have refused {self.last}: nothing is released, the champion stays."
             case "run":
                 adopted = f", and runs of lineage {self.lineage} then continue the branch" if self.branch else ""
-                return f"When all else is done, {self.last} is released if the gates agree{adopted}."
+                said = f"When all else is done, {self.last} is released if the gates agree{adopted}."
+                if self.serving is None or first_day(self.serving.name) <= first_day(self.last):
+                    return said
+                return f"{said} Until those have come to {self.serving.name}, the release of that span serves on."
             case _:
                 return f"{self.last} is released already."
 

@@ -1,4 +1,4 @@
-"""Seconds as people say them."""
+"""Seconds and hours as people say them."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def old(hours: float) -> str:
+    """Of data, or the most that it may be: as in `36 h` up to three days, then `3.5 days`."""
+    return f"{hours:.0f} h" if hours <= 72 else f"{hours / 24:,.1f}".removesuffix(".0") + " days"

@@ -62,7 +62,7 @@ def judge(frame: pd.DataFrame, expectations: Iterable[Expectation]) -> dict[str,
         CodeError: great-expectations could not judge one (a column that is not there, a type that it can't
             compare); that is neither passed nor failed.
     """
-    gx = _great_expectations()
+    gx = load_great_expectations()
     wanted = {expectation.name: expectation for expectation in expectations}
     suite = gx.ExpectationSuite(
         name="suite",
@@ -107,7 +107,8 @@ def judge_numbers(numbers: Mapping[str, float | None], limits: Mapping[str, Limi
     return {name: findings[f"{name}: a number"].passed and findings[f"{name}: within"].passed for name in limits}
 
 
-def _great_expectations() -> Any:
+def load_great_expectations() -> Any:
+    """The library, loaded; the first time that takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its dependencies import deprecated modules; nobody here can act on that
         import great_expectations

@@ -15,6 +15,7 @@ from configs.schema import Config
 from infra.store import Store
 from tasks import due, releases
 from tasks.deadlines import START_MINUTES, Clock, clocks, last_fire, somebody_works
+from tasks.durations import old
 from tasks.errors import DataError
 from tasks.invocations import Invocation
 from tasks.problems import Age, Problem, held_up_by, tell
@@ -58,7 +59,7 @@ class FreshnessReport(Record):
             return " ".join(problem.sentence for problem in self.urgent)
         if self.newest is None:
             return "Nothing is amiss, and nothing released yet."
-        return f"Nothing is amiss: the released vectors hold {self.newest}, {self.age_hours:.0f} h old."
+        return f"Nothing is amiss: the released vectors hold {self.newest}, {old(self.age_hours or 0.0)} old."
 
 
 def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:

@@ -25,6 +25,8 @@ from tasks.progress import Progress
 
 UPDATE_SECONDS = 3.0  # between two updates, at least
 WINDOW_SECONDS = 60.0  # over which speed is taken; an evaluation in the loop then hardly shows
+QUIET_SECONDS = 10.0  # without a step, at least, before that is said
+QUIET_INTERVALS = 3.0  # and longer than so many steps mostly take
 UNITS = {"train": "step", "infer": "text"}  # what is shown, and what its progress counts
 
 
@@ -34,12 +36,21 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._heard: deque[tuple[float, Progress]] = deque()
+        self._moved_at: float | None = None
+        self._interval: float | None = None  # seconds from one advance to the next, lately
 
     def hear(self, progress: Progress) -> None:
         """Take note; work that went back, as after a resume, begins a new window."""
+        now = self._clock()
         if self._heard and progress.done < self._heard[-1][1].done:
             self._heard.clear()
-        self._heard.append((self._clock(), progress))
+            self._interval = None
+        moved = not self._heard or progress.done > self._heard[-1][1].done
+        self._heard.append((now, progress))
+        if moved:
+            self._moved_at = now
+            if len(self._heard) > 1:
+                self._interval = (now - self._heard[0][0]) / (len(self._heard) - 1)
         # Two are kept however old they are: of slow work nothing is heard for longer than the window.
         while len(self._heard) > 2 and self._heard[-1][0] - self._heard[1][0] >= WINDOW_SECONDS:
             self._heard.popleft()
@@ -56,17 +67,28 @@ class Pace:
         (began, first), (ended, last) = self._heard[0], self._heard[-1]
         return (last.done - first.done) / (ended - began) if ended > began and last.done > first.done else None
 
+    @property
+    def quiet_seconds(self) -> float | None:
+        """Since the last advance, if that is long for this work; null while it moves, at its end, or without a pace."""
+        last = self.last
+        if last is None or last.done >= last.total or self._moved_at is None or self._interval is None:
+            return None
+        quiet = self._clock() - self._moved_at
+        return quiet if quiet > max(QUIET_SECONDS, QUIET_INTERVALS * self._interval) else None
+
 
 def percent(progress: Progress) -> float:
     """Of the total, from 0 to 100."""
     return min(100.0, max(0.0, 100 * progress.done / progress.total)) if progress.total > 0 else 0.0
 
 
-def sentence(title: str, progress: Progress, per_second: float | None) -> str:
-    """As in `train 2026-W47: step 120 of 400, 3.2 steps/s, 1 min 20 s left, loss 1.93`."""
+def sentence(title: str, progress: Progress, per_second: float | None, quiet_seconds: float | None = None) -> str:
+    """As in `train 2026-W47: step 120 of 400, 3.2 steps/s, 1 min 20 s left, loss 1.93`, or `..., no step for 40 s`."""
     unit = UNITS[progress.what]
     parts = [f"{unit} {progress.done:,} of {progress.total:,}"]
-    if per_second is not None:
+    if quiet_seconds is not None:
+        parts.append(f"no {unit} for {duration(quiet_seconds)}")
+    elif per_second is not None:
         slow = per_second < 0.1
         parts.append(f"{1 / per_second:,.0f} s a {unit}" if slow else f"{per_second:,.1f} {unit}s/s")
         if progress.done < progress.total:
@@ -103,7 +125,7 @@ class LiveProgress:
             return
         with self._news:
             self._pace.hear(progress)
-            self._show(percent(progress), sentence(self._title, progress, self._pace.per_second))
+            self._show_pace(progress)
             self._news.notify()
         if self._thread is None:
             # Prefect's settings are those of the caller's context.
@@ -125,17 +147,24 @@ class LiveProgress:
             self._over = True
             self._news.notify()
 
+    def _show_pace(self, progress: Progress) -> None:
+        said = sentence(self._title, progress, self._pace.per_second, self._pace.quiet_seconds)
+        self._show(percent(progress), said)
+
     def _show(self, done: float, description: str) -> None:
         what = self._pace.last.what if self._pace.last else ""
         key = "-".join(filter(None, (what, "progress", self._lineage)))
         self._shown = _Shown(key, done, description)
 
     def _keep_up(self) -> None:
-        """The thread: put out what is new, then wait for news, but no less than UPDATE_SECONDS."""
+        """The thread: put out what is new, or that nothing is, then wait for news, but no less than UPDATE_SECONDS."""
         artifact: UUID | None = None
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._over or self._shown != self._told)
+                self._news.wait_for(lambda: self._over or self._shown != self._told, timeout=QUIET_SECONDS)
+                last = self._pace.last
+                if not self._over and last is not None and self._pace.quiet_seconds is not None:
+                    self._show_pace(last)
                 shown, over = self._shown, self._over
             if shown is not None and shown != self._told:
                 artifact, self._told = self._put(artifact, shown), shown

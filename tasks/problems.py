@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tasks.contracts import Release
 from tasks.deadlines import Clock
+from tasks.durations import old
 from tasks.errors import POLICIES
 from tasks.records import Record
 from tasks.spans import after, first_day
@@ -21,17 +22,21 @@ Kind = Literal[
 ]  # fmt: skip
 _MOST = 240  # characters of somebody's message
 
+# State of the span that the vectors wait for -> why they do, and the way out.
 _WAITS_FOR = {
-    "Absent": "{span} has not arrived",
-    "Arrived": "{span} has arrived and its run is not due yet",
-    "Missed": "{span} was missed",
-    "Running": "a run over {span} is going on",
-    "Lost": "the run over {span} was lost",
-    "Failed": "the run over {span} failed",
-    "Cancelled": "the run over {span} was cancelled",
-    "Unfinished": "{span} was trained and neither released nor rejected",
-    "Rejected": "the model of {span} was rejected; millrace report --span {span} has the verdicts",
-    "Released": "{span} was released, and then rolled back",
+    "Absent": ("{span} has not arrived", "Once it has its run starts by itself: millrace ingest"),
+    "Arrived": ("the run over {span} is not due yet", "It starts by itself; at once by: millrace run --span {span}"),
+    "Missed": ("{span} was missed", "By hand: millrace run --span {span}"),
+    "Running": ("the run over {span} is still going on", "Its report: millrace report --span {span}"),
+    "Lost": ("the run over {span} was lost", "Go on with: millrace run --span {span}"),
+    "Failed": ("the run over {span} failed", "Why it did: millrace report --span {span}"),
+    "Cancelled": ("the run over {span} was cancelled", "Go on with: millrace run --span {span}"),
+    "Unfinished": (
+        "{span} was trained and neither released nor rejected",
+        "Go on with: millrace run --span {span}",
+    ),
+    "Rejected": ("the model of {span} was rejected", "The verdicts: millrace report --span {span}"),
+    "Released": ("{span} was released, and then rolled back", "All releases: millrace releases"),
 }
 
 
@@ -111,12 +116,12 @@ def _of_the_release(seen: Survey, age: Age, rows: Sequence[SpanRow]) -> Iterator
         behind = max((newest, *seen.consumed), key=first_day)
         later = [row for row in rows if first_day(row.span) > first_day(newest)]
         later = [row for row in later if row.state != "Absent" or first_day(row.span) > first_day(behind)]
-        way_out = "No later span is due: these spans and this schedule can't keep freshness.target_hours."
+        why = "no later span is due"
+        way_out = "These spans and this schedule can't keep freshness.target_hours."
         if later:
-            why = _WAITS_FOR[later[0].state].format(span=later[0].span)
-            way_out = f"{why[0].upper()}{why[1:]}."
-        sentence = f"The newest data in the released vectors, {newest}, is {_hours(age.hours)} old; the target is "
-        yield _urgent("stale", (newest,), f"{sentence}{_hours(age.target_hours)}.", way_out)
+            why, way_out = (said.format(span=later[0].span) for said in _WAITS_FOR[later[0].state])
+        sentence = f"The newest data in the released vectors, {newest}, is {old(age.hours)} old because {why}"
+        yield _urgent("stale", (newest,), f"{sentence}; the target is {old(age.target_hours)}.", way_out)
 
 
 def of_a_clock(clock: Clock) -> Problem | None:
@@ -215,10 +220,6 @@ def _urgent(kind: Kind, spans: tuple[str, ...], sentence: str, way_out: str) -> 
 
 def _known(kind: Kind, spans: tuple[str, ...], sentence: str, way_out: str) -> Problem:
     return Problem(kind=kind, urgent=False, spans=spans, sentence=sentence, way_out=way_out)
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.1f} days"
 
 
 def _when(moment: str) -> str:

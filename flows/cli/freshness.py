@@ -14,6 +14,7 @@ import tasks.freshness
 from configs.load import load_config
 from infra.store import Store
 from tasks.deadlines import Clock
+from tasks.durations import old
 from tasks.freshness import FreshnessReport
 from tasks.ledger import now
 
@@ -58,8 +59,8 @@ def _age(report: FreshnessReport) -> str:
         return "nothing is released"
     state = "stale since" if report.stale else "fresh until"
     return (
-        f"release {report.release} holds data up to {report.newest}, {report.age_hours:.0f} h old of "
-        f"{report.target_hours:g} h promised; {state} {_minute(report.stale_at)} UTC"
+        f"release {report.release} holds data up to {report.newest}, {old(report.age_hours)} old of "
+        f"{old(report.target_hours)} promised; {state} {_minute(report.stale_at)} UTC"
     )
 
 

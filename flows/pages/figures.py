@@ -1,6 +1,6 @@
 """Small pictures of curves for the pages: SVG, the same bytes for the same numbers.
 
-matplotlib takes most of a second to load, so `preload` does it in a thread while a stage's workers are waited for.
+matplotlib takes most of a second to load, so that is done beforehand, see flows/preloading.py.
 """
 
 from __future__ import annotations
@@ -37,16 +37,6 @@ _STYLE: dict[Any, Any] = {
 }
 
 _drawing = threading.Lock()  # matplotlib's settings are those of the process, and its figures not for several threads
-_loading: list[threading.Thread] = []
-
-
-def preload() -> None:
-    """Begin to load matplotlib with its fonts, unless that was begun before; comes back at once."""
-    if not _loading:
-        _loading.append(
-            threading.Thread(target=draw, args=({"loss": [(0, 0.0)]},), name="load matplotlib", daemon=True)
-        )
-        _loading[0].start()
 
 
 def draw(curves: Mapping[str, Curve]) -> bytes:

@@ -17,7 +17,9 @@ def page(store: Store, plan: RunPlan, value: HealthOutcome) -> str:
         f"free at least.{several if len(value.matmul_gflops) > 1 else ''}"
     )
     title = "Healthy" + (f", with {counted(warnings, 'warning')}" if warnings else "")
-    lines = [*head(plan, title, sentence), "## Checks", "", *checks_table(value.checks)]
+    lines = head(plan, title, sentence)
+    if value.checks:
+        lines += ["## Checks", "", *checks_table(value.checks)]
     lines += ["## Workers", ""]
     lines += table(
         (">rank", ">GFLOP/s", ">free memory, GiB"),

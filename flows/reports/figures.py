@@ -107,6 +107,22 @@ def legend(axes: Axes, columns: int) -> None:
     )
 
 
+def name_value(axes: Axes, words: str, at: tuple[float, float], falls: bool = False, align: str = "right") -> None:
+    """What a point at the end of a line stands for: above it, or below a line that falls to it; with a white rim."""
+    from matplotlib.patheffects import withStroke
+
+    axes.annotate(
+        words,
+        at,
+        xytext=(0, -8 if falls else 8),
+        textcoords="offset points",
+        ha=align,
+        va="top" if falls else "bottom",
+        fontsize=8.5,
+        path_effects=[withStroke(linewidth=3, foreground="white")],
+    )
+
+
 def name_positions(axes: Axes, names: Sequence[str], most: int = 4) -> None:
     """Names below the positions 0, 1, 2 ... of the x axis: the first, the last, and some between."""
     last = len(names) - 1

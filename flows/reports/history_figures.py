@@ -21,6 +21,7 @@ from flows.reports.figures import (
     legend,
     mean,
     name_positions,
+    name_value,
 )
 from flows.reports.wording import dollars, duration, number, share
 from tasks.contracts import InferOutcome, Release, Stage, TrainOutcome
@@ -67,11 +68,10 @@ def _metric(name: str, runs: Sequence[PastRun]) -> Picture:
                 axes.plot(places, values, label=label, **style | ({} if few else {"marker": ""}))
         released = [run for run in runs if run.state == "Released" and name in run.metrics]
         if released:
-            axes.annotate(
-                number(released[-1].metrics[name]),
-                (spans.index(released[-1].span), released[-1].metrics[name]),
-                xytext=(0, 7), textcoords="offset points", ha="right" if len(spans) > 1 else "center", fontsize=8.5,
-            )  # fmt: skip
+            last = released[-1].metrics[name]
+            falls = any(run.metrics[name] > last for run in released[-2:])
+            at = spans.index(released[-1].span), last
+            name_value(axes, number(last), at, falls, "right" if len(spans) > 1 else "center")
         name_positions(axes, spans)
         _few_ticks(axes)
         axes.margins(y=0.16)
@@ -107,15 +107,7 @@ def freshness(history: History, now: dt.datetime) -> Picture | None:
         axes.plot(at, ages, color=BLUE, label="newest released data")
         axes.plot(date2num(now), steps[-1][1] / seconds, color=BLUE, marker="o", markersize=6)
         told = f"{duration(steps[-1][1])} now"
-        axes.annotate(
-            told,
-            (float(date2num(now)), steps[-1][1] / seconds),
-            xytext=(0, 8),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8.5,
-            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1},
-        )
+        name_value(axes, told, (float(date2num(now)), steps[-1][1] / seconds))
         if target is not None:
             axes.axhline(target * 3600 / seconds, color=VERMILLION, linestyle=(0, (5, 2)), label="target")
             told += f"; the target is {duration(target * 3600)}"

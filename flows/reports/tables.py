@@ -40,6 +40,11 @@ class Table(NamedTuple):
         """Whether it is names and what is said of them, without a heading."""
         return not any(column.name for column in self.columns)
 
+    @property
+    def texts(self) -> bool:
+        """Whether it is names and texts under headings; where there is no room for them side by side, all may break."""
+        return not self.facts and all(column.long for column in self.columns[1:])
+
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> Table:
     """A table; `>` before a column's name sets its numbers to the right, `~` lets its text run over several lines."""

@@ -236,6 +236,23 @@ def test_a_corrected_span_is_released_adopted_and_continued(begun: DirectoryStor
     assert "Nothing to do" in nothing.sentence
 
 
+def test_a_range_that_ends_early_does_not_take_the_newest_data_out_of_service(
+    begun: DirectoryStore, runner: Failing
+) -> None:
+    ingest(begun, "2021-Q2", version=2)
+    plan = planned(begun, "2021-Q2", "2021-Q2")
+    assert "Until those have come to 2021-Q3, the release of that span serves on." in plan.sentences[2]
+    state = done(begun, "2021-Q2", "2021-Q2")
+    assert state.sentence == (
+        f"2021-Q2 is released as 4; release 3 of 2021-Q3 serves on; runs of lineage main continue {plan.branch}."
+    )
+    serving = releases.current(begun)
+    assert serving is not None
+    assert serving.number == 3
+    assert pipeline(begun.uri, overrides=(ENCODER,)).span == "2021-Q3"
+    assert releases.read(begun, 5).span.name == "2021-Q3"
+
+
 def test_other_settings_make_other_weights_on_a_branch(begun: DirectoryStore, runner: Failing) -> None:
     plan = planned(begun, "2021-Q3", "2021-Q4", "train.epochs=4")
     assert done(begun, "2021-Q3", "2021-Q4", "train.epochs=4").state == "Released"

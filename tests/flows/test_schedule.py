@@ -7,6 +7,7 @@ waiting for one shows it. Takes up to 75 seconds.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import signal
@@ -21,16 +22,30 @@ from typing import Any
 import pytest
 
 from infra.prefect_server import Server, client_environment, down, up
+from infra.store import DirectoryStore
+from tasks.spans import SpanKind, last_over
+from tests.support.fake_runner import ingest
 
-FLOW = """
+ZONE = "Pacific/Kiritimati"  # 14 hours before UTC, so its day is mostly another one
+FLOW = f"""
+from pathlib import Path
+
 from prefect import flow
+from prefect.runtime import flow_run
+from prefect.schedules import Cron
+from prefect.states import Completed
+
+from infra.store import DirectoryStore
+from tasks.due import due_span
 
 @flow
-def tick() -> str:
-    return "tock"
+def tick(scheduled_in: str = ""):
+    store = DirectoryStore(Path(__file__).parent / "workspace")
+    return Completed(message=due_span(store, flow_run.scheduled_start_time, scheduled_in))
 
 if __name__ == "__main__":
-    tick.serve(name="each-minute", cron="* * * * *", limit=1)
+    each_minute = Cron("* * * * *", timezone="{ZONE}", parameters={{"scheduled_in": "{ZONE}"}})
+    tick.serve(name="each-minute", schedules=[each_minute], limit=1)
 """
 
 
@@ -50,6 +65,7 @@ def served(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A tiny flow, served on a schedule by its own process; where its output goes."""
     folder = tmp_path_factory.mktemp("served")
     (folder / "tick.py").write_text(FLOW)
+    ingest(DirectoryStore(folder / "workspace"), "2026-11-20")
     output = folder / "output.log"
     with output.open("wb") as log:
         process = subprocess.Popen(
@@ -80,7 +96,7 @@ def runs(server: Server) -> list[dict[str, Any]]:
         return json.load(answer)
 
 
-def test_a_cron_schedule_fires_and_its_run_completes(server: Server, served: Path) -> None:
+def test_a_cron_schedule_fires_and_its_run_takes_the_span_of_its_zone(server: Server, served: Path) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         done = [run for run in runs(server) if run["state_type"] == "COMPLETED"]
@@ -91,7 +107,9 @@ def test_a_cron_schedule_fires_and_its_run_completes(server: Server, served: Pat
         states = [(run["name"], run["state_name"], run["expected_start_time"]) for run in runs(server)]
         pytest.fail(f"no scheduled run completed; runs: {states}; the serving process says:\n{served.read_text()}")
     assert done[0]["auto_scheduled"] is True
-    assert done[0]["expected_start_time"].rstrip("Z").partition("+")[0].endswith(":00")
+    scheduled = dt.datetime.fromisoformat(done[0]["expected_start_time"])
+    assert scheduled.second == scheduled.microsecond == 0
+    assert done[0]["state"]["message"] == last_over(scheduled, ZONE, SpanKind.day)
 
 
 def test_the_api_takes_the_nulls_that_its_own_client_sends(server: Server, served: Path) -> None:

@@ -2,8 +2,7 @@ import math
 import threading
 import xml.etree.ElementTree as ElementTree
 
-from flows.pages import figures
-from flows.pages.figures import MOST_POINTS, by_name, draw, preload, thinned
+from flows.pages.figures import MOST_POINTS, by_name, draw, thinned
 
 CURVES = {
     "loss": [(step, 2 * math.exp(-step / 300)) for step in range(0, 1500, 5)],
@@ -50,13 +49,3 @@ def test_long_curves_are_thinned_and_keep_their_ends():
 
 def test_curves_are_put_together_by_name_whatever_each_step_has():
     assert by_name([(0, {"a": 1.0}), (5, {"a": 2.0, "b": 3.0})]) == {"a": [(0, 1.0), (5, 2.0)], "b": [(5, 3.0)]}
-
-
-def test_loading_ahead_is_begun_once_and_changes_no_picture(monkeypatch):
-    monkeypatch.setattr(figures, "_loading", [])
-    preload()
-    preload()
-    (thread,) = figures._loading
-    assert thread.daemon
-    thread.join()
-    assert draw(CURVES) == draw(CURVES)
