@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo demo-batch down check test proofs bench reviews faults
+.PHONY: install demo demo-batch down check test proofs bench overhead reviews faults
 
 install: $(INSTALLED)
 
@@ -46,6 +46,10 @@ proofs: install
 bench: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.bench $(REVIEWS)
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.xla_step
+
+# What the orchestrator adds to its workers' own time, and how long a run takes in which everything is done.
+overhead: install
+	$(BIN)/python -m tests.benchmarks.overhead
 
 # The table of the README: eight quarters of product reviews, trained one after the other.
 reviews: install

@@ -24,7 +24,7 @@ _MOST = 240  # characters of somebody's message
 
 # State of the span that the vectors wait for -> why they do, and the way out.
 _WAITS_FOR = {
-    "Absent": ("{span} has not arrived", "Once it has its run starts by itself: millrace ingest"),
+    "Absent": ("{span} has not arrived", "Once it has, its run starts by itself: millrace ingest"),
     "Arrived": ("the run over {span} is not due yet", "It starts by itself; at once by: millrace run --span {span}"),
     "Missed": ("{span} was missed", "By hand: millrace run --span {span}"),
     "Running": ("the run over {span} is still going on", "Its report: millrace report --span {span}"),

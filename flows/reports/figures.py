@@ -107,17 +107,17 @@ def legend(axes: Axes, columns: int) -> None:
     )
 
 
-def name_value(axes: Axes, words: str, at: tuple[float, float], falls: bool = False, align: str = "right") -> None:
-    """What a point at the end of a line stands for: above it, or below a line that falls to it; with a white rim."""
+def name_value(axes: Axes, words: str, at: tuple[float, float], below: bool = False, align: str = "right") -> None:
+    """What a point of a line stands for, above or below it; legible on the line too by its white rim."""
     from matplotlib.patheffects import withStroke
 
     axes.annotate(
         words,
         at,
-        xytext=(0, -8 if falls else 8),
+        xytext=(0, -8 if below else 8),
         textcoords="offset points",
         ha=align,
-        va="top" if falls else "bottom",
+        va="top" if below else "bottom",
         fontsize=8.5,
         path_effects=[withStroke(linewidth=3, foreground="white")],
     )

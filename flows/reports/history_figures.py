@@ -69,9 +69,15 @@ def _metric(name: str, runs: Sequence[PastRun]) -> Picture:
         released = [run for run in runs if run.state == "Released" and name in run.metrics]
         if released:
             last = released[-1].metrics[name]
-            falls = any(run.metrics[name] > last for run in released[-2:])
-            at = spans.index(released[-1].span), last
-            name_value(axes, number(last), at, falls, "right" if len(spans) > 1 else "center")
+            position = spans.index(released[-1].span)
+            beside = [
+                run.metrics[name]
+                for run in runs
+                if name in run.metrics and 0 < abs(position - spans.index(run.span)) <= len(spans) / 5
+            ]
+            crowded_above = sum(value > last for value in beside) > len(beside) / 2
+            align = "right" if len(spans) > 1 else "center"
+            name_value(axes, number(last), (position, last), below=crowded_above, align=align)
         name_positions(axes, spans)
         _few_ticks(axes)
         axes.margins(y=0.16)

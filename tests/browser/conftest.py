@@ -20,7 +20,7 @@ LOOPBACK = ("127.0.0.1", "localhost")
 SECONDS = 90.0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop must be over before other tests of this process use Prefect
 def browser() -> Iterator[Browser]:
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:

@@ -122,7 +122,8 @@ def children(plan: BackfillPlan) -> list[FlowRun]:
     """The flow runs of a backfill's spans, by name."""
     by_tag = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"backfill:{plan.id}"]))
     with get_client(sync_client=True) as client:
-        return sorted(client.read_flow_runs(flow_run_filter=by_tag), key=lambda run: run.name)
+        found = client.read_flow_runs(flow_run_filter=by_tag)
+    return sorted((run for run in found if run.parent_task_run_id), key=lambda run: run.name)
 
 
 def weights(store: DirectoryStore) -> tuple[str, bytes, bytes]:

@@ -241,7 +241,9 @@ def test_each_missed_span_and_a_stale_release_are_told_once(store, prefect):
         assert (event["payload"]["span"], event["payload"]["lineage"]) == (span, lineage)
     (event,) = events(prefect, STALE, f"millrace.lineage.{lineage}")
     assert (event["payload"]["newest"], event["payload"]["target_hours"]) == ("2026-11-12", 48.0)
-    assert event["payload"]["sentence"].endswith("2026-11-13 was missed.")
+    assert event["payload"]["sentence"].endswith(
+        "because 2026-11-13 was missed; the target is 48 h. By hand: millrace run --span 2026-11-13"
+    )
     assert report.stale
     assert store.list(f"watch/{lineage}") == [
         f"watch/{lineage}/missed-2026-11-13-v1.json",
@@ -272,7 +274,9 @@ def test_the_page_says_what_is_wrong_and_the_way_out(store):
     assert artifact("watch-main").type == "markdown"
     lines = page.splitlines()
     assert lines[0] == "# Attention"
-    assert lines[2].startswith("The released vectors (release 1) hold data up to **2026-11-12**: 174 h old")
+    assert lines[2].startswith(
+        "The released vectors (release 1) hold data up to **2026-11-12**: 7.2 days old, of 16.7 days promised"
+    )
     assert "Something was started." in lines
     assert any(line.startswith("- The run over 2026-11-19 (attempt 1) was lost") for line in lines)
     assert any("[2026-11-19 attempt 1](http://ui/runs/flow-run/1) | lost |" in line for line in lines)

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parents[2]
 MONTHS = [f"{year}-{month:02d}" for year in (2026, 2027) for month in range(1, 13)]
 RANGE = ("--from", MONTHS[0], "--to", MONTHS[-1])
+# So that a training that is told to stop has not come to its end by then.
+MANY_STEPS = {"batch_rows": 8, "checkpoint_every_steps": 4, "log_every_steps": 1}
 FAIL = {("2026-04", "evaluate"): "CODE", ("2026-07", "infer"): "OOM", ("2026-11", "train"): "DATA"}
 
 
@@ -35,7 +37,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """Two years of searches, ingested and nothing more."""
     folder = tmp_path_factory.mktemp("shop")
     shop = Shop(folder / "workspace", folder / "shop.yaml", folder / "prefect")
-    shop.place.write_text(yaml.safe_dump(SETTINGS))
+    shop.place.write_text(yaml.safe_dump(SETTINGS | {"train": SETTINGS["train"] | MANY_STEPS}))
     source = folder / "shop.jsonl.gz"
     write_shop(source, spans=24, rows_per_span=120, seed=3)
     assert [span["name"] for span in shop.ingest(source).json["spans"]] == MONTHS

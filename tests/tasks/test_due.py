@@ -93,9 +93,7 @@ def test_of_an_adopted_branch_it_counts_what_the_branch_has_trained(store: Direc
 
 def test_a_span_that_has_not_arrived_is_told_with_the_way_out(store: DirectoryStore) -> None:
     assert require_arrived(store, "2026-W47") == "2026-W47"
-    with pytest.raises(
-        DataError, match=r"span 2026-W48 is due and has not arrived .* is 2026-W47\)\. Once"
-    ):
+    with pytest.raises(DataError, match=r"span 2026-W48 is due and has not arrived .* is 2026-W47\)\. Once"):
         require_arrived(store, "2026-W48")
 
 

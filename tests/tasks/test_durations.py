@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.durations import duration
+from tasks.durations import duration, old
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,11 @@ from tasks.durations import duration
 )
 def test_seconds_as_people_say_them(seconds: float, said: str):
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("hours", "said"),
+    [(0.0, "0 h"), (36.4, "36 h"), (72.0, "72 h"), (84.0, "3.5 days"), (336.0, "14 days"), (49_452.0, "2,060.5 days")],
+)
+def test_hours_become_days(hours: float, said: str):
+    assert old(hours) == said

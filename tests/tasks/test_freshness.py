@@ -120,9 +120,10 @@ def test_vectors_are_stale_after_the_target_and_the_span_that_is_waited_for_is_n
     report = seen(store, config, "2026-11-14T12:00:01+00:00")
     assert report.stale
     assert problem(report, "stale").sentence == (
-        "The newest data in the released vectors, 2026-11-12, is 36 h old; the target is 36 h."
+        "The newest data in the released vectors, 2026-11-12, is 36 h old because 2026-11-13 has not arrived; "
+        "the target is 36 h."
     )
-    assert problem(report, "stale").way_out == "2026-11-13 has not arrived."
+    assert problem(report, "stale").way_out == "Once it has, its run starts by itself: millrace ingest"
 
 
 def test_a_rejected_span_is_no_problem_until_the_vectors_are_stale(store, runner: FakeRunner, config):
@@ -133,7 +134,8 @@ def test_a_rejected_span_is_no_problem_until_the_vectors_are_stale(store, runner
     assert row(report, "2026-11-12").state == "Rejected"
     assert (report.newest, report.problems) == ("2026-11-11", ())
     late = seen(store, config, "2026-11-13T12:30:00+00:00")
-    assert problem(late, "stale").way_out.startswith("The model of 2026-11-12 was rejected; millrace report")
+    assert " because the model of 2026-11-12 was rejected; the target is " in problem(late, "stale").sentence
+    assert problem(late, "stale").way_out == "The verdicts: millrace report --span 2026-11-12"
 
 
 def test_nothing_ingested_and_nothing_trained_are_told(store, runner: FakeRunner, config):

@@ -71,6 +71,36 @@ def test_people_read_how_far_how_fast_and_how_long_yet(progress: Progress, per_s
     assert sentence("train 2026-W47", progress, per_second) == said
 
 
+@pytest.mark.parametrize(
+    ("moments", "later", "quiet"),
+    [
+        ([], 1000, None),
+        ([(0, 5)], 1000, None),  # no pace is known: perhaps it compiles
+        ([(0, 5), (1, 10)], 9, None),
+        ([(0, 5), (1, 10)], 40, 40.0),
+        ([(0, 5), (20, 6), (40, 7)], 60, None),
+        ([(0, 5), (20, 6), (40, 7)], 61, 61.0),
+        ([(0, 5), (1, 10), (31, 10)], 10, 40.0),  # heard of, but no further
+        ([(0, 390), (1, 400)], 1000, None),  # all is done
+        ([(0, 5), (1, 10), (2, 5)], 1000, None),  # went back
+    ],
+)
+def test_work_that_stands_still_is_quiet(moments: list[tuple[float, int]], later: float, quiet: float | None):
+    clock = Clock()
+    pace = Pace(clock)
+    for seconds, done in moments:
+        clock.now = 1000.0 + seconds
+        pace.hear(step(done))
+    clock.now += later
+    assert pace.quiet_seconds == quiet
+
+
+def test_work_that_stands_still_has_no_speed_and_no_time_left():
+    assert sentence("train 2026-W47", step(120, note="loss 1.93"), 4786.0, 40.0) == (
+        "train 2026-W47: step 120 of 400, no step for 40 s, loss 1.93"
+    )
+
+
 def test_inference_counts_texts():
     progress = Progress(what="infer", done=4096, total=12000)
     assert sentence("infer 2026-W47", progress, 850.0) == (

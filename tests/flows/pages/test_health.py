@@ -26,6 +26,7 @@ def test_a_worker_alone_is_compared_with_none(store):
     text = page(store, plan_run(store, small_config()), ALONE)
     assert "1 worker on cpu, with 70.2 GiB of disk free at least.\n" in text
     assert "Between the workers" not in text
+    assert "Checks" not in text
 
 
 def test_bandwidths_and_latencies_have_their_units(store):
@@ -45,4 +46,5 @@ def test_a_warning_of_one_machine_is_in_the_title_and_names_it(store):
     )
     text = page(store, plan_run(store, small_config()), ALONE.model_copy(update={"checks": (check,)}))
     assert text.startswith("# Healthy, with 1 warning\n")
+    assert "\n## Checks\n" in text
     assert tables(text)[0][1] == ["speed", "ip-10-0-1-8", "warning", "1.9 times slower [exclude host: ip-10-0-1-8]"]
