@@ -28,7 +28,7 @@ def ask(flow_run: UUID, action: Literal["pause", "resume", "cancel"]) -> str:
             state = client.read_flow_run(flow_run).state
         except ObjectNotFound as error:
             raise ConfigError(
-                f"this Prefect server does not know flow run {flow_run}; set PREFECT_API_URL to the one that it runs under"
+                f"this Prefect server does not know flow run {flow_run}; set PREFECT_API_URL to the one it runs under"
             ) from error
         if state is None or state.is_final():
             how = state.name if state else "without a state"
