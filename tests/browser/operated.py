@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from infra.prefect_server import client_environment, down, up
 from infra.store import DirectoryStore
 from tests.browser.held_runner import HOLDS
 from tests.support.fake_runner import ingest
+from tests.support.services import WORKER, running
 
 ROOT = Path(__file__).resolve().parents[2]
 MILLRACE = Path(sys.executable).with_name("millrace")
@@ -130,10 +130,9 @@ def operated(folder: Path) -> Iterator[Operated]:
         # Both as people start them; but the flow runs that the worker starts have workers without arithmetic.
         python_path = os.pathsep.join([str(Path(__file__).with_name("fake_site")), str(ROOT)])
         fake = {"PYTHONPATH": python_path, HOLDS: str(folder / "holds")}
-        worker = (sys.executable, "-m", "prefect", "worker", "start", "--pool", "millrace")
-        stack.enter_context(_running(worker, environment | fake, one.worker_log))
+        stack.enter_context(running(WORKER, one.worker_log, environment | fake))
         serve = (str(MILLRACE), "serve", "--port", str(port))
-        stack.enter_context(_running(serve, environment, folder / "serve.log"))
+        stack.enter_context(running(serve, folder / "serve.log", environment))
         yield one
 
 
@@ -151,30 +150,6 @@ def _deploy(one: Operated, place: Path) -> None:
         for deployment in client.read_deployments():
             for schedule in deployment.schedules:
                 client.update_deployment_schedule(deployment.id, schedule.id, active=False)  # pyright: ignore
-
-
-@contextlib.contextmanager
-def _running(command: tuple[str, ...], environment: dict[str, str], log: Path) -> Iterator[None]:
-    """A process of its own group, until the end of the block."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it leads its own group
-            process.wait()
 
 
 def _free_port() -> int:

@@ -8,9 +8,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +29,7 @@ from infra.store import DirectoryStore
 from tasks import invocations, ledger
 from tasks.contracts import Stage
 from tests.support.fake_runner import ingest
+from tests.support.services import WORKER, running
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120.0
@@ -106,7 +104,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         with get_client(sync_client=True) as client:
             deployment = client.read_deployment_by_name("pipeline/scheduled").id
         log = folder / "worker.log"
-        stack.enter_context(worker(log))
+        stack.enter_context(running(WORKER, log))
         one = World(store, deployment, log)
         first = one.ended(one.schedule(dt.datetime(2026, 3, 21, 2, 30, tzinfo=ZoneInfo(ZONE))))
         assert (first.name, first.state_name) == ("2026-03-20 attempt 1", "Completed"), log.read_text()
@@ -120,27 +118,6 @@ def only_the_pipeline(folder: Path) -> Path:
     file = folder / "prefect.yaml"
     file.write_text(yaml.safe_dump(tree))
     return file
-
-
-@contextlib.contextmanager
-def worker(log: Path) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "worker", "start", "--pool", "millrace"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it leads its own group
-            process.wait()
 
 
 def test_across_a_change_of_clocks_each_run_takes_its_own_span_and_none_is_trained_twice(world: World) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from infra.batch.claim import claims_below
 from infra.prefect_server import client_environment, down, up
 from infra.store import DirectoryStore
 from tests.support.batch import BatchServer
+from tests.support.services import WORKER, running
 from tests.support.shop import Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
@@ -76,31 +76,8 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
         stack.enter_context(temporary_settings({PREFECT_API_URL: environment["PREFECT_API_URL"]}))
         one = Deployed(shop, batch, environment, folder / "worker.log")
         one.command("millrace", "deploy", "--workspace", str(shop.workspace), "--config", str(place))
-        stack.enter_context(worker(one))
+        stack.enter_context(running(WORKER, one.log, one.environment))
         yield one
-
-
-@contextlib.contextmanager
-def worker(deployed: Deployed) -> Iterator[None]:
-    with deployed.log.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "worker", "start", "--pool", "millrace"],
-            cwd=ROOT,
-            env=deployed.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it leads its own group
-            process.wait()
 
 
 def run_of(client: SyncPrefectClient, deployment: str) -> FlowRun:

@@ -105,9 +105,14 @@ def parquet_of(table: pa.Table) -> bytes:
     return content.getvalue()
 
 
+def packed(data: bytes) -> bytes:
+    """The same bytes at any time of day: they are in the names of tests, which several processes must agree on."""
+    return gzip.compress(data, mtime=0)
+
+
 GOOD = b'{"a": 1}\n'
 NOISE = random.Random(0).randbytes(20_000).hex()
-PACKED = gzip.compress(json.dumps({"a": NOISE}).encode() + b"\n")
+PACKED = packed(json.dumps({"a": NOISE}).encode() + b"\n")
 BAD = [
     (Format.jsonl, b"", "the file is empty"),
     (Format.csv, b"", "the file is empty"),
@@ -115,13 +120,13 @@ BAD = [
     (Format.jsonl, b"\n\n", "no rows"),
     (Format.csv, b"a,b\n", "no rows"),
     (Format.parquet, parquet_of(pa.table({"a": pa.array([], pa.string())})), "no rows"),
-    (Format.jsonl, gzip.compress(b""), "no rows"),
+    (Format.jsonl, packed(b""), "no rows"),
     (Format.jsonl, PACKED[:-20], "row 1 or later: the gzip data is cut off"),
-    (Format.jsonl, gzip.compress(GOOD) + PACKED[:5000], "row 1 or later: the gzip data is cut off"),
+    (Format.jsonl, packed(GOOD) + PACKED[:5000], "row 1 or later: the gzip data is cut off"),
     (Format.csv, PACKED[:-20], "the gzip data is cut off"),
     (Format.parquet, PACKED[:-20], "the gzip data is cut off"),
     (Format.jsonl, PACKED[:5000] + b"\x00" * 50 + PACKED[5050:], "the gzip data is cut off or damaged"),
-    (Format.jsonl, gzip.compress(GOOD) + b"garbage", "row 1 or later: the gzip data is cut off or damaged"),
+    (Format.jsonl, packed(GOOD) + b"garbage", "row 1 or later: the gzip data is cut off or damaged"),
     (Format.jsonl, GOOD + b'{"a": 1', "row 2: not JSON"),
     (Format.jsonl, GOOD + b"\n[1, 2]\n", "row 3: a JSON list"),
     (Format.jsonl, b"[\n", "row 1: not JSON.*each line must be one JSON object"),
@@ -134,7 +139,7 @@ BAD = [
     (Format.csv, b'a,b\n1,2\n3,"4\n5,6\n', "row 2: not CSV.*a quote that is never closed"),
     (Format.parquet, b"not parquet at all", "not readable as Parquet"),
     (Format.parquet, encoded(ROWS, Format.parquet)[:-30], "not readable as Parquet"),
-    (Format.parquet, gzip.compress(b"not parquet"), "not readable as Parquet"),
+    (Format.parquet, packed(b"not parquet"), "not readable as Parquet"),
     (Format.parquet, parquet_of(pa.table([["x"], ["y"]], names=["a", "a"])), "two columns 'a'"),
 ]
 
