@@ -12,6 +12,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact
+from prefect.exceptions import ParameterTypeError
 
 import infra.runner
 from flows.parity import parity
@@ -189,7 +190,7 @@ def test_the_same_is_not_compared_twice_at_once_and_the_lineage_is_free(store, r
 
 @pytest.mark.parametrize("sides", [{"left": "tpu"}, {"right": "gpu"}])
 def test_an_unknown_accelerator_runs_nothing(store, runner, sides: dict[str, str]):
-    with pytest.raises(ConfigError, match="is unknown; there are cpu, cuda, xla, neuron"):
+    with pytest.raises(ParameterTypeError, match="Input should be 'cpu', 'cuda', 'xla' or 'neuron'"):
         compare(store, **sides)
     assert store.list("runs") == []
 
