@@ -118,12 +118,13 @@ def jobs(runner: FakeRunner) -> Counter[tuple[str, str]]:
     return Counter((spec.span.name, spec.stage.value) for spec in runner.specs)
 
 
-def children(plan: BackfillPlan) -> list[FlowRun]:
-    """The flow runs of a backfill's spans, by name."""
+def children(store: DirectoryStore, plan: BackfillPlan) -> list[FlowRun]:
+    """The flow runs of a backfill's spans, by name. Its id is that of the same backfill in another test's workspace."""
     by_tag = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"backfill:{plan.id}"]))
     with get_client(sync_client=True) as client:
         found = client.read_flow_runs(flow_run_filter=by_tag)
-    return sorted((run for run in found if run.parent_task_run_id), key=lambda run: run.name)
+    mine = [run for run in found if run.parameters["workspace"] == store.uri and run.parent_task_run_id]
+    return sorted(mine, key=lambda run: run.name)
 
 
 def weights(store: DirectoryStore) -> tuple[str, bytes, bytes]:
@@ -184,7 +185,7 @@ def test_a_backfill_of_24_spans_with_three_failures_ends_as_an_undisturbed_one(
     attempts = Counter((record.span, record.stage.value) for record in ledger.records(store))
     assert attempts == expected_jobs(plan) + Counter(list(failures))
 
-    runs = children(plan)
+    runs = children(store, plan)
     assert [run.name.partition(" ")[0] for run in runs] == MONTHS  # one flow run for each span
     assert {run.name: run.run_count for run in runs if run.run_count > 1} == {
         "2021-03 attempt 2": 2, "2021-05 attempt 2": 2, "2021-10 attempt 2": 2,
@@ -471,7 +472,7 @@ def test_a_cancelled_backfill_ends_its_stages_and_goes_on_when_asked_again(
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("span")]
     state = running_backfill(begun)
     assert (state.state, state.ended_at is not None) == ("Cancelled", True)
-    assert {run.name: run.state_name for run in children(planned(begun, "2021-Q4", "2022-Q1"))} == {
+    assert {run.name: run.state_name for run in children(begun, planned(begun, "2021-Q4", "2022-Q1"))} == {
         "2021-Q4 attempt 1": "Completed", "2022-Q1 attempt 1": "Cancelled",
     }  # fmt: skip
     last = ledger.records(begun)[-1]
