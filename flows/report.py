@@ -42,7 +42,7 @@ def report(workspace: Workspace, place: Place = "", overrides: Overrides = ()) -
     store, at = open_store(workspace), now()
     past = read_history(store)
     store.write(HISTORY_KEY, page(store.uri, past, at))
-    store.write(METRICS_KEY, exposed(past, at))
+    store.write(METRICS_KEY, exposed(store, past, at))
     for problem in past.problems:
         logger().warning("left out: %s", problem)
     about = f"{store.uri}/{HISTORY_KEY}"

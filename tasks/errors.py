@@ -15,6 +15,8 @@ import errno
 import subprocess
 from typing import NamedTuple
 
+RUNBOOK = "docs/runbook.md"  # tells for each class what to do
+
 
 class FailureClass(enum.StrEnum):
     """Why an attempt ended without a result."""

@@ -6,7 +6,9 @@ All is summed up from what lies in the workspace; nothing is counted here, so a 
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,8 +16,10 @@ from prometheus_client.registry import Collector
 
 from infra.store import Store
 from tasks.contracts import InferOutcome, Phases, Stage, TrainOutcome
-from tasks.errors import FailureClass
+from tasks.errors import FailureClass, StageError
+from tasks.freshness import freshness
 from tasks.history import History, PastRun, age_seconds, read_history
+from tasks.problems import Kind
 from tasks.standing import span_end
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,21 +33,22 @@ def exposition(store: Store, at: dt.datetime | None = None) -> bytes:
     Raises:
         StoreError: the workspace could not be read.
     """
-    return exposed(read_history(store), at or dt.datetime.now(dt.UTC))
+    return exposed(store, read_history(store), at or dt.datetime.now(dt.UTC))
 
 
-def exposed(history: History, at: dt.datetime) -> bytes:
+def exposed(store: Store, history: History, at: dt.datetime) -> bytes:
     """The text on a past that was read already."""
     registry = CollectorRegistry()
-    registry.register(_Numbers(history, at))
+    registry.register(_Numbers(history, _problems(store, history, at), at))
     return generate_latest(registry)
 
 
 class _Numbers(Collector):
     """Answers the registry once."""
 
-    def __init__(self, history: History, at: dt.datetime) -> None:
+    def __init__(self, history: History, problems: Counter[Kind] | None, at: dt.datetime) -> None:
         self._history = history
+        self._problems = problems
         self._at = at
 
     def collect(self) -> Iterator[Metric]:
@@ -54,7 +59,24 @@ class _Numbers(Collector):
             yield from _last_run(self._history.last)
         unreadable = "Records of the workspace that could not be read and are missing from these numbers."
         yield _gauge("millrace_unreadable_records", unreadable, len(self._history.problems))
+        if self._problems is not None:
+            told = "What is wrong with the lineage of the last run, by kind, as told by: millrace freshness."
+            problems = GaugeMetricFamily("millrace_problems", told, labels=["kind"])
+            for kind in get_args(Kind):
+                problems.add_metric([kind.replace(" ", "_")], self._problems[kind])
+            yield problems
         yield _gauge("millrace_exposition_timestamp_seconds", "When these numbers were made.", self._at.timestamp())
+
+
+def _problems(store: Store, history: History, at: dt.datetime) -> Counter[Kind] | None:
+    """By the schedule and the target of the last run's settings; None where they, or the lineage, are not readable."""
+    configs = [run.plan.config for run in history.runs if run.plan is not None]
+    if not configs:
+        return None
+    try:
+        return Counter(problem.kind for problem in freshness(store, configs[-1], at).problems)
+    except StageError:  # `millrace freshness` says it in full, and the other numbers are wanted still
+        return None
 
 
 def _sums(history: History) -> Iterator[Metric]:

@@ -25,7 +25,7 @@ from infra.store import Store, open_store
 from tasks import ledger, structured
 from tasks.budget import Budget
 from tasks.contracts import Check, Inputs, JobSpec, RunPlan, StageResult
-from tasks.errors import ERRORS, CodeError, StageError, StoreError, classify
+from tasks.errors import ERRORS, CodeError, FailureClass, StageError, StoreError, classify
 from tasks.records import Record
 from tasks.results import check_inputs, check_outputs, read_result, result_key, same_work
 from tasks.sinks import Sinks, logger
@@ -34,7 +34,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 O = TypeVar("O", bound=Record)  # noqa: E741
 
-# Told of each stage that was done just now, inside its task run: the plan, the stage's name, what it came to.
+# Told of each stage that ended just now, inside its task run: the plan, the stage's name, what it came to, which is
+# a StageError where it failed.
 Publisher = Callable[[RunPlan, str, Any], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -106,7 +107,7 @@ def heard_by() -> Listener | None:
 
 @contextlib.contextmanager
 def publishing(publish: Publisher) -> Iterator[None]:
-    """Let `publish` make a page of every stage that is done inside the block; a page that fails is a warning."""
+    """Let `publish` make a page of every stage that ends inside the block; a page that fails is a warning."""
     token = _publisher.set(publish)
     try:
         yield
@@ -265,7 +266,7 @@ def _publish(plan: RunPlan, stage: str, value: Any) -> None:
         return
     try:
         publish(plan, stage, value)
-    except Exception as error:  # the work is done; a page is not worth doing it again
+    except Exception as error:  # what the work came to stays; a page is not worth more than it
         logger().warning("%s: its page could not be made: %s", stage, error)
 
 
@@ -284,6 +285,8 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             _publish(plan, fn.__name__, value)
             return value
         except StageError as error:
+            if error.failure is not FailureClass.CANCELLED:  # whoever stopped it waits for its end, and knows why
+                _publish(plan, fn.__name__, error)
             budget = _budget.get()
             if budget is None or not error.policy.transient or budget.used < budget.attempts:
                 raise

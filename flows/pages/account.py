@@ -23,7 +23,7 @@ def head(plan: RunPlan, title: str, sentence: str) -> list[str]:
 
 
 def foot(store: Store, plan: RunPlan, stage: Stage, places: Mapping[str, str]) -> list[str]:
-    """Seconds and dollars of the stage's attempts, those that failed before, and where things lie.
+    """Seconds and dollars of the stage's attempts, those that failed, and where things lie.
 
     Args:
         places: what lies there -> its key in the workspace.
@@ -99,7 +99,7 @@ def _failures(store: Store, attempts: Sequence[LedgerRecord]) -> list[str]:
         for record in failed
         if record.failure is not None
     ]
-    lines = ["## Failed before", "", *table((">attempt", "class", "message, and what its class means"), rows)]
+    lines = ["## Failed attempts", "", *table((">attempt", "class", "message, and what its class means"), rows)]
     for record in failed:
         found = read_findings(store, f"{stage_prefix(record.run_key, record.stage)}/attempt-{record.attempt}")
         if found is not None:

@@ -1,4 +1,4 @@
-"""The page of a stage, made when it is done: `with publishing(publish):` (tasks/stage.py) around the stages."""
+"""The page of a stage, made when an attempt is over: `with publishing(publish):` (tasks/stage.py) around the stages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
 
-from flows.pages import evaluate, health, infer, release, train, validate, warmup
+from flows.pages import evaluate, failure, health, infer, release, train, validate, warmup
 from infra.store import Store, open_store
 from tasks import ledger
 from tasks.contracts import RunPlan, Stage
+from tasks.errors import StageError
 
 _PAGES: dict[Stage, Callable[[Store, RunPlan, Any], str]] = {
     Stage.validate: validate.page,
@@ -24,7 +25,7 @@ _PAGES: dict[Stage, Callable[[Store, RunPlan, Any], str]] = {
 
 
 def publish(plan: RunPlan, stage: str, value: Any) -> None:
-    """Make the page of a stage that is done, of the task run in which this is called.
+    """Make the page of a stage that is done, or failed with the error `value`, of the task run in which this is called.
 
     Its key names stage and lineage alone, so that the history of a page goes over the spans.
 
@@ -33,8 +34,12 @@ def publish(plan: RunPlan, stage: str, value: Any) -> None:
     """
     store, of = open_store(plan.workspace), Stage(stage)
     attempt = ledger.next_attempt(store, plan.run_key, of) - 1
+    if isinstance(value, StageError):
+        markdown, ended = failure.page(store, plan, of, value), f": {value.failure}"
+    else:
+        markdown, ended = _PAGES[of](store, plan, value), ""
     create_markdown_artifact(
         key=f"{of}-{plan.config.lineage}",
-        markdown=_PAGES[of](store, plan, value),
-        description=f"span {plan.span.name}, attempt {attempt} of {of}",
+        markdown=markdown,
+        description=f"span {plan.span.name}, attempt {attempt} of {of}{ended}",
     )

@@ -15,12 +15,10 @@ from flows.reports.tables import Cell, state
 from flows.reports.wording import NONE, count, dollars, duration, moment, plural, share
 from infra.store import Store
 from tasks.contracts import Check, CheckpointState, InferOutcome, Stage
-from tasks.errors import POLICIES, FailureClass, StoreError
+from tasks.errors import POLICIES, RUNBOOK, FailureClass, StoreError
 from tasks.findings import last_findings
 from tasks.history import PastRun, read_run
 from tasks.lineage import STATE
-
-RUNBOOK = "docs/runbook.md"
 
 
 class Trouble(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from infra.store import DirectoryStore
 from tasks.errors import FailureClass
 from tasks.exposition import exposition
+from tasks.problems import Kind
+from tests.support.fake_runner import ingest
 from tests.support.past import write_run
 
 AT = dt.datetime(2026, 1, 20, tzinfo=dt.UTC)  # eight days after the end of the second week
@@ -112,3 +115,17 @@ def test_a_name_with_quotes_does_not_break_the_text(tmp_path: Path) -> None:
     store.write(f"runs/{key}/plan.json", plan.replace('"name": "2026-W01"', '"name": "a\\"b\\\\c"').encode())
     found = samples(exposition(store, AT))
     assert any(dict(labels).get("span") == 'a"b\\c' for name, labels in found if name == "millrace_last_run_info")
+
+
+def test_what_is_wrong_is_counted_by_kind(store: DirectoryStore) -> None:
+    found = samples(exposition(store, AT))
+    by_kind = {dict(labels)["kind"]: number for (name, labels), number in found.items() if name == "millrace_problems"}
+    assert {kind.replace(" ", "_") for kind in get_args(Kind)} == set(by_kind)
+    assert {kind for kind, number in by_kind.items() if number} == {"failed"}
+
+
+def test_a_lineage_that_is_not_readable_leaves_the_other_numbers(store: DirectoryStore) -> None:
+    ingest(store, "2026-01-05")  # a day beside weeks
+    found = samples(exposition(store, AT))
+    assert not any(name == "millrace_problems" for name, _ in found)
+    assert value(found, "millrace_release_number") == 2

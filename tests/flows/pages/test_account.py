@@ -60,7 +60,7 @@ def test_a_stage_that_did_not_fail_says_nothing_of_failures(store, runner):
     plan = plan_run(store, small_config())
     carry_out(plan)
     text = page(store, plan, Stage.train)
-    assert "Failed before" not in text
+    assert "Failed attempts" not in text
     assert len(table_of(text, "cost")) == 2  # no sum of one
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from prefect import flow
@@ -17,9 +17,10 @@ from flows.pages.publish import publish
 from infra.runner import Waiter
 from infra.store import DirectoryStore, open_store
 from tasks import invocations
-from tasks.contracts import JobSpec, RunPlan, Stage
-from tasks.errors import POLICIES, HostError
+from tasks.contracts import Check, JobSpec, RunPlan, Stage
+from tasks.errors import POLICIES, CancelledError, DataError, HostError
 from tasks.evaluate import evaluate
+from tasks.findings import Findings, findings_key
 from tasks.health import health
 from tasks.infer import infer
 from tasks.plan import plan_run, save_plan
@@ -30,15 +31,19 @@ from tasks.train import train
 from tasks.validate import validate
 from tasks.warmup import warmup
 from tests.support.fake_runner import FakeRunner, small_config
+from tests.support.pages import table_of, told
 from tests.support.prefect_server import PrefectServer
 
 SECONDS = 30.0
 
 
 class Telling(FakeRunner):
-    """Tells on the way how far training has come."""
+    """Tells on the way how far training has come, and calls `meanwhile` before each job."""
+
+    meanwhile: Callable[[JobSpec], None] = staticmethod(lambda spec: None)
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        self.meanwhile(spec)
         if spec.stage is Stage.train:
             waiter.progress(Progress(what="train", done=120, total=400, note="loss 1.93"))
         super().run(spec, waiter, tries)
@@ -105,7 +110,7 @@ def test_every_stage_has_its_page_at_its_task_run(prefect, store, runner):
 def test_a_page_tells_of_the_attempts_before_the_last(prefect, store, runner):
     runner.fail(Stage.health, HostError("the machine | went away"))
     carry_out(store)
-    (page,) = [page for page in artifacts(prefect, "markdown") if page.key == "health-main"]
+    _, page = [page for page in artifacts(prefect, "markdown") if page.key == "health-main"]
     assert page.description == "span 2026-W46, attempt 2 of health"
     assert r"the machine \| went away" in str(page.data)
 
@@ -141,3 +146,43 @@ def test_a_page_of_links_that_cannot_be_made_keeps_no_run_from_its_work(prefect,
     monkeypatch.setattr("flows.pages.links.page", lambda plan, invocation: 1 / 0)
     carry_out(store)
     assert [page.key for page in artifacts(prefect, "markdown")] == [f"{stage}-main" for stage in Stage]
+
+
+def test_every_attempt_that_failed_has_its_page(prefect, store, runner):
+    found = Check(
+        name="ecc",
+        passed=False,
+        severity="critical",
+        observed=7,
+        sentence="7 errors",
+        host="h-1",
+        action="exclude host",
+    )
+
+    def refused(spec: JobSpec) -> None:
+        if (spec.stage, spec.attempt) == (Stage.health, 1):
+            store.write(findings_key(spec.attempt_prefix), Findings(checks=(found,)).to_json())
+
+    runner.meanwhile = refused
+    runner.fail(Stage.health, HostError("h-1 was refused"))
+    runner.fail(Stage.train, DataError("2026-W46 has | no rows"))
+    with pytest.raises(DataError):
+        carry_out(store)
+    pages = [page for page in artifacts(prefect, "markdown") if page.key in ("health-main", "train-main")]
+    failed = {str(page.description): str(page.data) for page in pages}
+    assert list(failed) == [
+        "span 2026-W46, attempt 1 of health: HOST", "span 2026-W46, attempt 2 of health",
+        "span 2026-W46, attempt 1 of train: DATA",
+    ]  # fmt: skip
+    health_page, _, train_page = failed.values()
+    assert health_page.startswith("# Health failed with HOST\n")
+    assert table_of(health_page, "host")[1:] == [["ecc", "h-1", "FAILED", "7 errors [exclude host: h-1]"]]
+    assert told(train_page, "failure")["message"] == "2026-W46 has | no rows"
+    assert "docs/runbook.md, DATA" in train_page
+
+
+def test_a_stage_that_was_cancelled_has_none(prefect, store, runner):
+    runner.fail(Stage.health, CancelledError("by somebody"))
+    with pytest.raises(CancelledError):
+        carry_out(store)
+    assert [page.key for page in artifacts(prefect, "markdown")] == ["run-main", "validate-main"]
