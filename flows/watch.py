@@ -15,6 +15,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Completed
 
 from configs.load import load_config
+from flows.lost import set_crashed
 from flows.parameters import Overrides, Place, Workspace
 from flows.watch_events import announce
 from flows.watch_page import publish
@@ -30,6 +31,8 @@ PIPELINE = "pipeline/scheduled"
 @flow(name="watch", flow_run_name="freshness")
 def watch(workspace: Workspace, place: Place = "", overrides: Overrides = (), catch_up: bool = True) -> FreshnessReport:
     """Tell how fresh the released vectors are, which runs are late and which spans were missed, and start those.
+
+    A flow run whose process is gone is set to Crashed, or it would show Running for ever.
 
     Whoever listens to Prefect's events hears of each problem once. Where somebody should look, the flow run ends in
     the state Attention, whose data is the report as well.
@@ -49,6 +52,7 @@ def watch(workspace: Workspace, place: Place = "", overrides: Overrides = (), ca
     for problem in report.urgent:
         logger().warning("%s Way out: %s", problem.sentence, problem.way_out)
     announce(store, report)
+    set_crashed(store, report)
     asked = {"workspace": workspace, "place": place, "overrides": list(overrides)}
     started = _start(store, report, {**asked, "scheduled_in": config.schedule.timezone}) if catch_up else ""
     publish(report, started)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from infra.store import Conflict, Store
 from tasks import branches, lineage
 from tasks.backfill_plan import BackfillPlan, SpanPlan
+from tasks.backfill_state import BackfillState
 from tasks.contracts import RunPlan
+from tasks.deadlines import somebody_works
 from tasks.errors import ConfigError
 from tasks.plan import plan_key, plan_window, read_plan
 
@@ -33,6 +35,11 @@ def locks(plan: BackfillPlan) -> tuple[str, ...]:
     """The lineages to have to oneself: the branch, and the one that was named where its own runs have work left."""
     own = [plan.lineage] if any(span.branch is None for span in plan.to_do) else []
     return (*own, *([plan.branch] if plan.branch is not None else []))
+
+
+def is_lost(store: Store, backfill: BackfillState) -> bool:
+    """Whether the process of a backfill is gone, without an end on record: nobody holds what it works on."""
+    return backfill.state == "Running" and not somebody_works(store, backfill.branch or backfill.lineage)
 
 
 def check_not_overtaken(store: Store, plan: BackfillPlan) -> None:

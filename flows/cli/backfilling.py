@@ -22,6 +22,7 @@ from infra.store import Store
 from tasks import backfill_state
 from tasks.backfill import ASKED, plan_backfill
 from tasks.backfill_plan import BackfillPlan, SpanPlan, duration
+from tasks.backfill_runs import is_lost
 from tasks.backfill_state import BackfillState, State, planned
 from tasks.contracts import SpanRef
 from tasks.errors import ConfigError, HostError
@@ -64,7 +65,7 @@ class BackfillLine(Record):
     """One backfill of `millrace backfills`."""
 
     id: str
-    state: State
+    state: State | Literal["Lost"] = Field(description="Lost: its process is gone and left no end on record")
     sentence: str
     lineage: str
     branch: str | None
@@ -151,7 +152,7 @@ def backfill(
 
 def backfills(store: Store) -> BackfillsOutput:
     """All backfills that were ever begun. Raises StoreError if a record is not readable."""
-    return BackfillsOutput(backfills=tuple(map(_line, backfill_state.everywhere(store))))
+    return BackfillsOutput(backfills=tuple(_line(store, state) for state in backfill_state.everywhere(store)))
 
 
 def control(store: Store, name: str, action: Action) -> ControlOutput:
@@ -249,11 +250,12 @@ def _command(plan: BackfillPlan, place: Path | None, overrides: Sequence[str]) -
     return shlex.join(parts)
 
 
-def _line(state: BackfillState) -> BackfillLine:
+def _line(store: Store, state: BackfillState) -> BackfillLine:
     shared = {name: getattr(state, name) for name in BackfillLine.model_fields if name in BackfillState.model_fields}
     done, total = state.steps
     failed = tuple(span.span.name for span in state.spans if span.failure is not None)
-    return BackfillLine(**{**shared, "done": done, "total": total, "failed": failed})
+    lost = {"state": "Lost"} if is_lost(store, state) else {}
+    return BackfillLine(**{**shared, **lost, "done": done, "total": total, "failed": failed})
 
 
 def _named(store: Store, name: str) -> BackfillState:

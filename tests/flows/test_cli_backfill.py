@@ -122,7 +122,7 @@ def test_a_killed_backfill_goes_on_with_what_was_not_done(server: Server, worksp
     before = attempts(workspace)
     assert before["2026-03", "train"] == 1
     (seen,) = json.loads(millrace(None, workspace, "backfills", "--json").out)["backfills"]
-    assert (seen["state"], seen["ended_at"]) == ("Running", None)
+    assert (seen["state"], seen["ended_at"]) == ("Lost", None)
 
     again = json.loads(backfill(server, workspace, "--json").out)
     assert (again["backfill"]["state"], again["backfill"]["attempt"]) == ("Released", 2)

@@ -9,10 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+from prefect import Task, flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import Artifact, FlowRun, State
 from prefect.events.worker import EventsWorker
+from prefect.states import Running
 
 import flows.watch
 import infra.runner
@@ -21,6 +23,8 @@ from flows.watch import watch
 from flows.watch_events import LATE, MISSED, STALE, WILL_BE_LATE
 from flows.watch_page import markdown
 from infra.store import DirectoryStore
+from tasks import backfill_state
+from tasks.backfill import plan_backfill
 from tasks.errors import FailureClass
 from tasks.freshness import FreshnessReport
 from tasks.plan import plan_run, save_plan
@@ -280,3 +284,71 @@ def test_the_page_says_what_is_wrong_and_the_way_out(store):
     assert "Something was started." in lines
     assert any(line.startswith("- The run over 2026-11-19 (attempt 1) was lost") for line in lines)
     assert any("[2026-11-19 attempt 1](http://ui/runs/flow-run/1) | lost |" in line for line in lines)
+
+
+# --- lost ---------------------------------------------------------------------------------------------------------
+
+
+@flow
+def whoever() -> None:
+    """Stands for flows whose process was killed."""
+
+
+def shown_running(name: str, parent: FlowRun | None = None) -> FlowRun:
+    """A flow run as a killed process leaves it."""
+    with get_client(sync_client=True) as client:
+        if parent is None:
+            return client.create_flow_run(whoever, name=name, state=Running())
+        between = client.create_task_run(Task(whoever.fn, name="between"), parent.id, name)
+        return client.create_flow_run(whoever, name=name, state=Running(), parent_task_run_id=between.id)
+
+
+def states(*runs: FlowRun) -> list[str]:
+    with get_client(sync_client=True) as client:
+        return [str(client.read_flow_run(run.id).state_name) for run in runs]
+
+
+def killed_backfill(store: DirectoryStore) -> tuple[FlowRun, FlowRun, FlowRun]:
+    """One over three spans, with its own flow run, that of the span it was at, and that of one which was done."""
+    config = small_config(*SETTINGS, *PROMISED)
+    plan = plan_backfill(store, config, "2026-11-12", "2026-11-12", reason="again", stages=("train",))
+    whole = shown_running("backfill")
+    span = shown_running("a span", whole)
+    state = backfill_state.begin(store, plan, str(whole.id), "")
+    steps = {"train": "running", "flow_run": str(span.id)}
+    backfill_state.keep(store, state.model_copy(update={"spans": (state.spans[0].model_copy(update=steps),)}))
+    return whole, span, shown_running("another")
+
+
+def test_what_shows_running_though_its_process_is_gone_is_set_to_crashed(store, monkeypatch):
+    monkeypatch.setattr("flows.lost.START_MINUTES", 0.0)
+    parent = shown_running("scheduled")
+    child = shown_running("missed before", parent)
+    running(store, flow_run=str(child.id))
+    whole, span, another = killed_backfill(store)
+    look(store)
+    assert states(parent, child, whole, span, another) == ["Crashed", "Crashed", "Crashed", "Crashed", "Running"]
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(child.id).state
+    assert state is not None
+    assert state.message == "its process is gone and left no end on record; run again, it goes on from what is done"
+
+
+def test_what_somebody_works_on_or_was_begun_a_moment_ago_is_left_alone(store, monkeypatch):
+    run = shown_running("2026-11-19 attempt 1")
+    running(store, flow_run=str(run.id))
+    whole, span, _ = killed_backfill(store)
+    look(store)
+    assert states(run, whole, span) == ["Running", "Running", "Running"]
+    monkeypatch.setattr("flows.lost.START_MINUTES", 0.0)
+    (backfill,) = backfill_state.everywhere(store)
+    with store.lock("lineages/main.run"), store.lock(f"lineages/{backfill.branch}.run"):
+        look(store)
+    assert states(run, whole, span) == ["Running", "Running", "Running"]
+
+
+def test_a_flow_run_that_the_server_does_not_know_is_no_matter(store, monkeypatch):
+    monkeypatch.setattr("flows.lost.START_MINUTES", 0.0)
+    running(store, flow_run="8d1c22f0-98c2-4a55-a10b-1d4a3b3ad8f5")
+    _, report = look(store)
+    assert [clock.lost for clock in report.clocks] == [True]
