@@ -299,7 +299,7 @@ def failed_run(message: str) -> FlowRun:
     return run
 
 
-def test_who_gave_an_address_is_told_of_failures_lateness_and_staleness(
+def test_who_gave_an_address_is_told_of_failures_lateness_staleness_and_lost_workers(
     deploy: Deploy, first: DeployOutput, chats: tuple[Chat, Chat]
 ) -> None:
     before, chat = chats
@@ -325,7 +325,19 @@ def test_who_gave_an_address_is_told_of_failures_lateness_and_staleness(
         heard = told_of(chat, functools.partial(emit_event, event, resource, payload=payload))
         assert heard["text"] == f"{name}: {payload['sentence']}"
         assert (heard["event"], heard["payload"]) == (event, payload)
+
+    heard = told_of(chat, worker_that_dies)
+    assert heard["text"] == (
+        f"{alerts[3]}: nothing runs what is scheduled; start: prefect worker start --pool millrace"
+    )
+    assert (heard["event"], heard["page"]) == ("prefect.work-pool.not-ready", f"{first.ui_url}/work-pools")
     assert before.posts.empty()
+
+
+def worker_that_dies() -> None:
+    """One heartbeat; after three that are missing, and a look of the server each 15 s, it is gone."""
+    with get_client(sync_client=True) as client:
+        client.send_worker_heartbeat("millrace", "w-1", heartbeat_interval_seconds=1)
 
 
 def told_of(chat: Chat, act: Callable[[], object]) -> dict[str, Any]:
@@ -334,7 +346,7 @@ def told_of(chat: Chat, act: Callable[[], object]) -> dict[str, Any]:
     while True:
         act()
         with contextlib.suppress(queue.Empty):
-            heard = chat.posts.get(timeout=15)
+            heard = chat.posts.get(timeout=25)
             with contextlib.suppress(queue.Empty):
                 while True:  # of an act that was repeated
                     chat.posts.get(timeout=1)
