@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Scheduled
 
@@ -42,7 +42,6 @@ ELSEWHERE = {
     "aws": "there is no account",
     "systemctl": "there are no services",
     "journalctl": "there are no services",
-    "millrace reap": "it asks AWS Batch",
     "prefect deployment schedule pause": "its argument is an id that only the command before it tells",
     "cd /opt/millrace": "there is no such installation, and nothing to fetch",
     ".venv/bin/pip": "it would install",
@@ -187,7 +186,7 @@ def _worker(installed: Installation) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def get_client_of(installed: Installation) -> Iterator:
+def get_client_of(installed: Installation) -> Iterator[SyncPrefectClient]:
     with (
         temporary_settings({PREFECT_API_URL: installed.environment["PREFECT_API_URL"]}),
         get_client(sync_client=True) as client,
