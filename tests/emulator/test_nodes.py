@@ -66,8 +66,8 @@ def test_the_others_wait_until_the_main_node_runs(client: BatchClient) -> None:
     job = client.reaching(job_id, "RUNNING")
     until(lambda: node(client, job_id, 1)["status"] == "RUNNING")
     main, other = (node(client, job_id, index)["startedAt"] for index in (0, 1))
-    assert main == job["startedAt"] >= job["createdAt"] + 300
-    assert other >= main + 300
+    assert main == job["startedAt"] > job["createdAt"] + 290  # whole milliseconds, of a clock that may be set
+    assert other > main + 290
 
 
 def test_the_others_end_with_the_main_node(client: BatchClient, tmp_path: Path) -> None:
