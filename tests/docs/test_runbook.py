@@ -23,11 +23,16 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Scheduled
 
+import infra.runner
+from configs.load import load_config
 from infra.prefect_server import client_environment, down, up
 from infra.store import DirectoryStore
 from tasks import branches, hosts, lineage, releases
-from tasks.errors import POLICIES
-from tests.support.fake_runner import ingest, small_config
+from tasks.contracts import Stage
+from tasks.errors import POLICIES, CompileError
+from tasks.plan import plan_run
+from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.stages import carry_out
 
 pytestmark = pytest.mark.pipeline
 
@@ -123,7 +128,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
                 "SOURCE": f"{folder}/corrected.jsonl",
             },
         )
-        _history(installed, store)
+        _history(store, folder / "team.yaml")
         deployed = installed.bash('millrace deploy --config "$MILLRACE_PLACE"')
         assert deployed.returncode == 0, deployed.stderr
         stack.enter_context(_worker(installed))
@@ -137,17 +142,24 @@ def _shim(module: str) -> str:
     return f'#!/bin/sh\nPYTHONPATH={ROOT}:$PYTHONPATH exec {sys.executable} -m {module} "$@"\n'
 
 
-def _history(installed: Installation, store: DirectoryStore) -> None:
-    def run(span: str, code: int = 0, **fate: str) -> None:
-        done = installed.bash(f'millrace run --config "$MILLRACE_PLACE" --span {span}', **fate)
-        assert done.returncode == code, done.stderr
+def _history(store: DirectoryStore, place: Path) -> None:
+    """By the stages themselves, with no Prefect server: what the commands know, they know from the workspace."""
+    runner, config = FakeRunner(store), load_config(place)
 
-    ingest(store, *(f"2026-W{week}" for week in range(40, 48)))
-    for span in ("2026-W41", "2026-W42", "2026-W43"):
-        run(span)
-    run("2026-W44", FAKE_RECALL="0.1")
-    run("2026-W45")
-    run("2026-W46", code=73, FAKE_FAIL="warmup:COMPILE")
+    def run(span: str, recall: float = 0.5) -> None:
+        runner.metrics["recall@10"] = recall
+        carry_out(plan_run(store, config, span))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
+        ingest(store, *(f"2026-W{week}" for week in range(40, 48)))
+        for span in ("2026-W41", "2026-W42", "2026-W43"):
+            run(span)
+        run("2026-W44", recall=0.1)
+        run("2026-W45")
+        runner.fail(Stage.warmup, CompileError("row 3 is bad"))
+        with pytest.raises(CompileError):
+            run("2026-W46")
     ingest(store, "2026-W43", version=2)
     store.write("quarantine/runs/cafe/train/result.json.1", b"{")
     hosts.exclude(store, "i-0abc1234", "ECC errors", "cafe", small_config().health, time.time())

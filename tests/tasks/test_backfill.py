@@ -18,8 +18,9 @@ from tasks.contracts import SpanRef, Stage
 from tasks.errors import ConfigError, StoreError
 from tasks.plan import plan_run
 from tasks.results import result_key
-from tests.support.backfills import fake_workers, run_plan, run_spans
+from tests.support.backfills import fake_workers, run_spans
 from tests.support.fake_runner import FakeRunner, ingest, small_config
+from tests.support.stages import carry_out
 
 QUARTERS = [f"{year}-Q{quarter}" for year in (2021, 2022) for quarter in (1, 2, 3, 4)]
 
@@ -56,12 +57,12 @@ def left(plan: BackfillPlan) -> dict[str, str]:
     return {span.span.name: "".join(stage[0] for stage in span.left) for span in plan.spans}
 
 
-def carry_out(store: DirectoryStore, plan: BackfillPlan, spans: int | None = None) -> None:
+def train_branch(store: DirectoryStore, plan: BackfillPlan, spans: int | None = None) -> None:
     """Run the first of the spans that are to be trained."""
     assert plan.branch is not None
     branches.begin(store, plan.branch, plan.on, plan.base)
     for span in [span for span in plan.spans if span.train == "run"][:spans]:
-        run_plan(store, run_of(store, plan, span))
+        carry_out(run_of(store, plan, span))
 
 
 # --- what is to be done -----------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_asking_again_finds_the_backfill_with_less_left(store: DirectoryStore, r
     ingest(store, "2021-Q3", version=2)
     plan = plan_of(store, "2021-Q3", "2022-Q1")
     assert locks(plan) == (plan.branch,)
-    carry_out(store, plan, spans=1)
+    train_branch(store, plan, spans=1)
     again = plan_of(store, "2021-Q3", "2022-Q1", reason="said otherwise", parallel=5)
     assert (again.id, again.branch, again.base) == (plan.id, plan.branch, plan.base)
     assert left(again) == {"2021-Q3": "", "2021-Q4": "tei", "2022-Q1": "teir"}
@@ -222,7 +223,7 @@ def test_any_other_work_is_another_backfill(store: DirectoryStore) -> None:
 def test_a_refused_last_span_stays_refused(store: DirectoryStore, runner: FakeRunner) -> None:
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.3}
     plan = plan_of(store, "2022-Q2", "2022-Q2")
-    carry_out(store, plan)
+    train_branch(store, plan)
     again = plan_of(store, "2022-Q2", "2022-Q2")
     assert (again.to_do, again.refused) == ((), True)
     assert (again.spans[0].infer, again.spans[0].release) == ("refused", "refused")
