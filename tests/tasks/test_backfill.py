@@ -192,7 +192,7 @@ def test_asking_again_finds_the_backfill_with_less_left(store: DirectoryStore, r
     assert (again.id, again.branch, again.base) == (plan.id, plan.branch, plan.base)
     assert left(again) == {"2021-Q3": "", "2021-Q4": "tei", "2022-Q1": "teir"}
     assert again.spans[1].run_key is not None  # it follows from a checkpoint that is there now
-    carry_out(store, again)
+    train_branch(store, again)
     last = plan_of(store, "2021-Q3", "2022-Q1")
     assert left(last) == {"2021-Q3": "", "2021-Q4": "", "2022-Q1": "r"}  # released, but not adopted
     adopt(store, last)
@@ -205,7 +205,7 @@ def test_asking_again_finds_the_backfill_with_less_left(store: DirectoryStore, r
 def test_other_stages_go_on_from_the_same_branch(store: DirectoryStore, runner: FakeRunner) -> None:
     trained = plan_of(store, "2022-Q2", "2022-Q3", stages=("train",))
     assert left(trained) == {"2022-Q2": "t", "2022-Q3": "t"}
-    carry_out(store, trained, spans=1)
+    train_branch(store, trained, spans=1)
     whole = plan_of(store, "2022-Q2", "2022-Q3")
     assert (whole.branch, whole.id != trained.id) == (trained.branch, True)
     assert left(whole) == {"2022-Q2": "", "2022-Q3": "teir"}
