@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.shop import SPANS, Shop, open_shop
 
-pytestmark = pytest.mark.pipeline
+pytestmark = [pytest.mark.pipeline, pytest.mark.proof]  # its parts: tests/tasks/worker/accelerators, test_parity.py
 
 
 class Runs(NamedTuple):

@@ -111,7 +111,14 @@ def test_without_warmup_nothing_is_trained(warm: Warm):
         run_ranks(1, train_on, warm.store.root, warm.rows, None, None, "lineage=cold")
 
 
-@pytest.mark.parametrize("setting", ["model.dropout=0.1", "train.precision=bf16", "train.precision=bf16-weights"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "model.dropout=0.1",
+        pytest.param("train.precision=bf16", marks=pytest.mark.proof),
+        "train.precision=bf16-weights",
+    ],
+)
 def test_random_numbers_and_lower_precision_make_no_new_graphs(tmp_path: Path, setting: str):
     store, rows = make_workspace(tmp_path)
     compiled = run_ranks(1, warm_up, store.root, rows, setting)[0].compiled
