@@ -1,4 +1,4 @@
-"""A real Prefect server for the flows' tests, and a workspace with two spans that is used under it."""
+"""A real Prefect server for the flows' tests, in this process or for commands, and a workspace with two spans."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.prefect_server import Server, down, up
 from infra.store import DirectoryStore
 from tests.support.fake_runner import ingest
 from tests.support.prefect_server import PrefectServer
@@ -21,6 +22,18 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]
             yield server
         finally:
             server.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """For commands in processes of their own; this process does not talk to it."""
+    home = tmp_path_factory.mktemp("prefect")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        try:
+            yield up(home)
+        finally:
+            down(home)
 
 
 @pytest.fixture

@@ -5,25 +5,26 @@ The pipeline is run by the real command, in its own process, under a real server
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
-from flows.cli import main, outputs
+from flows.cli import outputs
 from flows.cli.parity import ParityOutput
-from infra.prefect_server import Server, client_environment, down, up
+from infra.prefect_server import Server, client_environment
 from infra.store import DirectoryStore
 from tasks.errors import POLICIES
+from tests.support import command
+from tests.support.command import Command, Told
 from tests.support.fake_runner import ingest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,43 +33,23 @@ OPEN_KEYS = {"metrics", "champion", "quarantined", "attempts_by_class", "seconds
 SMALL = ("--set", "model.pretrained=package:none")
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        try:
-            yield up(home)
-        finally:
-            down(home)
-
-
-def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> Result:
+def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> Told:
     """`millrace run` in a process of its own, with fake workers."""
     return run_command(server, workspace, "run", *arguments, **environment)
 
 
-def run_command(server: Server, workspace: Path, name: str, *arguments: str, **environment: str) -> Result:
-    command = [sys.executable, "-m", "tests.support.millrace", name, "--workspace", str(workspace), *SMALL, *arguments]
+def run_command(server: Server, workspace: Path, name: str, *arguments: str, **environment: str) -> Told:
+    called = [sys.executable, "-m", "tests.support.millrace", name, "--workspace", str(workspace), *SMALL, *arguments]
     environment = {**os.environ, **client_environment(server), **environment}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    return Result(done.returncode, done.stdout, done.stderr)
+    done = subprocess.run(called, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return Told(done.returncode, done.stdout, done.stderr)
 
 
 class Runs(NamedTuple):
     workspace: Path
-    released: Result
-    rejected: Result
-    failed: Result
+    released: Told
+    rejected: Told
+    failed: Told
 
 
 @pytest.fixture(scope="module")
@@ -86,22 +67,10 @@ def runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture
-def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command in this process, for all that needs no pipeline."""
-
-    def call(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["millrace", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        assert isinstance(code, int)
-        told = capsys.readouterr()
-        return Result(code, told.out, told.err)
-
-    handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.delenv("MILLRACE_WORKSPACE", raising=False)
-    yield call
-    signal.signal(signal.SIGTERM, handler)
+    return functools.partial(command.call, capsys)
 
 
 # --- run --------------------------------------------------------------------------------------------------------
@@ -514,8 +483,8 @@ def test_the_documented_json_is_what_comes_out(
     elsewhere = {"warmup", "hosts", "reap", "doctor", "freshness", "history", "deploy"}
     elsewhere |= {"backfill", "backfill --dry-run", "backfills", "backfill-control"}
     assert set(re.findall(r"^### `millrace (.+) --json`$", DOCS, re.M)) == set(real) | elsewhere
-    for command, result in real.items():
-        assert_same_keys(json.loads(result.out), documented(command), path="")
+    for name, result in real.items():
+        assert_same_keys(json.loads(result.out), documented(name), path="")
 
 
 @pytest.mark.parametrize(

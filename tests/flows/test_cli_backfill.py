@@ -11,38 +11,21 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from flows.cli.backfilling import BackfillOutput, BackfillPlanOutput, BackfillsOutput
-from infra.prefect_server import Server, client_environment, down, up
+from infra.prefect_server import Server, client_environment
 from infra.store import DirectoryStore
 from tasks import ledger, releases
 from tests.flows.test_cli import ROOT, SMALL, assert_same_keys, documented
+from tests.support.command import Told
 from tests.support.fake_runner import ingest
 
 SPANS = ["2026-01", "2026-02", "2026-03", "2026-04"]
 RANGE = ("--from", SPANS[0], "--to", SPANS[-1])
-
-
-class Told(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        try:
-            yield up(home)
-        finally:
-            down(home)
 
 
 @pytest.fixture

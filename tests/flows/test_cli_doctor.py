@@ -6,11 +6,10 @@ import datetime as dt
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,35 +19,22 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.flows import flow
 from prefect.states import Scheduled
 
-from flows.cli import main
 from infra.checkup import prefect_api
 from infra.checkup.finding import Seen
 from infra.store import DirectoryStore
 from tasks.doctor import DoctorReport
+from tests.support import command
+from tests.support.command import Command, Told
 from tests.support.prefect_server import PrefectServer
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
 SECONDS = 60.0
 
 
-class Result(NamedTuple):
-    code: int | str | None
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
 @pytest.fixture
-def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    def call(*arguments: str) -> Result:
-        monkeypatch.setattr("signal.signal", lambda *_: None)  # the handler is for a process of the command's own
-        monkeypatch.setattr(sys, "argv", ["millrace", "doctor", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return Result(ended.value.code, told.out, told.err)
+def millrace(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    def call(*arguments: str) -> Told:
+        return command.call(capsys, "doctor", *arguments)
 
     before = dict(os.environ)
     os.environ.pop("PREFECT_API_URL", None)

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import flows.cli.freshness
 import infra.runner
-from flows.cli import main
 from infra.store import DirectoryStore
 from tasks.freshness import FreshnessReport
 from tasks.plan import plan_run, save_plan
+from tests.support import command
 from tests.support.asked import write_invocation
+from tests.support.command import Command, Told
 from tests.support.fake_runner import FakeRunner, ingest, small_config
 from tests.support.stages import carry_out
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
 SETTINGS = ("model.pretrained=package:none", "schedule.cron=0 6 * * *", "freshness.target_hours=72")
-
-
-class Result(NamedTuple):
-    code: int | str | None
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture
@@ -52,15 +42,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
 
 
 @pytest.fixture
-def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
-    def call(*arguments: str) -> Result:
-        monkeypatch.setattr("signal.signal", lambda *_: None)  # the handler is for a process of the command's own
+def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
+    def call(*arguments: str) -> Told:
         settings = [word for one in SETTINGS for word in ("--set", one)]
-        monkeypatch.setattr(sys, "argv", ["millrace", "freshness", "--workspace", store.uri, *settings, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return Result(ended.value.code, told.out, told.err)
+        return command.call(capsys, "freshness", "--workspace", store.uri, *settings, *arguments)
 
     return call
 

@@ -2,15 +2,13 @@
 
 import json
 import re
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from flows.cli import main, outputs
+from flows.cli import outputs
 from flows.cli.hosts import HostsOutput
 from infra.store import DirectoryStore
 from tasks import hosts, ledger
@@ -18,19 +16,12 @@ from tasks.contracts import Check, HealthInputs, JobSpec, SpanRef
 from tasks.errors import HostError
 from tasks.findings import Findings, findings_key
 from tasks.plan import plan_run, save_plan
+from tests.support import command
+from tests.support.command import Command, Told
 from tests.support.fake_runner import ingest, small_config
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
 LIMITS = small_config("health.strikes=2", "health.exclude_hours=24").health
-
-
-class Result(NamedTuple):
-    code: int | str | None
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture
@@ -46,14 +37,9 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 
 @pytest.fixture
-def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
-    def call(*arguments: str) -> Result:
-        monkeypatch.setattr("signal.signal", lambda *_: None)  # the handler is for a process of the command's own
-        monkeypatch.setattr(sys, "argv", ["millrace", "hosts", "--workspace", store.uri, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return Result(ended.value.code, told.out, told.err)
+def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
+    def call(*arguments: str) -> Told:
+        return command.call(capsys, "hosts", "--workspace", store.uri, *arguments)
 
     return call
 

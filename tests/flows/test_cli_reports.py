@@ -11,33 +11,25 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from flows.cli import main
 from flows.cli.reporting import HistoryOutput, write_file
 from flows.cli.serving import FRESH_SECONDS, Pages, make_server
 from flows.reports.run_page import write_run_report
 from infra.store import DirectoryStore, Store
 from tasks.errors import ConfigError, FailureClass, StoreError
+from tests.support import command
+from tests.support.command import Command, Told
 from tests.support.past import write_run
 from tests.support.stores import STORES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = (ROOT / "docs" / "cli.md").read_text()
-
-
-class Result(NamedTuple):
-    code: int | str | None
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
 
 
 def fill(store: Store) -> list[str]:
@@ -53,14 +45,9 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 
 @pytest.fixture
-def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
-    def call(*arguments: str) -> Result:
-        monkeypatch.setattr("signal.signal", lambda *_: None)  # the handler is for a process of the command's own
-        monkeypatch.setattr(sys, "argv", ["millrace", *arguments, "--workspace", store.uri])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return Result(ended.value.code, told.out, told.err)
+def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
+    def call(*arguments: str) -> Told:
+        return command.call(capsys, *arguments, "--workspace", store.uri)
 
     return call
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from infra.prefect_server import Server, client_environment, down, up
+from infra.prefect_server import Server, client_environment
 from infra.store import DirectoryStore
 from tasks.spans import SpanKind, last_over
 from tests.support.fake_runner import ingest
@@ -47,17 +47,6 @@ if __name__ == "__main__":
     each_minute = Cron("* * * * *", timezone="{ZONE}", parameters={{"scheduled_in": "{ZONE}"}})
     tick.serve(name="each-minute", schedules=[each_minute], limit=1)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        try:
-            yield up(home)
-        finally:
-            down(home)
 
 
 @pytest.fixture(scope="module")

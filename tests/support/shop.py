@@ -5,16 +5,16 @@ Nothing here is a stand-in, so a stage costs seconds; share what it makes.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
 from flows.demo.shop import write_shop
+from tests.support.command import Told
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 SECONDS = 300
@@ -55,19 +55,6 @@ SETTINGS = {
     },
     "infer": {"token_rungs": [32], "shard_rows": 128},
 }
-
-
-class Told(NamedTuple):
-    """How a command ended, and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
 
 
 class Shop(NamedTuple):
