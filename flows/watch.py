@@ -52,10 +52,10 @@ def watch(workspace: Workspace, place: Place = "", overrides: Overrides = (), ca
     for problem in report.urgent:
         logger().warning("%s Way out: %s", problem.sentence, problem.way_out)
     announce(store, report)
-    set_crashed(store, report)
     asked = {"workspace": workspace, "place": place, "overrides": list(overrides)}
     started = _start(store, report, {**asked, "scheduled_in": config.schedule.timezone}) if catch_up else ""
     publish(report, started)
+    set_crashed(store, report)
     name = "Attention" if report.urgent else "Completed"
     told: Any = Completed(name=name, message=" ".join([report.sentence, started]).strip(), data=report)
     return told  # the caller gets the data

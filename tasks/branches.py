@@ -44,6 +44,17 @@ def branch_of(store: Store, lineage: str) -> Branch | None:
         ) from error
 
 
+def root(store: Store, lineage: str) -> str:
+    """The lineage whose runs continue, or might, what is trained on this one: itself, if it is no branch.
+
+    Raises:
+        StoreError: the record of a branch is not readable.
+    """
+    while (branch := branch_of(store, lineage)) is not None:
+        lineage = branch.of
+    return lineage
+
+
 def begin(store: Store, lineage: str, of: str, base: CheckpointRef | None) -> None:
     """Make `lineage` a branch of `of`; nothing happens where it is that very branch already.
 

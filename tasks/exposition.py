@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from infra.store import Store
+from tasks import branches
 from tasks.contracts import InferOutcome, Phases, Stage, TrainOutcome
 from tasks.errors import FailureClass, StageError
 from tasks.freshness import freshness
@@ -74,7 +75,8 @@ def _problems(store: Store, history: History, at: dt.datetime) -> Counter[Kind] 
     if not configs:
         return None
     try:
-        return Counter(problem.kind for problem in freshness(store, configs[-1], at).problems)
+        config = configs[-1].model_copy(update={"lineage": branches.root(store, configs[-1].lineage)})
+        return Counter(problem.kind for problem in freshness(store, config, at).problems)
     except StageError:  # `millrace freshness` says it in full, and the other numbers are wanted still
         return None
 

@@ -252,10 +252,8 @@ def _spans(store: Store, runs: Sequence[PastRun], problems: list[str]) -> tuple[
     plans = [run.plan for run in runs if run.plan is not None]
     if not plans:
         return ()
-    lineage = plans[-1].config.lineage
     try:
-        while (branch := branches.branch_of(store, lineage)) is not None:
-            lineage = branch.of
+        lineage = branches.root(store, plans[-1].config.lineage)
         return tuple(span_rows(store, survey(store, lineage, due=None), missed=(), working=True))
     except StageError as error:
         problems.append(str(error))

@@ -11,11 +11,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from infra.store import DirectoryStore
+from tasks import branches
 from tasks.errors import FailureClass
 from tasks.exposition import exposition
 from tasks.problems import Kind
 from tests.support.fake_runner import ingest
-from tests.support.past import write_run
+from tests.support.past import settings, write_run
 
 AT = dt.datetime(2026, 1, 20, tzinfo=dt.UTC)  # eight days after the end of the second week
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -129,3 +130,9 @@ def test_a_lineage_that_is_not_readable_leaves_the_other_numbers(store: Director
     found = samples(exposition(store, AT))
     assert not any(name == "millrace_problems" for name, _ in found)
     assert value(found, "millrace_release_number") == 2
+
+
+def test_after_a_backfill_they_are_still_those_of_the_lineage(store: DirectoryStore) -> None:
+    branches.begin(store, "main-2", of="main", base=None)
+    write_run(store, 3, config=settings().model_copy(update={"lineage": "main-2"}))
+    assert value(samples(exposition(store, AT)), "millrace_problems", kind="failed") == 1
