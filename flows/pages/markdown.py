@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 MOST_LETTERS, MOST_LINES = 70, 12  # in one cell of a table
+FEW_LETTERS = 54  # in one of more than three columns, or a window of 1280 pixels cuts the last one off
 
 _SPACE = re.compile(r"\s+")
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
@@ -30,9 +31,9 @@ def text(words: str) -> Markup:
     return Markup(_SPECIAL.sub(r"\\\1", line))
 
 
-def wrapped(words: str) -> Markup:
+def wrapped(words: str, letters: int = MOST_LETTERS) -> Markup:
     """In several lines if long: the UI never breaks the lines of a cell, and hides what does not fit."""
-    lines = textwrap.wrap(words, MOST_LETTERS, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
+    lines = textwrap.wrap(words, letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
     return Markup("<br>".join(text(line) for line in lines))
 
 
@@ -86,4 +87,5 @@ def counted(number: int, noun: str) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell if isinstance(cell, Markup) else wrapped(cell) for cell in cells)} |"
+    letters = MOST_LETTERS if len(cells) <= 3 else FEW_LETTERS
+    return f"| {' | '.join(cell if isinstance(cell, Markup) else wrapped(cell, letters) for cell in cells)} |"

@@ -2,7 +2,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.pages.markdown import MOST_LETTERS, bold, code, commands, counted, image, link, table, text, wrapped
+from flows.pages.markdown import (
+    FEW_LETTERS,
+    MOST_LETTERS,
+    bold,
+    code,
+    commands,
+    counted,
+    image,
+    link,
+    table,
+    text,
+    wrapped,
+)
 from tests.support.pages import blocks, tables
 
 # What ends a cell, opens markup or is HTML; and any other letters that can be seen.
@@ -62,3 +74,11 @@ def test_a_number_of_things(number: int, said: str):
 
 def test_words_of_several_lines_are_one():
     assert text("a\n\n# b\tc ") == "a # b c"
+
+
+def test_a_cell_beside_many_others_is_narrower():
+    words = "word " * 30
+    for columns, letters in ((3, MOST_LETTERS), (4, FEW_LETTERS)):
+        row = table([""] * columns, [[words, *[""] * (columns - 1)]])[2]
+        lines = row.strip("| ").split("<br>")
+        assert letters - 5 < max(map(len, lines)) <= letters
