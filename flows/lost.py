@@ -25,8 +25,8 @@ from tasks.sinks import logger
 GONE = "its process is gone and left no end on record; run again, it goes on from what is done"
 
 
-def set_crashed(store: Store, report: FreshnessReport) -> int:
-    """Set the lost ones to Crashed, each with the flow runs that it was part of; returns how many those are."""
+def set_crashed(store: Store, report: FreshnessReport) -> None:
+    """Set the lost ones to Crashed, each with the flow runs that it was part of."""
     found: dict[UUID, FlowRun] = {}
     with get_client(sync_client=True) as client:
         for identity in _lost(store, report):
@@ -35,7 +35,6 @@ def set_crashed(store: Store, report: FreshnessReport) -> int:
         for run in found.values():
             client.set_flow_run_state(run.id, Crashed(message=GONE), force=True)
             logger().warning("%s: %s", run.name, GONE)
-    return len(found)
 
 
 def _lost(store: Store, report: FreshnessReport) -> Iterator[str]:
