@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo demo-batch down check test proofs bench overhead reviews faults
+.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews faults
 
 install: $(INSTALLED)
 
@@ -19,9 +19,9 @@ ACCELERATOR ?= cpu
 demo: install
 	$(BIN)/python -m flows.demo $(ACCELERATOR)
 
-# The same with every stage on AWS Batch and the workspace on S3, both played by servers of the tests on this machine.
+# The same with every stage on AWS Batch and the workspace on S3, both emulated by servers of the tests on this machine.
 demo-batch: install
-	$(BIN)/python -m tests.support.batch_demo
+	$(BIN)/python -m tests.support.cloud.batch_demo
 
 # Stops what `make demo` and `millrace up` left running.
 down: install
@@ -38,24 +38,28 @@ check: install
 test: install
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# What takes minutes to show and seldom breaks alone.
+# Tests that take minutes each and seldom fail alone.
 proofs: install
 	$(BIN)/pytest -m proof
 
-# OMP_PROC_BIND: as the stages bind their threads, and to both sides' good.
-# Speed and memory beside sentence-transformers, and a step on XLA beside one without. REVIEWS is the path of a reviews file, see docs/benchmarks.md.
+# Writes what docs/ copies from the source: the keys of every --json, and the list of folders.
+docs: install
+	$(BIN)/python -m tests.docs
+
+# Speed and memory compared with sentence-transformers, and a step on XLA compared with one without.
+# REVIEWS is the path of a reviews file, see docs/benchmarks.md. OMP_PROC_BIND: the stages bind their threads too.
 bench: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.bench $(REVIEWS)
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.xla_step
 
-# What the orchestrator adds to its workers' own time, and how long a run takes in which everything is done.
+# What the orchestrator adds to its workers' own time, and how long a fully cached run takes.
 overhead: install
 	$(BIN)/python -m tests.benchmarks.overhead
 
-# The table of the README: eight quarters of product reviews, trained one after the other.
+# The table of docs/results.md: eight quarters of product reviews, trained one after the other.
 reviews: install
 	$(BIN)/python -m tests.benchmarks.reviews $(REVIEWS)
 
-# The tables of docs/faults.md: the pipeline on AWS Batch and S3, both played here, through every fault they can have.
+# The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults

@@ -1,14 +1,14 @@
-"""What differs between two resolved configurations, for people."""
+"""The differences between two resolved configurations, for people."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from configs.schema import BESIDE_THE_WORK, Config
+from configs.schema.config import BESIDE_THE_WORK, Config
 
 
 def differences(then: Config, now: Config) -> list[str]:
-    """Of the settings that decide what a run makes, those that differ, as in `train.epochs (1 then, 2 now)`."""
+    """Return the settings that decide what a run makes and that differ, as in `train.epochs (1 then, 2 now)`."""
     now = now.model_copy(update={name: getattr(then, name) for name in BESIDE_THE_WORK})
     old, new = _flat(then.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]

@@ -1,4 +1,4 @@
-"""From files and overrides to one resolved `Config`: base.yaml, then one file for the place, then `key=value`.
+"""From files and overrides to one resolved `Config`: base.yaml, then one config file, then `key=value`.
 
 Strict on purpose: a key that the schema does not know is an error that names the nearest one it does.
 """
@@ -14,25 +14,25 @@ from typing import Any, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from configs.schema import BESIDE_THE_WORK, Config
-from tasks.errors import ConfigError
+from configs.schema.config import BESIDE_THE_WORK, Config
+from tasks.foundation.errors import ConfigError
 
 BASE = Path(__file__).with_name("base.yaml")
 
 
-def load_config(place: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+def load_config(config_file: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
     """Resolve the configuration.
 
     Args:
-        place: a YAML file whose keys replace those of base.yaml.
+        config_file: a YAML file whose keys replace those of base.yaml; None or empty: base.yaml alone.
         overrides: `dotted.key=value`, values in YAML; a later one wins.
 
     Raises:
         ConfigError: a file can't be read, a key is unknown, or a value is out of bounds; names file and key.
     """
     tree = _read(BASE)
-    if place is not None:
-        _merge(tree, _read(place), source=str(place))
+    if config_file:
+        _merge(tree, _read(Path(config_file)), source=str(config_file))
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator:
@@ -48,7 +48,7 @@ def load_config(place: Path | None = None, overrides: Sequence[str] = ()) -> Con
 
 
 def config_hash(config: Config) -> str:
-    """Hex SHA-256 over all settings that decide what a run makes; equal for equal ones, however they were spelled."""
+    """Return the hex SHA-256 over all settings that decide what a run makes, however they were written."""
     work = config.model_dump_json(by_alias=True, exclude=set(BESIDE_THE_WORK))
     return hashlib.sha256(work.encode()).hexdigest()
 

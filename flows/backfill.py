@@ -1,11 +1,10 @@
-"""The backfill, top to bottom: plan, tell the plan, train span after span on a branch, release at the very end.
+"""The backfill, top to bottom: plan, show the plan, train span after span on a branch, release at the end.
 
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -13,19 +12,20 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
-from flows.backfill_page import announce
-from flows.backfill_work import carried_out, ended
-from flows.cancelling import cancellable, end_jobs
-from flows.child_runs import end_jobs_of_children
-from flows.parameters import Overrides, Parallel, Place, Reason, SpanName, Stages, Workspace
-from infra.store import open_store
-from tasks.backfill import plan_backfill
-from tasks.backfill_state import BackfillState
+from flows.backfilling.execution import conclude, executing
+from flows.backfilling.status_page import announce
+from flows.running.cancelling import cancellable, end_jobs
+from flows.running.child_runs import end_jobs_of_children
+from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Stages, Workspace
+from infra.store.factory import open_store
+from tasks.backfill.backfill_plan import BACKFILL_STAGES
+from tasks.backfill.backfill_state import BackfillState
+from tasks.backfill.planner import plan_backfill
 
 
 def _range() -> str:
-    asked = flow_run.get_parameters()
-    return f"{asked['first']} to {asked['last']}"
+    parameters = flow_run.get_parameters()
+    return f"{parameters['first']} to {parameters['last']}"
 
 
 @flow(name="backfill", flow_run_name=_range, on_cancellation=[end_jobs, end_jobs_of_children])
@@ -34,52 +34,52 @@ def backfill(
     workspace: Workspace,
     first: SpanName,
     last: SpanName,
-    stages: Stages = ("train", "evaluate", "infer", "release"),
+    stages: Stages = BACKFILL_STAGES,
     parallel: Parallel = 2,
     reason: Reason = "",
     dry_run: bool = False,
-    place: Place = "",
+    config_file: ConfigFile = "",
     overrides: Overrides = (),
 ) -> BackfillState:
-    """Bring a range of spans to what it should be: train again what was corrected or changed, fill in what is missing.
+    """Bring a range of spans up to date: train corrected or changed spans again, and run what is missing.
 
-    Nothing of the lineage is touched: training goes on a branch of it. Only when all is done is the last span released,
-    if the gates agree, and the lineage then continues the branch. Asking again goes on with what is not done.
+    Spans are trained on a branch, so the lineage stays as it is. When all is done and the gates agree, the last span is
+    released, and runs of the lineage continue the branch. The same backfill, started again, continues with the rest.
 
     Args:
-        workspace: where spans, runs and releases lie; a local directory or s3://bucket/prefix.
+        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
         first: the first span, for example 2021-Q1.
         last: the last span; it alone is released.
-        stages: what is asked for; validate, health and warmup come with train. Release needs evaluate and infer.
+        stages: those to run; train includes validate, health and warmup. Release needs evaluate and infer.
         parallel: how many spans are evaluated and inferred at once; training is one after the other.
-        reason: why, for those who look at it later.
-        dry_run: only plan; the plan is this run's table artifact.
-        place: path of a YAML file of settings over those of base.yaml, as the worker sees it; may be empty.
+        reason: why; shown with the backfill later.
+        dry_run: only plan; the plan is the table artifact of this flow run.
+        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
         overrides: single settings over both, as in train.learning_rate=3e-5.
 
     Raises:
-        ConfigError: the range or the stages can't be had.
-        Conflict: another process works on the same.
-        StageError: of the class of the first failure, when all that could be done is done.
+        ConfigError: the range or the stages are not possible.
+        Conflict: another process works on the same branch or lineage.
+        StageError: of the class of the first failure, after all other spans ended.
     """
-    config = load_config(Path(place) if place else None, overrides)
+    config = load_config(config_file, overrides)
     store = open_store(workspace)
     plan = plan_backfill(store, config, first, last, stages, reason, parallel)
     if dry_run or not plan.to_do:
-        return _told(announce(plan, dry_run))
+        return _result(announce(plan, dry_run))
 
-    with carried_out(store, plan) as work:
+    with executing(store, plan) as execution:
         for span in plan.to_do:
-            if not work.start(span):  # its training failed, and all later ones stand on it
+            if not execution.start(span):  # its training failed, and later spans continue from it
                 break
-        work.finish()
-        if work.complete and plan.spans[-1].release == "run":
-            work.release()
-    return _told(ended(work))
+        execution.finish()
+        if execution.complete and plan.spans[-1].release == "run":
+            execution.release()
+    return _result(conclude(execution))
 
 
-def _told(state: BackfillState) -> BackfillState:
-    """What came of it is seen as the flow run's state, a refusal by the gates by its name; the caller gets the data."""
+def _result(state: BackfillState) -> BackfillState:
+    """Return the flow run's state with the backfill's state as data, which the caller gets."""
     name = "Rejected" if state.state == "Rejected" else "Completed"
-    told: Any = Completed(name=name, message=state.sentence or "Only planned.", data=state)
-    return told
+    completed: Any = Completed(name=name, message=state.sentence or "Only planned.", data=state)
+    return completed

@@ -5,25 +5,26 @@ Call it like a function (a Prefect server must answer, see infra/prefect_server.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import flow
 from prefect.states import Completed
 
 from configs.load import load_config
-from flows.cancelling import cancellable, end_jobs
-from flows.pages.parity import publish
-from flows.parameters import Accelerator, Overrides, Place, SpanName, Workspace
-from infra.store import open_store
-from tasks.alone import alone
-from tasks.contracts import RunPlan
+from configs.schema.accelerators import AcceleratorName
+from flows.presentation.parity import publish
+from flows.presentation.parity_curves import draw
+from flows.running.cancelling import cancellable, end_jobs
+from flows.running.parameters import ConfigFile, Overrides, SpanName, Workspace
+from infra.store.factory import open_store
+from tasks.contracts.runs import RunPlan
 from tasks.health import health
-from tasks.parity import ParityReport, Trained, compare, save_report
-from tasks.sides import plan_sides
-from tasks.sinks import logger
-from tasks.stage import StageTask
-from tasks.train_side import train
+from tasks.parity.parity_report import ParityReport, Trained, compare, save_report
+from tasks.parity.parity_runs import plan_parity_runs
+from tasks.parity.train_side import train
+from tasks.running.lineage_lock import hold_lineage
+from tasks.running.stage import StageTask
+from tasks.running.stage_output import logger
 from tasks.validate import validate
 from tasks.warmup import warmup
 
@@ -36,9 +37,9 @@ R = TypeVar("R")
 def parity(
     workspace: Workspace,
     span: SpanName,
-    left: Accelerator = "cpu",
-    right: Accelerator = "xla",
-    place: Place = "",
+    left: AcceleratorName = "cpu",
+    right: AcceleratorName = "xla",
+    config_file: ConfigFile = "",
     overrides: Overrides = (),
 ) -> ParityReport:
     """Train on a span from the lineage's checkpoint on two accelerators, and compare the holdout metrics at each step.
@@ -53,19 +54,19 @@ def parity(
         span: for example 2022-Q4.
         left: the accelerator to hold the other against.
         right: the other accelerator.
-        place: path of a YAML file of settings over those of base.yaml, as the worker sees it; may be empty.
+        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
         overrides: single settings over both, as in train.evaluate_every_steps=10.
 
     Raises:
         Conflict: another process compares the same.
         StageError: of the class that stopped a stage, or the planning.
     """
-    config = load_config(Path(place) if place else None, overrides)
+    config = load_config(config_file, overrides)
     store = open_store(workspace)
-    sides = plan_sides(store, config, span, left, right)
-    with alone(store, sides.lock, logger().warning):
-        plans = {"left": sides.left, "right": sides.right}
-        validated = validate(sides.common)
+    runs = plan_parity_runs(store, config, span, left, right)
+    with hold_lineage(store, runs.lock, logger().warning):
+        plans = {"left": runs.left, "right": runs.right}
+        validated = validate(runs.common)
         # What one side can't do is found before the other has trained for hours.
         healthy = {side: _on(side, plan, health, after=validated) for side, plan in plans.items()}
         warm = {side: _on(side, plan, warmup, validated, after=healthy[side]) for side, plan in plans.items()}
@@ -73,8 +74,10 @@ def parity(
             side: Trained(plan, warm[side].device, _on(side, plan, train, validated, warm[side]))
             for side, plan in plans.items()
         }
-        report = compare(sides.lineage, trained["left"], trained["right"])
-        publish(report, save_report(store, report))
+        report = compare(runs.lineage, trained["left"], trained["right"])
+        plot = draw(report)
+        save_report(store, report, plot)
+        publish(report, workspace, plot)
     if not report.passed:
         rejected: Any = Completed(name="Rejected", message=report.sentence, data=report)  # the caller gets the data
         return rejected

@@ -1,31 +1,31 @@
-"""The reaper as a flow, to be deployed on a schedule: ends jobs on AWS Batch that nobody waits for."""
+"""The reaper as a flow for a schedule: ends jobs on AWS Batch that no process waits for."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prefect import flow
 
-import tasks.reap
+import infra.compute.batch.reap
 from configs.load import load_config
-from flows.parameters import GraceMinutes, Overrides, Place
-from tasks.reap import GRACE_MINUTES, ReapReport
-from tasks.sinks import logger
+from flows.running.parameters import ConfigFile, GraceMinutes, Overrides
+from infra.compute.batch.reap import GRACE_MINUTES, ReapReport
+from tasks.running.stage_output import logger
 
 
 @flow(name="reap", flow_run_name="after {grace_minutes} minutes")
-def reap(place: Place = "", overrides: Overrides = (), grace_minutes: GraceMinutes = GRACE_MINUTES) -> ReapReport:
-    """End the jobs whose flow run is over or was lost.
+def reap(
+    config_file: ConfigFile = "", overrides: Overrides = (), grace_minutes: GraceMinutes = GRACE_MINUTES
+) -> ReapReport:
+    """End jobs on AWS Batch whose flow run has ended or was lost.
 
     Args:
-        place: path of the YAML file of settings whose queues are looked at, as the worker sees it.
-        overrides: single settings over it.
-        grace_minutes: a job for which nobody has waited for so long is ended; a killed run can be found again before.
+        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
+        overrides: single settings over both, as in batch.accelerator_queue=trainium.
+        grace_minutes: how long no process must have waited for a job before it is ended; a new run takes it over.
 
     Raises:
-        ConfigError, HostError: as `tasks.reap.reap`.
+        ConfigError, HostError: as `infra.compute.batch.reap.reap`.
     """
-    report = tasks.reap.reap(load_config(Path(place) if place else None, overrides), grace_minutes)
+    report = infra.compute.batch.reap.reap(load_config(config_file, overrides), grace_minutes)
     for job in report.jobs:
         logger().info("%s %s (%s): %s", job.action, job.job, job.name, job.why)
     return report

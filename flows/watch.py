@@ -1,12 +1,11 @@
-"""The watch, to be deployed on a schedule: how fresh the vectors are, who must know, and what is started because of it.
+"""The watch, a flow for a schedule: how fresh the vectors are, what is wrong, and a run for spans that were missed.
 
-It trains nothing itself: what was missed is caught up by a run of the deployed pipeline.
+It trains nothing itself: the deployed pipeline runs the missed spans.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -15,57 +14,57 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Completed
 
 from configs.load import load_config
-from flows.lost import set_crashed
-from flows.parameters import Overrides, Place, Workspace
-from flows.watch_events import announce
-from flows.watch_page import publish
-from infra.store import Store, open_store
-from tasks.catalog import latest_version
-from tasks.freshness import FreshnessReport, freshness
-from tasks.ledger import now
-from tasks.sinks import logger
+from flows.running.parameters import ConfigFile, Overrides, Workspace
+from flows.watching.events import send_events
+from flows.watching.lost_runs import set_lost_runs_crashed
+from flows.watching.page import publish
+from infra.store.base import Store
+from infra.store.factory import open_store
+from tasks.data.span_versions import latest_version
+from tasks.foundation.clock import now
+from tasks.monitoring.freshness import FreshnessReport, freshness
+from tasks.running.stage_output import logger
 
 PIPELINE = "pipeline/scheduled"
 
 
 @flow(name="watch", flow_run_name="freshness")
-def watch(workspace: Workspace, place: Place = "", overrides: Overrides = (), catch_up: bool = True) -> FreshnessReport:
-    """Tell how fresh the released vectors are, which runs are late and which spans were missed, and start those.
+def watch(
+    workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = (), catch_up: bool = True
+) -> FreshnessReport:
+    """Report how fresh the released vectors are and which runs are late. Run the spans that were missed.
 
-    A flow run whose process is gone is set to Crashed, or it would show Running for ever.
-
-    Whoever listens to Prefect's events hears of each problem once. Where somebody should look, the flow run ends in
-    the state Attention, whose data is the report as well.
+    Each problem becomes one Prefect event, for automations. A flow run whose process is gone is set to Crashed. If a
+    problem is urgent, the watch ends in the state Attention, with the report as its data.
 
     Args:
-        workspace: where spans, runs and releases lie; a local directory or s3://bucket/prefix.
-        place: path of a YAML file of settings over those of base.yaml, as the worker sees it; may be empty.
+        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
+        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
         overrides: single settings over both, as in freshness.target_hours=48.
-        catch_up: whether to start one run of the deployed pipeline for the spans that were missed.
+        catch_up: start one run of the deployed pipeline for the spans that were missed.
 
     Raises:
-        ConfigError, StoreError: as `tasks.freshness.freshness`.
+        ConfigError, StoreError: as `tasks.monitoring.freshness.freshness`.
     """
-    config = load_config(Path(place) if place else None, overrides)
+    config = load_config(config_file, overrides)
     store = open_store(workspace)
     report = freshness(store, config, dt.datetime.fromisoformat(now()))
     for problem in report.urgent:
         logger().warning("%s Way out: %s", problem.sentence, problem.way_out)
-    announce(store, report)
-    asked = {"workspace": workspace, "place": place, "overrides": list(overrides)}
-    started = _start(store, report, {**asked, "scheduled_in": config.schedule.timezone}) if catch_up else ""
+    send_events(store, report)
+    started = ""
+    if catch_up and report.catch_up is not None:
+        settings = {"workspace": workspace, "config_file": config_file, "overrides": list(overrides)}
+        started = _catch_up(store, report, {**settings, "scheduled_in": config.schedule.timezone}, report.catch_up)
     publish(report, started)
-    set_crashed(store, report)
+    set_lost_runs_crashed(store, report)
     name = "Attention" if report.urgent else "Completed"
-    told: Any = Completed(name=name, message=" ".join([report.sentence, started]).strip(), data=report)
-    return told  # the caller gets the data
+    completed: Any = Completed(name=name, message=" ".join([report.sentence, started]).strip(), data=report)
+    return completed  # the caller gets the data
 
 
-def _start(store: Store, report: FreshnessReport, parameters: dict[str, Any]) -> str:
-    """Start what catches up, and say so; once for a version of a span, however often it is asked for."""
-    span = report.catch_up
-    if span is None:
-        return ""
+def _catch_up(store: Store, report: FreshnessReport, parameters: dict[str, Any], span: str) -> str:
+    """Start the pipeline up to `span`, once for each version of it, and return a sentence about it."""
     key = f"missed:{report.lineage}:{span}:v{latest_version(store, span)}"
     try:
         run: Any = run_deployment(
@@ -78,11 +77,11 @@ def _start(store: Store, report: FreshnessReport, parameters: dict[str, Any]) ->
         )
     except ObjectNotFound:
         by_hand = f"millrace run --span {report.missed[0]}"
-        said = f"There is no deployment {PIPELINE} to catch up with (millrace deploy makes it); by hand: {by_hand}"
+        sentence = f"Missed spans wait: no deployment {PIPELINE} (millrace deploy makes it); by hand: {by_hand}"
     except PrefectHTTPStatusError as error:
-        said = f"{PIPELINE} could not be started to catch up: {error}"
+        sentence = f"Missed spans wait: {PIPELINE} could not be started: {error}"
     else:
         state = run.state.name if run.state else "unknown"
-        said = f"A run of {PIPELINE} catches up with {span} and what was missed before it; it is {state}."
-    logger().info("%s", said)
-    return said
+        sentence = f"A run of {PIPELINE} takes {span} and the spans missed before it; it is {state}."
+    logger().info("%s", sentence)
+    return sentence

@@ -1,7 +1,7 @@
-"""What tells people when something is wrong: a webhook, and automations of the Prefect server that call it.
+"""Alerts: a webhook, and automations of the Prefect server that call it when something is wrong.
 
-Each alert is one POST of JSON with the key `text`, as chats take it, and what the event was about beside it. The server
-sends them, so they come although no worker is alive.
+Each alert is one POST of JSON with the key `text`, as chats accept it, and the event. The server sends them, so they
+arrive even if no worker is alive.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _OF_RUN = '(flow.name ~ " " ~ flow_run.name ~ ", " ~ flow_run.state.name ~ ": " 
 
 
 class Alert(NamedTuple):
-    """One reason to tell people. `match` and `related` are labels of the event's resource and of those around it."""
+    """One reason for an alert. `match` and `related` are labels of the event's resource and of related resources."""
 
     name: str
     events: set[str]
     text: str  # an expression of Jinja over the event
-    path: str = '""'  # another one: the page to look at, below the UI's address
+    path: str = '""'  # another expression: the page to look at, below the UI's address
     match: dict[str, str] | None = None
     related: dict[str, str] | None = None
 
 
 def alerts(pool: str) -> tuple[Alert, ...]:
-    """All of them; of flow runs only those that a work pool's workers run, since the others have somebody watching."""
+    """Return all alerts; of flow runs only those of a work pool's workers, since a person watches the others."""
     return (
         Alert(
             "millrace: a flow run failed",
@@ -49,7 +49,7 @@ def alerts(pool: str) -> tuple[Alert, ...]:
         Alert(
             "millrace: no worker is alive",
             {"prefect.work-pool.not-ready"},
-            text=json.dumps(f"nothing runs what is scheduled; start: prefect worker start --pool {pool}"),
+            text=json.dumps(f"scheduled runs do not start; start a worker: prefect worker start --pool {pool}"),
             path='"/work-pools"',
             match={"prefect.resource.id": "prefect.work-pool.*", "prefect.resource.name": pool},
         ),
@@ -60,7 +60,7 @@ def install(url: str, ui_url: str, pool: str) -> None:
     """Make or replace the webhook and the automations.
 
     Args:
-        url: what is called; kept as a secret on the server.
+        url: the address to call; kept as a secret on the server.
         ui_url: where the server's pages are, for the links.
         pool: the work pool of the deployments.
     """
@@ -80,7 +80,7 @@ def install(url: str, ui_url: str, pool: str) -> None:
 
 
 def installed(pool: str) -> list[str]:
-    """The names of the automations that the server has."""
+    """Return the names of the automations that the server has."""
     with get_client(sync_client=True) as client:
         return [alert.name for alert in alerts(pool) if client.read_automations_by_name(alert.name)]
 
@@ -105,7 +105,7 @@ def _automation(alert: Alert, block: UUID, ui_url: str) -> AutomationCore:
 
 
 def _payload(alert: Alert, ui_url: str) -> str:
-    """A template, which the server fills in; `tojson` keeps what comes with the event from breaking the JSON."""
+    """Return a template that the server fills in; `tojson` escapes what comes with the event."""
     name, ui = json.dumps(alert.name), json.dumps(ui_url)
     return (
         f'{{{{ {{"text": {name} ~ ": " ~ {alert.text}, "alert": {name}, "page": {ui} ~ {alert.path}, '

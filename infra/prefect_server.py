@@ -1,7 +1,7 @@
-"""The Prefect server in the background of this machine: started when needed, found again, stopped by pid.
+"""Runs a Prefect server in the background of this machine: started when needed, found again, stopped by pid.
 
-It is a convenience for one machine. Where PREFECT_API_URL is set, that server is used and nothing is started.
-What the server remembers is for looking at; results live in the workspace.
+Where PREFECT_API_URL is set, that server is used and nothing is started. The server's database is only for display;
+results are in the workspace.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from infra.store import DirectoryStore
-from tasks.errors import HostError
-from tasks.records import Record
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import HostError
+from tasks.foundation.records import Record
 
 HOST = "127.0.0.1"
 USUAL_PORT = 4200
@@ -45,7 +45,7 @@ _SERVER = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_UI_V2_ENABLED": "false",  # its pages call an analytics host from the browser
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
-    # In memory, as they are by default, a restart forgets who holds a concurrency slot, and it is never free again.
+    # In memory, as they are by default, a restart forgets who holds a concurrency slot, which is never free again.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 
@@ -53,13 +53,13 @@ _children: dict[int, subprocess.Popen[bytes]] = {}  # started by this very proce
 
 
 class Server(Record):
-    """A Prefect server that answers. `pid` is None for one that somebody else runs, behind PREFECT_API_URL."""
+    """A Prefect server that answers."""
 
     url: str
     ui_url: str
-    home: str
-    pid: int | None
-    started: bool
+    home: str = Field(description="the folder of its state and its log")
+    pid: int | None = Field(description="null: another process runs it, behind PREFECT_API_URL")
+    started: bool = Field(description="whether this command started it")
 
 
 class _Entry(Record):
@@ -74,14 +74,14 @@ class _Entry(Record):
 
 
 def state_home() -> Path:
-    """Where server and client keep their state: $PREFECT_HOME, else `.prefect` in this directory."""
+    """Return the folder of the server's and client's state: $PREFECT_HOME, else `.prefect` in this directory."""
     return Path(os.environ.get("PREFECT_HOME") or ".prefect").expanduser().resolve()
 
 
 def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
-    """A server that answers: the one behind PREFECT_API_URL, the one already running for `home`, or a new one.
+    """Return a server that answers: the one behind PREFECT_API_URL, the one running for `home`, or a new one.
 
-    Safe to call from several processes at once; the later ones wait for the first. `say` hears it when a server is
+    Safe to call from several processes at once; the later ones wait for the first. `say` is called when a server is
     started, because that takes a while.
 
     Raises:
@@ -103,7 +103,7 @@ def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
 
 
 def running(home: Path) -> Server | None:
-    """The server behind PREFECT_API_URL, or the one that runs for `home`; None where there is neither.
+    """Return the server behind PREFECT_API_URL, or the one that runs for `home`; None where there is neither.
 
     Raises:
         HostError: the server behind PREFECT_API_URL doesn't answer.
@@ -136,9 +136,9 @@ def down(home: Path) -> bool:
 
 
 def client_environment(server: Server) -> dict[str, str]:
-    """The environment that flows need to use `server` and no other, and to tell nobody else about it.
+    """Return the environment in which flows use `server` and no other, without telemetry.
 
-    Must be set before Prefect is imported.
+    It must be set before Prefect is imported.
     """
     environment = {**_PRIVATE, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
     if server.pid is not None:  # a company's proxy can't reach this machine's loopback
@@ -261,7 +261,7 @@ def _end(entry: _Entry) -> None:
 
 
 def _is_server(entry: _Entry) -> bool:
-    """Whether the process is there and is the server that was started: pids are used again by others."""
+    """Whether the process exists and is the server that was started: pids are used again by others."""
     if child := _children.get(entry.pid):  # its command line is empty for a moment, while it starts
         return child.poll() is None
     command = _command_line(entry.pid)
@@ -305,7 +305,7 @@ def _get(url: str) -> Any:
 
 
 def _free_port(wanted: int = 0) -> int:
-    """`wanted` if nobody listens there, else any free port."""
+    """Return `wanted` if no process listens there, else any free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from infra.manifest import quarantine
-from infra.store import Store, open_store
-from tasks import gates, releases
-from tasks.contracts import (
-    EvaluateInputs,
-    EvaluateOutcome,
-    ModelRef,
-    RunPlan,
-    Stage,
-    TrainOutcome,
-    ValidateOutcome,
-    WarmupOutcome,
-)
-from tasks.results import Judgement, UnusableResult, judgement_key, read_judgement, result_key
-from tasks.stage import run_stage, stage_task
+from infra.store.base import Store
+from infra.store.factory import open_store
+from infra.store.manifest import quarantine
+from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
+from tasks.contracts.references import ModelRef
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.gates import verdicts
+from tasks.running.stage import run_stage, stage_task
+from tasks.runs import releases
+from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement, result_key
 from tasks.train import model_of
 
 
@@ -63,6 +60,6 @@ def _judge(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:
         kept = None
     if kept is not None and kept.outcome.to_json() == outcome.to_json():
         return kept
-    judgement = Judgement(outcome=outcome, verdicts=gates.judge(outcome, plan.config.evaluate.gates))
+    judgement = Judgement(outcome=outcome, verdicts=verdicts.judge(outcome, plan.config.evaluate.gates))
     store.write(key, judgement.to_json())
     return judgement

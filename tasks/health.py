@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tasks.contracts import HealthInputs, HealthOutcome, RunPlan, ValidateOutcome
-from tasks.stage import run_stage, stage_task, warn_of
+from tasks.contracts.jobs import HealthInputs
+from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.running.stage import run_stage, stage_task, warn_of
 
 
 @stage_task
@@ -13,6 +15,6 @@ def health(plan: RunPlan, after: ValidateOutcome) -> HealthOutcome:
     Raises:
         HostError: a worker computes wrong, is too slow or too small.
     """
-    outcome = run_stage(plan, HealthInputs(), HealthOutcome, workers=plan.config.train.workers)
+    outcome = run_stage(plan, HealthInputs(), HealthOutcome)
     warn_of(outcome.checks)
     return outcome

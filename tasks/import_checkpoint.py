@@ -8,16 +8,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from configs.schema import Config
-from infra.store import Store, sha256_of
-from tasks import lineage
-from tasks.alone import alone
-from tasks.contracts import Chore, ImportInputs, ImportOutcome, RunPlan, stage_prefix
-from tasks.errors import ConfigError
-from tasks.plan import NEW_LINEAGE, plan_import
-from tasks.results import UnusableResult, read_result
-from tasks.sinks import logger
-from tasks.stage import run_stage
+from configs.schema.config import Config
+from infra.store.base import Store, sha256_of
+from tasks.contracts.jobs import ImportInputs, stage_prefix
+from tasks.contracts.outcomes import ImportOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Chore, compute_of
+from tasks.foundation.errors import ConfigError
+from tasks.running.lineage_lock import hold_lineage
+from tasks.running.stage import run_stage
+from tasks.running.stage_output import logger
+from tasks.runs import lineage
+from tasks.runs.plan import NEW_LINEAGE, plan_import
+from tasks.runs.results import UnusableResult, read_result
 from tasks.validate import validate
 
 
@@ -40,12 +43,12 @@ def import_checkpoint(store: Store, config: Config, file: Path, span: str | None
         StageError: of the class that stopped a worker.
     """
     path = _existing(file)
-    with alone(store, f"lineages/{config.lineage}.run", logger().warning):
+    with hold_lineage(store, f"lineages/{config.lineage}.run", logger().warning):
         plan = plan_import(store, config, span)
         checksum = sha256_of(path)
         _check_begun_with(store, plan, checksum)
         rows = validate.fn(plan).rows
-        elsewhere = config.compute_of(Chore.import_checkpoint.value) == "batch"
+        elsewhere = compute_of(config, Chore.import_checkpoint) == "batch"
         folder = f"{stage_prefix(plan.run_key, Chore.import_checkpoint)}/weights-{checksum[:16]}"
         copy = f"{folder}/{path.name}" if elsewhere else None
         inputs = ImportInputs(file=str(path), copy_key=copy, sha256=checksum, rows=rows)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tasks.contracts import InferInputs, InferOutcome, RunPlan, TrainOutcome, ValidateOutcome, WarmupOutcome
-from tasks.results import Judgement
-from tasks.stage import run_stage, stage_task
+from tasks.contracts.jobs import InferInputs
+from tasks.contracts.outcomes import InferOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.running.stage import run_stage, stage_task
+from tasks.runs.results import Judgement
 from tasks.train import model_of
 
 
@@ -14,4 +16,4 @@ def infer(
 ) -> InferOutcome:
     """The folder of vectors; shards that an earlier attempt completed are kept. `after` orders the stages."""
     inputs = InferInputs(rows=validated.rows[-1], model=model_of(trained), compiled=warm.compiled)
-    return run_stage(plan, inputs, InferOutcome, workers=plan.config.infer.workers)
+    return run_stage(plan, inputs, InferOutcome)

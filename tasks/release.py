@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from infra.store import open_store
-from tasks import releases
-from tasks.contracts import InferOutcome, Release, ReleaseInputs, ReleaseOutcome, RunPlan, TrainOutcome, ValidateOutcome
-from tasks.results import Judgement
-from tasks.sinks import logger
-from tasks.spans import first_day
-from tasks.stage import run_stage, stage_task
+from infra.store.factory import open_store
+from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome, TrainOutcome, ValidateOutcome
+from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.spans import first_day
+from tasks.running.stage import run_stage, stage_task
+from tasks.running.stage_output import logger
+from tasks.runs import releases
+from tasks.runs.results import Judgement
 from tasks.train import model_of
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tasks.contracts import ModelRef, RunPlan, TrainInputs, TrainOutcome, ValidateOutcome, WarmupOutcome
-from tasks.stage import run_stage, stage_task
+from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
+from tasks.contracts.references import ModelRef
+from tasks.contracts.runs import RunPlan
+from tasks.running.stage import run_stage, stage_task
 
 
 @stage_task
@@ -13,7 +16,7 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
     Every attempt goes on from the last checkpoint that the one before left.
     """
     inputs = TrainInputs(rows=validated.rows, history=plan.history, parent=plan.parent, compiled=warm.compiled)
-    return run_stage(plan, inputs, TrainOutcome, workers=plan.config.train.workers)
+    return run_stage(plan, inputs, TrainOutcome)
 
 
 def model_of(trained: TrainOutcome) -> ModelRef:

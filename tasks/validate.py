@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tasks.contracts import RunPlan, ValidateInputs, ValidateOutcome
-from tasks.stage import run_stage, stage_task, warn_of
+from tasks.contracts.jobs import ValidateInputs
+from tasks.contracts.outcomes import ValidateOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.running.stage import run_stage, stage_task, warn_of
 
 
 @stage_task

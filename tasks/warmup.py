@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tasks.contracts import HealthOutcome, RunPlan, ValidateOutcome, WarmupInputs, WarmupOutcome
-from tasks.stage import run_stage, stage_task
+from tasks.contracts.jobs import WarmupInputs
+from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome, WarmupOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.running.stage import run_stage, stage_task
 
 
 @stage_task
@@ -15,4 +17,4 @@ def warmup(plan: RunPlan, validated: ValidateOutcome, after: HealthOutcome) -> W
         CompileError: a graph did not compile.
     """
     inputs = WarmupInputs(rows=validated.rows, parent=plan.parent)
-    return run_stage(plan, inputs, WarmupOutcome, workers=plan.config.train.workers)
+    return run_stage(plan, inputs, WarmupOutcome)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.s3 import S3Server
+from infra.prefect_server import Server
+from tests.support.cloud.s3 import S3Server
+from tests.support.processes.prefect_server import PrefectServer
 
 os.environ.update(
     DO_NOT_TRACK="1",
@@ -18,6 +20,7 @@ os.environ.update(
     AWS_SECRET_ACCESS_KEY="none",
     AWS_ENDPOINT_URL="http://127.0.0.1:9",  # nobody listens there
 )
+os.environ.pop("PREFECT_API_URL", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,3 +50,23 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     s3_server.forget()
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
     return s3_server
+
+
+@pytest.fixture(scope="session")
+def only_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    server = PrefectServer(tmp_path_factory.mktemp("prefect"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def prefect(only_prefect: PrefectServer) -> PrefectServer:
+    """A real server, empty before the first test of a module."""
+    only_prefect.forget()
+    return only_prefect
+
+
+@pytest.fixture(scope="module")
+def server(prefect: PrefectServer) -> Server:
+    """The same for commands in processes of their own; this process does not talk to it."""
+    return prefect.server

@@ -1,7 +1,4 @@
-"""The command `millrace`.
-
-`app.py` has its options, `outputs.py` what it tells scripts, `show.py` what it tells people.
-"""
+"""The command `millrace`: its entry point."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import sys
 from types import FrameType
 
 from flows.cli.app import app
-from flows.cli.errors import explain
-from tasks.structured import standard_error
+from flows.cli.terminal.errors import explain
+from tasks.running.json_logs import standard_error
 
 
 def main() -> None:
-    """Run the command line; exits with 0, 2 where typer refuses the command line, or the code of a failure's class."""
+    """Run the command line. Exit with 0, with 2 for a wrong command line, or with the code of the failure's class."""
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.ExitStack() as stack:
         try:

@@ -1,6 +1,6 @@
-"""The command `millrace`: which commands there are. What they do is imported when a command runs, not before.
+"""The command `millrace`: its list of commands. Each command imports its code when it runs, so that `--help` is fast.
 
-Results go to standard output, everything else to standard error; so `--json` leaves pure JSON on the former.
+Results go to standard output, everything else to standard error, so `--json` prints pure JSON.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from flows.cli.commands import operation, results, work
-from tasks.errors import CancelledError
+from flows.cli.operation import commands as operation
+from flows.cli.results import commands as results
+from flows.cli.work import commands as work
+from tasks.foundation.errors import CancelledError
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Work": (
@@ -47,7 +49,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 
 
 class _Interruptible(TyperGroup):
-    """Lets Ctrl-C and SIGTERM end with the exit code of their class instead of typer's."""
+    """Raise CancelledError on Ctrl-C and SIGTERM, for the exit code of its class instead of typer's."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -61,8 +63,8 @@ app = typer.Typer(
     cls=_Interruptible,
     add_completion=False,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # `main` tells errors
-    help="Keep an embedding model, and the vectors it produces, fresh: span by span, from data to release.",
+    pretty_exceptions_enable=False,  # `main` prints errors
+    help="Keep an embedding model and its vectors fresh: span by span, from data to release.",
 )
 for panel, commands in COMMANDS.items():
     for command in commands:

@@ -1,6 +1,6 @@
-"""`make demo`: four spans of a made-up shop, from raw rows to released vectors, and a table of what came of it.
+"""`make demo`: four spans of an invented shop, from raw rows to released vectors, and a table of the results.
 
-Safe to repeat: what is done shows as cached. It uses the same doors as a user: ingest, then one run for each span.
+Safe to repeat: finished stages show as cached. It works as a user does: ingest, then one run for each span.
 """
 
 from __future__ import annotations
@@ -10,93 +10,84 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from flows.cli import running
-from flows.cli.errors import explain
-from flows.cli.outputs import RunOutput
+from flows.cli.results.outputs import RunOutput
+from flows.cli.terminal import console
+from flows.cli.terminal.errors import explain
+from flows.cli.work import running
 from flows.demo.shop import write_shop
+from flows.presentation.wording import NONE, count, number
 from infra import prefect_server
-from infra.store import open_store
-from tasks.catalog import list_spans
-from tasks.ingest import ingest
-from tasks.sources import Format
-from tasks.spans import SpanKind
+from infra.store.factory import open_store
+from tasks.contracts.spans import SpanKind
+from tasks.data.ingest import ingest
+from tasks.data.sources import Format
+from tasks.data.span_versions import list_spans
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path("workspace/demo-shop.jsonl.gz")
-PLACE = ROOT / "configs" / "demo.yaml"
+CONFIG_FILE = ROOT / "configs" / "demo.yaml"
 COLUMNS = {"id": "query_id", "query": "query", "item": "product", "item_id": "product_id", "label": "bought"}
 SPANS, ROWS_PER_SPAN, SEED = 4, 2000, 7
 
 
 def main(accelerator: str = "cpu") -> None:
-    """Run the demo in the current directory, and leave the Prefect server running to be looked at."""
+    """Run the demo in the current directory. The Prefect server keeps running, for a look at its pages."""
     workspace = Path("workspace") / ("demo" if accelerator == "cpu" else f"demo-{accelerator}")
     show(str(workspace), f"accelerator={accelerator}")
-    Console(width=None if sys.stdout.isatty() else 120).print(
-        f"Look around:  .venv/bin/millrace status --workspace {workspace}   (also: releases, report, rollback)\n"
-        f"TensorBoard:  .venv/bin/tensorboard --logdir {workspace}/runs\n"
+    console.say(
+        f"Look around:  .venv/bin/millrace status --workspace {workspace}   (also: releases, report, rollback)",
+        f"TensorBoard:  .venv/bin/tensorboard --logdir {workspace}/runs",
         "Stop:         make down",
-        highlight=False,
-        soft_wrap=True,
     )
 
 
 def show(workspace: str, *overrides: str) -> None:
-    """The demo in any workspace, with settings over those of configs/demo.yaml."""
+    """Run the demo in a workspace, with settings over those of configs/demo.yaml, and print its table."""
     began = time.monotonic()
     store = open_store(workspace)
     with ThreadPoolExecutor(max_workers=1) as background:
         server = background.submit(prefect_server.up, prefect_server.state_home())  # slow to start the first time
-        _say(f"writing {SPANS} months of a small shop's searches to {SOURCE}")
+        _say(f"writing the searches of a small shop over {SPANS} months to {SOURCE}")
         SOURCE.parent.mkdir(parents=True, exist_ok=True)
         write_shop(SOURCE, spans=SPANS, rows_per_span=ROWS_PER_SPAN, seed=SEED)
         summary = ingest(store, SOURCE, Format.jsonl, "searched_at", SpanKind.month, COLUMNS)
         _say(f"{summary.rows} rows in {len(summary.spans)} spans in {workspace}")
-        _say("starting the Prefect server, where the runs can be watched")
+        _say("starting the Prefect server, whose pages show the runs")
         server.result()
     outputs = []
     for span in list_spans(store):
         _say(f"span {span.name}")
-        outputs.append((span.name, running.run(store, span.name, PLACE, overrides, verbose=False)))
+        outputs.append((span.name, running.run(store, span.name, CONFIG_FILE, overrides, verbose=False)))
     _print_table(outputs, time.monotonic() - began)
 
 
 def _print_table(outputs: list[tuple[str, RunOutput]], seconds: float) -> None:
-    table = Table(box=box.SIMPLE_HEAD, title="Millrace demo")
-    for heading in ("span", "state"):
-        table.add_column(heading)
-    for heading in ("recall@10", "champion", "nDCG@10", "champion", "AUC", "release", "vectors", "stages", "seconds"):
-        table.add_column(heading, justify="right")
+    columns = ("span", "state", ">recall@10", ">champion", ">nDCG@10", ">champion", ">AUC", ">release", ">vectors",
+               ">stages", ">seconds")  # fmt: skip
+    rows = []
     for span, output in outputs:
         report = output.report
         assert report is not None
         metrics, champion = report.metrics or {}, report.champion or {}
         cached = len(report.cached)
-        table.add_row(
-            span,
-            report.state,
-            _number(metrics.get("recall@10")),
-            _number(champion.get("recall@10")),
-            _number(metrics.get("ndcg@10")),
-            _number(champion.get("ndcg@10")),
-            _number(metrics.get("auc")),
-            str(report.release or "-"),
-            str(report.vectors or "-"),
-            f"{cached} cached" if cached else f"{len(output.stages)} run",
-            f"{report.seconds:.0f}",
+        rows.append(
+            (
+                span,
+                report.state,
+                number(metrics.get("recall@10")),
+                number(champion.get("recall@10")),
+                number(metrics.get("ndcg@10")),
+                number(champion.get("ndcg@10")),
+                number(metrics.get("auc")),
+                str(report.release or NONE),
+                count(report.vectors) if report.vectors else NONE,
+                f"{cached} cached" if cached else f"{len(output.stages)} run",
+                count(report.seconds),
+            )
         )
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(table)
+    console.show_table(columns, rows)
     url = outputs[-1][1].ui_url
-    console.print(f"{seconds:.0f} s in all. The runs are in the Prefect UI: {url}", highlight=False, soft_wrap=True)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    console.say(f"{seconds:.0f} s in all. The runs are in the Prefect UI: {url}")
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The demo's input: the search log of a small shop that does not exist, month by month, in two languages.
+"""The demo's input: the search log of an invented shop, month by month, in two languages.
 
 Seeded, so the same call writes the same bytes. Customers and titles use different words for the same thing, the
 assortment and the slang change from month to month, and a few percent of the rows are broken, as in any real log.
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 class Term(NamedTuple):
-    """One thing's words in one locale."""
+    """The words for a thing in one locale."""
 
     title: str
     queries: tuple[str, ...]
@@ -57,7 +57,7 @@ class Product(NamedTuple):
 
 
 def write_shop(path: Path, spans: int, rows_per_span: int, seed: int) -> None:
-    """Write the log of `spans` months from January 2026 as gzip'd JSON lines, whole or not at all.
+    """Write the log of `spans` months from January 2026 as gzipped JSON lines, atomically.
 
     A longer log begins with the rows of a shorter one of the same seed.
     """
@@ -73,7 +73,7 @@ def write_shop(path: Path, spans: int, rows_per_span: int, seed: int) -> None:
 
 
 def shop_rows(spans: int, rows_per_span: int, seed: int) -> Iterator[Row]:
-    """The rows of `write_shop`, oldest first."""
+    """Yield the rows of `write_shop`, oldest first."""
     types, brands, products = _assortment(seed)
     for span in range(spans):
         chance = random.Random(f"{seed}/{span}")
@@ -91,7 +91,7 @@ def shop_rows(spans: int, rows_per_span: int, seed: int) -> Iterator[Row]:
 
 
 def _assortment(seed: int) -> tuple[list[Thing], list[Thing], list[Product]]:
-    """Types and brands in the order in which they come into fashion, and every product there will ever be."""
+    """Types and brands in the order of their fashion, and all products that will ever exist."""
     chance = random.Random(f"{seed}/assortment")
     types = [_thing(terms, float(price), category) for category, price, *terms in _table(words.TYPES)]
     brands = [_thing([*terms, *terms], float(factor)) for factor, *terms in _table(words.BRANDS)]
@@ -123,7 +123,7 @@ def _table(text: str) -> list[list[str]]:
 
 
 def _thing(terms: list[str], factor: float = 1.0, categories: str = "") -> Thing:
-    """`terms` are title and queries, first of the one locale, then of the other."""
+    """Make a thing. `terms` are title and queries of the first locale, then of the second."""
     by_locale = {
         locale: Term(title, tuple(query.strip() for query in queries.split(",")))
         for locale, title, queries in zip(LOCALES, terms[::2], terms[1::2], strict=True)
@@ -132,20 +132,20 @@ def _thing(terms: list[str], factor: float = 1.0, categories: str = "") -> Thing
 
 
 def _on_sale(things: list[Thing], count: int, new_per_span: int, span: int) -> list[Thing]:
-    """A window over the fashion of things, which moves on a little with each span and comes round in the end."""
+    """Return what is on sale: a window over `things` that moves with each span and wraps around."""
     start = span * new_per_span
     return [things[(start + place) % len(things)] for place in range(count)]
 
 
 def _moments(chance: random.Random, span: int, count: int) -> list[str]:
-    """Times within the month, in order."""
+    """Yield times within the month, in order."""
     start, end = (dt.datetime(FIRST_YEAR + month // 12, month % 12 + 1, 1, tzinfo=dt.UTC) for month in (span, span + 1))
     seconds = sorted(chance.randrange(int((end - start).total_seconds())) for _ in range(count))
     return [(start + dt.timedelta(seconds=s)).isoformat().replace("+00:00", "Z") for s in seconds]
 
 
 def _row(chance: random.Random, span: int, on_sale: list[Product]) -> Row:
-    """A search for one product, and what was shown: that product and bought, or another and not."""
+    """Return a search for a product: shown and bought, or another product shown and not bought."""
     locale = chance.choice(LOCALES)
     wanted = chance.choice(on_sale)
     bought = chance.random() < BOUGHT_SHARE
@@ -162,7 +162,7 @@ def _row(chance: random.Random, span: int, on_sale: list[Product]) -> Row:
 
 
 def _unwanted(chance: random.Random, wanted: Product, on_sale: list[Product]) -> Product:
-    """Half the time the right type of another brand and colour, else something else altogether."""
+    """Return another product: half the time of the same type, else any."""
     kind, brand, colour = wanted.things["type"], wanted.things["brand"], wanted.things["colour"]
     near = chance.random() < 0.5
     found = [
@@ -176,7 +176,7 @@ def _unwanted(chance: random.Random, wanted: Product, on_sale: list[Product]) ->
 
 
 def _title(product: Product, locale: str) -> str:
-    """The same for every row about the product, as a listing is."""
+    """Return the product's listing, the same in every row."""
     chance = random.Random(product.number)
     term = {attribute: thing.terms[locale].title for attribute, thing in product.things.items()}
     parts = [term["brand"], term["type"], term["colour"], term["material"], term["size"]]
@@ -188,7 +188,7 @@ def _title(product: Product, locale: str) -> str:
 
 
 def _query(chance: random.Random, span: int, product: Product, locale: str) -> str:
-    """What a customer types who has this product in mind; the type always, the rest as they think of it."""
+    """Return what a customer types for this product: always the type, other attributes by chance."""
     parts = []
     for attribute, thing in product.things.items():
         if chance.random() < _NAMES.get(attribute, 1.0):
@@ -202,7 +202,7 @@ def _query(chance: random.Random, span: int, product: Product, locale: str) -> s
 
 
 def _said(chance: random.Random, span: int, queries: tuple[str, ...]) -> str:
-    """One of the words for a thing; which one is in fashion changes from span to span."""
+    """Return one of the words for a thing; the favourite changes from span to span."""
     weights = [3 if place == span % len(queries) else 1 for place in range(len(queries))]
     return chance.choices(queries, weights)[0]
 

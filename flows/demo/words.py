@@ -1,4 +1,4 @@
-"""What the demo's shop sells, and the words for it: how titles name a thing, and how customers ask for it.
+"""What the demo's shop sells: the words in titles, and the words customers search for.
 
 Data only, one thing a line. Titles and customers seldom use the same word, which leaves a model something to learn.
 """

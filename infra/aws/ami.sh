@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes the AMI of the accelerator machines, as user data of an instance of the ECS-optimised Amazon Linux 2023 AMI:
 # the Neuron driver and the EFA driver at pinned versions, and their devices in the hands of one group. docs/aws.md has
-# the commands. The machine stops when all is done; one that goes on running has failed: see its console output.
+# the commands. The machine stops when all is done; one that keeps running has failed: see its console output.
 set -euxo pipefail
 
 NEURON_DRIVER=2.28.0 # with the SDK 2.30.0 worker image: 2.27 or 2.28, nothing newer
@@ -16,7 +16,7 @@ enabled=1
 gpgcheck=1
 gpgkey=https://yum.repos.neuron.amazonaws.com/GPG-PUB-KEY-AMAZON-AWS-NEURON.PUB
 REPO
-# The driver is compiled for the kernel that runs; nobody updates it later, as machines live for hours.
+# The driver is compiled for the kernel that runs; it is not updated later, as machines live for hours.
 dnf install -y "kernel-devel-uname-r == $(uname -r)" "aws-neuronx-dkms-${NEURON_DRIVER}*"
 dkms status | grep 'aws-neuronx.*installed'
 

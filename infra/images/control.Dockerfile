@@ -5,7 +5,7 @@ LABEL org.opencontainers.image.title="millrace control" \
       org.opencontainers.image.description="The control plane of Millrace: a Prefect worker and the command millrace" \
       org.opencontainers.image.licenses="Apache-2.0"
 
-# MILLRACE_HOME: where prefect.yaml tells the worker to run the flows. DO_NOT_TRACK: Prefect's telemetry.
+# MILLRACE_HOME: the folder in which the worker runs the flows, by prefect.yaml. DO_NOT_TRACK: Prefect's telemetry.
 ENV PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \

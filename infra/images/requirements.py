@@ -1,6 +1,6 @@
 """What pip installs into an image: requirements.txt from pyproject.toml, pins.txt from constraints.txt.
 
-A base image that brings its own build of torch keeps it, with all that it needs: those versions take our pins' place.
+A base image that brings its own build of torch keeps it, with all that it needs: those versions replace our pins.
 Standard library only, as it runs before anything is installed.
 """
 
@@ -33,7 +33,7 @@ def pins(constraints: str, own: Sequence[str]) -> list[str]:
 
 
 def _with_needs(names: Sequence[str]) -> dict[str, str]:
-    """Versions by name, of installed packages and of what is installed of that which they need."""
+    """Return the versions of installed packages and of their installed dependencies, by name."""
     found = {_canonical(name): metadata.version(name) for name in names}
     waiting = list(found)
     while waiting:
@@ -44,7 +44,7 @@ def _with_needs(names: Sequence[str]) -> dict[str, str]:
             try:
                 found[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
-                continue  # it is needed elsewhere: on another system, by another Python
+                continue  # needed only on another system or by another Python
             waiting.append(name)
     return found
 
@@ -56,7 +56,7 @@ def _canonical(name: str) -> str:
 def main() -> None:
     """Write both files into the working directory, which holds pyproject.toml and constraints.txt."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("extras", nargs="*", help="extras of pyproject.toml, beside the dependencies that all need")
+    parser.add_argument("extras", nargs="*", help="extras of pyproject.toml, besides the dependencies")
     parser.add_argument("--own", nargs="*", default=(), metavar="PACKAGE", help="packages of the base image that stay")
     arguments = parser.parse_args()
     wanted = requirements(Path("pyproject.toml").read_text(), arguments.extras)

@@ -15,34 +15,37 @@ import sys
 import time
 
 from configs.load import config_hash
-from infra.store import Store, open_store
-from tasks.contracts import Chore, JobSpec, Outcome, Stage, StageResult
-from tasks.errors import POLICIES, classify
-from tasks.worker.job import Job, PhaseClock, Rank, read_spec
-from tasks.worker.parent import die_with_the_runner
-from tasks.worker.stop import terminate
-from tasks.worker.threads import bind_threads
+from infra.store.base import Store
+from infra.store.factory import open_store
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.outcomes import Outcome
+from tasks.contracts.results import StageResult
+from tasks.contracts.stages import TRAITS, Chore, Layout, Stage
+from tasks.foundation.errors import POLICIES, classify
+from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
+from tasks.worker.process.parent_death import die_with_parent
+from tasks.worker.process.sigterm import terminate
+from tasks.worker.process.threads import bind_threads
 
-# Libraries of the worker plane never reach out and never draw bars into a log.
+# Libraries of the worker plane never use the network and never draw progress bars into a log.
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
-    "USE_TORCH_XLA": "0",  # transformers has no use for it here, and importing it decides what device it will be
+    "USE_TORCH_XLA": "0",  # transformers does not need it here, and importing it fixes the device
 }
-STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: seconds since the epoch when the process was asked for
-APART = {Stage.infer}  # its workers never meet; elsewhere all have the outcome, and rank 0 tells it
+STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: when it requested the process, seconds since the epoch
 
 
 def main() -> int:
-    """Run one stage or chore; returns the process's exit code."""
+    """Run one stage or chore; return the exit code of the process."""
     parser = argparse.ArgumentParser(prog="python -m tasks.worker", description=__doc__)
     parser.add_argument("stage", choices=[work.value for work in (*Stage, *Chore)])
     parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
     arguments = parser.parse_args()
     os.environ.update(QUIET)
-    die_with_the_runner()
+    die_with_parent()
     bind_threads()
     _write_whole_lines()
     signal.signal(signal.SIGTERM, terminate)
@@ -54,17 +57,18 @@ def main() -> int:
     try:
         store = open_store(workspace)
         spec = read_spec(store, key, arguments.stage)
-    except Exception as error:  # without a spec there is no place to write an error file to
+    except Exception as error:  # without a spec there is no folder for an error file
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
     job = Job(spec, store, rank, clock)
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
-        outcome: Outcome | None = stage.run(job)  # None: another worker tells it, or nobody inside a tool
-        if outcome is not None and (rank.is_main or spec.stage in APART):
+        outcome: Outcome | None = stage.run(job)  # None: another worker returns it, or a tool runs this
+        # The workers of an array never meet; elsewhere all have the same outcome.
+        if outcome is not None and (rank.is_main or TRAITS[spec.stage].layout is Layout.array):
             _write_result(store, spec, outcome, clock)
     except BaseException as error:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyhow, and should say why
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends in any case, and must be able to write why
         return job.fail(error)
     return 0
 
@@ -81,15 +85,15 @@ def _write_result(store: Store, spec: JobSpec, outcome: Outcome, clock: PhaseClo
 
 
 def _write_whole_lines() -> None:
-    """Let a line leave this process at once and in one piece: other workers may write to the same pipe."""
+    """Write each line at once and in one piece: other workers may write to the same pipe."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
 if __name__ == "__main__":
-    # os._exit: libraries' threads (gloo, TensorBoard) must not hold a finished worker back, nor turn a class's
-    # exit code into an abort on the way out.
+    # os._exit: threads of libraries (gloo, TensorBoard) must not delay a finished worker, nor replace the exit code of
+    # a failure class by that of an abort.
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,30 +1,34 @@
 """evaluate: the challenger and, on the same rows, the champion, over the pooled holdout against every known item.
 
-It only measures. Whether the numbers are good enough is judged by the gates, in the control plane.
+It only measures. The gates, in the control plane, judge whether the numbers are good enough.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 
-from tasks.contracts import EvaluateInputs, EvaluateOutcome, ModelRef, SliceMetrics
-from tasks.errors import DataError
-from tasks.progress import report
-from tasks.worker import compile_cache
+from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.outcomes import EvaluateOutcome, SliceMetrics
+from tasks.contracts.progress import report
+from tasks.contracts.references import ModelRef
+from tasks.foundation.errors import DataError
 from tasks.worker.accelerators import Accelerator, open_accelerator
-from tasks.worker.checkpoint import load_parts
-from tasks.worker.embed import EmbedSettings
-from tasks.worker.holdout import Holdout, Judged, judge, make_holdout
-from tasks.worker.job import Job
-from tasks.worker.pairs import load_rows, split_holdout
+from tasks.worker.compile import compile_cache
+from tasks.worker.model.embed import embed_settings
+from tasks.worker.process.job import Job
+from tasks.worker.training.checkpoint import load_parts
+from tasks.worker.training.holdout import Holdout, Judged, judge, make_holdout
+from tasks.worker.training.pairs import load_rows, split_holdout
 
 
 def run(job: Job) -> EvaluateOutcome:
     """Measure both models.
 
     Raises:
-        DataError: the spans hold no holdout row.
+        DataError: the spans have no holdout row.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, EvaluateInputs)
@@ -49,11 +53,11 @@ def run(job: Job) -> EvaluateOutcome:
 def _measure(
     job: Job, accelerator: Accelerator, inputs: EvaluateInputs, model: ModelRef
 ) -> tuple[pa.Table, Holdout, Judged]:
-    """The holdout rows, and what the model, of whatever shape and features, makes of them."""
+    """Return the holdout rows, and the ranks that a model of any shape and features gives them."""
     infer = job.config.infer
     with job.clock.phase("restoring"):
         parts = load_parts(job.store, model.checkpoint)
-        accelerator.place(parts.model)
+        accelerator.to_device(parts.model)
         rows = load_rows(job.store, inputs.rows, job.config, [*parts.features.numeric, *parts.features.categorical])
     _, held = split_holdout(rows, job.config.evaluate.holdout_share)
     if not held.num_rows:
@@ -68,7 +72,7 @@ def _measure(
         parts,
         holdout,
         accelerator,
-        EmbedSettings(infer.batch_rows, rungs, accelerator.choose_precision(infer.precision)),
+        dataclasses.replace(embed_settings(job.config, accelerator, infer.precision), rungs=rungs),
         progress=(lambda done, total: report("evaluate", done, total, model.version)) if job.rank.is_main else None,
     )
     return held, holdout, judged

@@ -1,7 +1,7 @@
-"""import-checkpoint: a file of weights from elsewhere becomes the checkpoint that a lineage begins with.
+"""import-checkpoint: a file of weights from another program becomes the first checkpoint of a lineage.
 
-No code of the file is ever run: torch.load with weights_only, or safetensors. The model around the weights is the one
-that the lineage's first run would make.
+No code of the file is ever run: torch.load with weights_only, or safetensors. The model for the weights is the one that
+the first run of the lineage would make.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from infra.store import sha256_of
-from tasks.contracts import CheckpointState, ImportInputs, ImportOutcome, TrainInputs
-from tasks.errors import ConfigError, DataError, FailureClass, classify
-from tasks.worker.build import build_parts
-from tasks.worker.checkpoint import CheckpointWriter
-from tasks.worker.foreign import Match, match_names, refusal
-from tasks.worker.job import Job
-from tasks.worker.train import read_training_rows
+from infra.store.base import sha256_of
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.jobs import ImportInputs, TrainInputs
+from tasks.contracts.outcomes import ImportOutcome
+from tasks.foundation.errors import ConfigError, DataError, FailureClass, classify
+from tasks.worker.formats.checkpoint_mapping import Match, match_names, refusal
+from tasks.worker.process.job import Job
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.checkpoint import CheckpointWriter
+from tasks.worker.training.pairs import read_training_rows
 
-NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights, beside other things
+NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights, among other things
 SAVE = "where it was made, save it with torch.save(model.state_dict(), FILE)"
 
 _ZIP, _PICKLE, _JSON = b"PK\x03\x04", b"\x80", b"{"
@@ -35,7 +37,7 @@ def run(job: Job) -> ImportOutcome:
     """Write the lineage's first checkpoint, at step 0 and without optimiser state.
 
     Raises:
-        DataError: the file is damaged, changes, or holds something else than finite weights.
+        DataError: the file is damaged, changed, or holds other things than finite weights.
         ConfigError: the weights are of another model; the message lists what does not match.
     """
     inputs = job.spec.inputs
@@ -45,7 +47,9 @@ def run(job: Job) -> ImportOutcome:
         if inputs.copy_key is not None:
             path = job.store.local(inputs.copy_key)
         if not path.is_file() or sha256_of(path) != inputs.sha256:
-            raise DataError(f"{path} is gone or changed since it was asked for; import it when it is whole")
+            raise DataError(
+                f"{path} is missing, or changed after the import was requested; import it when it is complete"
+            )
         theirs = read_weights(path)
         training, _ = read_training_rows(job, TrainInputs(rows=inputs.rows, history=(), parent=None))
         parts = build_parts(config, training)
@@ -53,7 +57,7 @@ def run(job: Job) -> ImportOutcome:
     match = match_names(_shapes(theirs), _shapes(ours))
     if (why := refusal(match, ours)) is not None:
         raise ConfigError(
-            f"{path} holds the weights of another model than the configuration asks for. {why}\n"
+            f"{path} holds the weights of another model than the configuration has. {why}\n"
             "Give model.pretrained the folder whose config.json the weights belong to, or save them under the names of "
             "that model, without what does not belong to it. Nothing was written"
         )
@@ -70,11 +74,11 @@ def run(job: Job) -> ImportOutcome:
         losses=(),
         curve=(),
     )
-    writer = CheckpointWriter(job.store, parts, torch.optim.AdamW(parts.model.parameters()))  # it never took a step
+    writer = CheckpointWriter(job.store, parts, torch.optim.AdamW(parts.model.parameters()))  # without a step
     writer.save(state)
     checkpoint = writer.wait()
     assert checkpoint is not None, "it was just written"
-    _tell(match)
+    _log_unused(match)
     return ImportOutcome(
         checkpoint=checkpoint,
         sha256=inputs.sha256,
@@ -86,14 +90,14 @@ def run(job: Job) -> ImportOutcome:
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a torch.save or safetensors file by name, on the host, as they were saved.
+    """Return the tensors of a torch.save or safetensors file by name, on the host, as they were saved.
 
     Raises:
         DataError: it can't be read, is refused because reading it would run its code, or holds no state dict.
     """
     with path.open("rb") as file:
         begin = file.read(9)
-    if begin[8:] == _JSON:  # after the length of the header, which may look like anything
+    if begin[8:] == _JSON:  # after the length of the header, which can be any bytes
         return _state_dict(path, _read_safetensors(path))
     if begin.startswith((_ZIP, _PICKLE)):
         return _state_dict(path, _read_torch(path))
@@ -111,10 +115,10 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 def _read_torch(path: Path) -> object:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about old formats, and that a TorchScript archive is none of weights
+            warnings.simplefilter("ignore")  # about old formats and TorchScript archives
             return torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # for bytes that make no sense torch.load raises anything, from struct.error to EINVAL
-        if classify(error) is not FailureClass.CODE:  # the memory's fault, or the disk's
+    except Exception as error:  # torch.load raises many kinds for damaged bytes, from struct.error to EINVAL
+        if classify(error) is not FailureClass.CODE:  # memory or disk failed
             raise
         text = str(error)
         if found := re.search(r"GLOBAL (\S+)", text):
@@ -130,13 +134,13 @@ def _read_torch(path: Path) -> object:
 
 
 def _state_dict(path: Path, content: object) -> dict[str, torch.Tensor]:
-    """The state dict that a file is, or that it has under one of the usual keys."""
+    """Return the state dict that is the content, or is under one of the usual keys."""
     weights: Any = content
     if not isinstance(content, Mapping):
         raise DataError(f"{path} holds a {type(content).__name__}, not a state dict; {SAVE}")
     nested = [key for key in NESTED if isinstance(content.get(key), Mapping)]
     if len(nested) > 1:
-        raise DataError(f"{path} holds several models, under {' and '.join(nested)}; save the one to be imported alone")
+        raise DataError(f"{path} holds several models, under {' and '.join(nested)}; save only the one to import")
     if nested:
         weights = content[nested[0]]
     if not weights:
@@ -155,7 +159,7 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def _float32(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A weight as the model keeps it; raises DataError where training can't go on from it."""
+    """Return a weight as the model keeps it; raises DataError if training can't continue from it."""
     if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
         kind = "no values" if tensor.is_meta else f"{tensor.dtype} values, {tensor.layout}".replace("torch.", "")
         raise DataError(f"{path}: {name} holds {kind}; weights to train on must be dense floating point numbers")
@@ -168,8 +172,8 @@ def _float32(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
     return weight
 
 
-def _tell(match: Match) -> None:
-    """Into the log, what of the file was not taken."""
+def _log_unused(match: Match) -> None:
+    """Log which tensors of the file were not used, and which of the model are new."""
     for what, names in (("ignored", match.ignored), ("unexpected", match.unexpected), ("new", match.missing)):
         if names:
             print(f"{what}: {', '.join(names)}", flush=True)

@@ -1,6 +1,6 @@
-"""release: exports the evaluated model, then proves that the exported folder gives the vectors released with it.
+"""release: exports the evaluated model, then checks that the exported folder gives the vectors of the release.
 
-The pointer to the current release is moved by the control plane, after this.
+The control plane moves the pointer to the current release, after this.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.manifest import commit, open_folder
-from tasks.contracts import ReleaseInputs, ReleaseOutcome
-from tasks.errors import CodeError
-from tasks.rows import ITEM, ITEM_ID, distinct_items
-from tasks.worker.checkpoint import load_parts
-from tasks.worker.export import export_model
+from infra.store.manifest import commit, open_folder
+from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.outcomes import ReleaseOutcome
+from tasks.data.rows import ITEM, ITEM_ID, distinct_items
+from tasks.foundation.errors import CodeError
+from tasks.worker.formats.export import export_model
 from tasks.worker.infer import KIND as VECTORS_KIND
-from tasks.worker.job import Job
-from tasks.worker.pairs import load_rows
+from tasks.worker.process.job import Job
+from tasks.worker.training.checkpoint import load_parts
+from tasks.worker.training.pairs import load_rows
 
 KIND = "model"
 
@@ -29,7 +30,7 @@ def run(job: Job) -> ReleaseOutcome:
     """Export and probe; nothing is committed unless the probe passes.
 
     Raises:
-        CodeError: the exported folder's vectors are not the released ones, or those are of other items.
+        CodeError: the vectors of the exported folder are not the released ones, or those are of other items.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, ReleaseInputs)
@@ -61,7 +62,7 @@ def run(job: Job) -> ReleaseOutcome:
 
 
 def probe(folder: Path, items: pa.Table, feature_names: list[str]) -> np.ndarray:
-    """Unit vectors, float32 (items, width), of the items as sentence-transformers makes them from the folder."""
+    """Return unit vectors, float32 (items, width), of the items, made by sentence-transformers from the folder."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)  # our own file, written just now

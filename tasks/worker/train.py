@@ -1,6 +1,6 @@
-"""train: goes on from the lineage's last checkpoint, over the batches of this run's spans, to the next one.
+"""train: continues from the lineage's last checkpoint, over the batches of this run's spans, to the next checkpoint.
 
-Killed anywhere and started again it ends with the same weights: its own newest checkpoint says at which step to go on.
+Killed anywhere and started again it ends with the same weights: it continues from its own newest checkpoint.
 """
 
 from __future__ import annotations
@@ -9,32 +9,30 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-import numpy as np
-import pyarrow as pa
-
-from configs.schema import Config
-from tasks.contracts import CheckpointRef, GraphUse, TrainInputs, TrainOutcome
-from tasks.errors import CodeError, DataError
-from tasks.worker import compile_cache
+from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.references import CheckpointRef
 from tasks.worker.accelerators import Accelerator, open_accelerator
-from tasks.worker.batches import Batch, Pairs, PlannedBatch, make_batch, plan_batches
-from tasks.worker.checkpoint import CheckpointWriter, ModelParts
-from tasks.worker.embed import EmbedSettings
-from tasks.worker.holdout import Holdout, make_holdout
-from tasks.worker.job import Job
-from tasks.worker.loop import LoopRecorder
-from tasks.worker.pairs import load_rows, make_pairs, split_holdout
-from tasks.worker.start import find_source, load_model, make_start, ref_at
-from tasks.worker.step import TrainStep
-from tasks.worker.stop import StopRequest
-from tasks.worker.watchdog import Watchdog
+from tasks.worker.compile import compile_cache
+from tasks.worker.compile.compile_cache import graph_use
+from tasks.worker.process.job import Job
+from tasks.worker.process.sigterm import StopRequest
+from tasks.worker.process.watchdog import Watchdog
+from tasks.worker.training.batches import Batch, Pairs, PlannedBatch, make_batch, plan_for
+from tasks.worker.training.checkpoint import CheckpointWriter
+from tasks.worker.training.device_use import collect_device_use, device_use_measured
+from tasks.worker.training.holdout import Holdout, sample_holdout
+from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.pairs import make_pairs, read_training_rows
+from tasks.worker.training.start import find_source, load_model, make_start, ref_at
+from tasks.worker.training.step import TrainStep
 
 
 def run(job: Job) -> TrainOutcome:
-    """Train one run's spans. No step for `train.hang_seconds` ends this process.
+    """Train on the spans of one run. Without a step for `train.hang_seconds` the process ends.
 
     Raises:
-        CancelledError: SIGTERM came while training; the checkpoint of the last step is kept.
+        CancelledError: SIGTERM came during training; the checkpoint of the last step is kept.
         DataError: no row is left to train on.
         StoreError: the parent checkpoint is missing or corrupt; training never quietly starts over.
         CompileError: a graph was met that warmup had not compiled, and `train.on_new_graph` is fail.
@@ -42,10 +40,7 @@ def run(job: Job) -> TrainOutcome:
     inputs = job.spec.inputs
     assert isinstance(inputs, TrainInputs)
     config = job.config
-    with (
-        open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator,
-        contextlib.ExitStack() as closing,
-    ):
+    with open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator:
         with job.clock.phase("restoring"):
             training, held = read_training_rows(job, inputs)
             compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
@@ -56,38 +51,20 @@ def run(job: Job) -> TrainOutcome:
         state = start.state
         pairs = make_pairs(training, parts, config)
         plan = plan_for(config, state.first_step, pairs.query.lengths, pairs.item.lengths)
-        last_step = state.first_step + len(plan)
+        last_step, remaining = state.first_step + len(plan), plan[state.step - state.first_step :]
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
         writer = CheckpointWriter(job.store, parts, start.optimizer)
-        folder = closing.enter_context(job.scratch())
-        recorder = LoopRecorder(job.spec, job.store, accelerator, parts, writer, state, last_step, folder)
-        closing.callback(recorder.close)
-        holdout = sample_holdout(held, parts, config)
-        settings = holdout_settings(config, accelerator)
-
-        recorder.holdout_if_due(state.step, holdout, settings)
-        seconds, rows, began = 0.0, 0, time.monotonic()
-        remaining = plan[state.step - state.first_step :]
-        fed = accelerator.feed(_batches(pairs, remaining, job))
-        stop = StopRequest()
-        with stop.held_back(), Watchdog(job, config.train.hang_seconds) as watchdog:
-            for done, (planned, batch) in enumerate(zip(remaining, fed, strict=True), start=state.step + 1):
-                shape = f"{planned.shape.query} x {planned.shape.item} tokens"
-                accelerator.doing(f"step {done}, {shape}")
-                step(batch, done - 1)
-                watchdog.beat(f"step {done} ({shape})")
-                recorder.losses_if_due(done, step, stop.asked)
-                recorder.stop_if_agreed(done)
-                rows += int((planned.rows >= 0).sum())
-                if recorder.holdout_due(done) or recorder.checkpoint_due(done):
-                    accelerator.synchronize()
-                    seconds += time.monotonic() - began
-                    recorder.holdout_if_due(done, holdout, settings)
-                    watchdog.beat()
-                    recorder.checkpoint_if_due(done)
-                    watchdog.beat()
-                    began = time.monotonic()
-        own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
+        with (
+            job.scratch() as folder,
+            contextlib.closing(
+                LoopRecorder(job.spec, job.store, accelerator, parts, writer, state, last_step, folder)
+            ) as recorder,
+        ):
+            holdout = sample_holdout(held, parts, config)
+            recorder.holdout_if_due(state.step, holdout)
+            with device_use_measured(job):
+                pairs_per_second = _take_steps(job, pairs, remaining, step, recorder, holdout)
+            own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(accelerator, job, own, last_step)
         graphs = graph_use(accelerator)
         if graphs is not None:
@@ -99,57 +76,46 @@ def run(job: Job) -> TrainOutcome:
         last_step=last_step,
         resumed_at_step=state.step if state.step > state.first_step else None,
         rows_trained=len(pairs),
-        pairs_per_second=round(rows / seconds, 2) if seconds else 0.0,
+        pairs_per_second=pairs_per_second,
         losses=tuple(recorder.losses),
         curve=tuple(recorder.curve),
         precision=precision,
         graphs=graphs,
         environment=accelerator.variables,
+        device_use=collect_device_use(job),
     )
 
 
-def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[pa.Table, pa.Table]:
-    """(rows to train on, holdout rows of these spans and all before). Raises DataError if none is to be trained on."""
-    share = job.config.evaluate.holdout_share
-    training, held = split_holdout(load_rows(job.store, inputs.rows, job.config), share)
-    if not training.num_rows:
-        raise DataError(f"span {job.spec.span.name}: all {held.num_rows} rows are held out, none is left to train on")
-    if inputs.history:
-        _, held_before = split_holdout(load_rows(job.store, inputs.history, job.config), share)
-        held = pa.concat_tables([held_before, held], promote_options="permissive")
-    return training, held
+def _take_steps(
+    job: Job, pairs: Pairs, remaining: list[PlannedBatch], step: TrainStep, recorder: LoopRecorder, holdout: Holdout
+) -> float:
+    """Take one step for each remaining batch; evaluate the holdout and write checkpoints when they are due.
 
-
-def plan_for(
-    config: Config, first_step: int, query_lengths: np.ndarray, item_lengths: np.ndarray
-) -> list[PlannedBatch]:
-    """The batch plan of a run; the first step stands for the spans, so that no two runs shuffle alike.
-
-    Raises:
-        CodeError: a batch has a shape that is not on the ladder; at run time it would be a recompilation.
+    Returns:
+        Pairs per second of all workers, evaluations and checkpoints not counted; 0 without a step.
     """
-    train = config.train
-    seed = config.seed + first_step
-    plan = plan_batches(query_lengths, item_lengths, train.shapes, train.batch_rows, train.epochs, seed)
-    for number, batch in enumerate(plan):
-        if batch.shape not in train.shapes.shapes or len(batch.rows) != train.batch_rows:
-            raise CodeError(
-                f"batch {number} of the plan has {len(batch.rows)} rows of {batch.shape.query} x {batch.shape.item} "
-                f"tokens, which is not on the ladder of train.shapes with train.batch_rows {train.batch_rows}"
-            )
-    return plan
-
-
-def sample_holdout(held: pa.Table, parts: ModelParts, config: Config) -> Holdout:
-    """The newest `train.evaluate_rows` holdout rows, to be found among their own items."""
-    newest = held.slice(max(0, held.num_rows - config.train.evaluate_rows))
-    return make_holdout(newest, newest, parts, config)
-
-
-def holdout_settings(config: Config, accelerator: Accelerator) -> EmbedSettings:
-    """Evaluation in the loop embeds with inference's shapes and training's precision."""
-    precision = accelerator.choose_precision(config.train.precision)
-    return EmbedSettings(config.infer.batch_rows, config.infer.token_rungs, precision)
+    accelerator = step.accelerator
+    seconds, rows, began = 0.0, 0, time.monotonic()
+    fed = accelerator.feed(_batches(pairs, remaining, job))
+    stop = StopRequest()
+    with stop.held_back(), Watchdog(job, job.config.train.hang_seconds) as watchdog:
+        for done, (planned, batch) in enumerate(zip(remaining, fed, strict=True), start=recorder.state.step + 1):
+            shape = f"{planned.shape.query} x {planned.shape.item} tokens"
+            accelerator.name_work(f"step {done}, {shape}")
+            step(batch, done - 1)
+            watchdog.alive(f"step {done} ({shape})")
+            recorder.losses_if_due(done, step, stop.requested)
+            recorder.stop_if_agreed(done)
+            rows += int((planned.rows >= 0).sum())
+            if recorder.holdout_due(done) or recorder.checkpoint_due(done):
+                accelerator.synchronize()
+                seconds += time.monotonic() - began
+                recorder.holdout_if_due(done, holdout)
+                watchdog.alive()
+                recorder.checkpoint_if_due(done)
+                watchdog.alive()
+                began = time.monotonic()
+    return round(rows / seconds, 2) if seconds else 0.0
 
 
 def _batches(pairs: Pairs, plan: list[PlannedBatch], job: Job) -> Iterator[Batch]:
@@ -157,16 +123,7 @@ def _batches(pairs: Pairs, plan: list[PlannedBatch], job: Job) -> Iterator[Batch
         yield make_batch(pairs, planned, job.rank)
 
 
-def graph_use(accelerator: Accelerator) -> GraphUse | None:
-    """What the compile cache did for this process, also told in the log."""
-    if accelerator.graphs is None:
-        return None
-    use = accelerator.graphs.use(accelerator.reads_graphs)
-    print(use.sentence, flush=True)
-    return use
-
-
 def _agree(accelerator: Accelerator, job: Job, checkpoint: CheckpointRef | None, last_step: int) -> CheckpointRef:
-    """Rank 0 has written the checkpoint; the others wait for it and read which one it is."""
+    """Return the checkpoint on all workers: rank 0 wrote it, the others wait and read which it is."""
     accelerator.barrier()
     return checkpoint or ref_at(job, last_step)

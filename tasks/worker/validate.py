@@ -1,4 +1,4 @@
-"""The validate stage: rows that are not fit to train on are set aside, and a window that is not stops the run.
+"""validate: puts rows that are not fit for training into quarantine; a window that is not fit stops the run.
 
 great-expectations judges the columns, every row, and the window as a whole. Clean rows become one folder for each
 span; bad rows become a Parquet file with their reasons. It needs no torch.
@@ -16,17 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.schema import Config, Severity
-from infra.manifest import CorruptFolder, MissingFolder, commit, open_folder
-from infra.store import Store
-from tasks.contracts import Check, RowsRef, SpanRef, ValidateInputs, ValidateOutcome
-from tasks.errors import CodeError, DataError
-from tasks.expectations import Limit, judge_numbers
-from tasks.progress import report
-from tasks.rows import ITEM, LABEL, QUERY, ROW_ID, ROWS_KIND
-from tasks.worker.drift import MIN_ROWS, population_stability
-from tasks.worker.job import Job
-from tasks.worker.row_checks import (
+from configs.schema.config import Config
+from configs.schema.stages import Severity
+from infra.store.base import Store
+from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder
+from tasks.contracts.jobs import ValidateInputs
+from tasks.contracts.outcomes import Check, ValidateOutcome
+from tasks.contracts.progress import report
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.data.rows import ITEM, LABEL, QUERY, ROW_ID, ROWS_KIND
+from tasks.foundation.errors import CodeError, DataError
+from tasks.gates.expectations import Limit, judge_numbers
+from tasks.worker.checks.drift import MIN_ROWS, population_stability
+from tasks.worker.checks.row_checks import (
     ID_RULES,
     JudgedSpan,
     characters,
@@ -36,6 +38,7 @@ from tasks.worker.row_checks import (
     read_span,
     row_rules,
 )
+from tasks.worker.process.job import Job
 
 QUARANTINE_KIND = "quarantine"
 _HISTORY_ROWS = 200_000  # the drift is measured against the newest earlier spans, up to about so many rows
@@ -43,7 +46,7 @@ _LABELS, _QUERY_LENGTHS, _ITEM_LENGTHS = "label drift", "query length drift", "i
 
 
 class Measure(NamedTuple):
-    """A number about the whole window, and the limit that it is held against."""
+    """A number about the whole window, and its limit."""
 
     value: float
     limit: Limit
@@ -52,8 +55,8 @@ class Measure(NamedTuple):
 
 
 @dataclass
-class Tally:
-    """What is known about the window so far; the clean rows themselves wait on disk."""
+class WindowCounts:
+    """What is known about the window so far; the clean rows themselves are on disk."""
 
     rows_in: int = 0
     clean: dict[SpanRef, int] = field(default_factory=dict)
@@ -88,7 +91,7 @@ def run(job: Job) -> ValidateOutcome:
     Raises:
         DataError: a column is missing (nothing is written), or a critical check failed (bad rows and the checks are
             written, clean rows are not); the message names each check with its numbers, and the files.
-        MissingFolder, CorruptFolder: a span or an earlier span's rows can't be trusted.
+        MissingFolder, CorruptFolder: a span, or the rows of an earlier span, are missing or damaged.
     """
     inputs = job.spec.inputs
     if not isinstance(inputs, ValidateInputs):
@@ -98,79 +101,79 @@ def run(job: Job) -> ValidateOutcome:
     checks = list(check_columns([part for parts in window for part in parts], config))
     history = _history(job.store, inputs.history)
     features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical)))
-    tally = Tally()
+    counts = WindowCounts()
     with job.scratch() as scratch:
         for number, (span, parts) in enumerate(zip(inputs.window, window, strict=True), start=1):
-            earlier_ids = pa.chunked_array([c for ids in tally.ids for c in ids.chunks], pa.string())
+            earlier_ids = pa.chunked_array([c for ids in counts.ids for c in ids.chunks], pa.string())
             judged = judge_span(span, read_span(parts), config, earlier_ids)
-            tally.add(span, judged, features)
+            counts.add(span, judged, features)
             _write(judged.clean, _rows_folder(scratch, span) / "part-00000.parquet")
             note = f"{span.name}: {len(judged.clean)} rows clean, {len(judged.bad)} bad"
             report("spans validated", number, len(window), note)
-        checks += _row_checks(tally, config)
-        checks += _window_checks(tally, features, history, inputs.window[-1], config)
+        checks += _row_checks(counts, config)
+        checks += _window_checks(counts, features, history, inputs.window[-1], config)
         outcome = ValidateOutcome(
             rows=(),
-            rows_in=tally.rows_in,
-            rows_clean=tally.rows_clean,
-            rows_quarantined=tally.rows_in - tally.rows_clean,
-            reasons={reason: rows for reason, rows in tally.reasons.most_common() if rows},
-            quarantine=_quarantine(job, scratch, tally),
+            rows_in=counts.rows_in,
+            rows_clean=counts.rows_clean,
+            rows_quarantined=counts.rows_in - counts.rows_clean,
+            reasons={reason: rows for reason, rows in counts.reasons.most_common() if rows},
+            quarantine=_quarantine(job, scratch, counts),
             checks=tuple(checks),
         )
         _stop_if_critical(job, outcome, inputs.window)
-        rows = tuple(_commit(job, scratch, span, rows) for span, rows in tally.clean.items() if rows)
+        rows = tuple(_commit(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
         return outcome.model_copy(update={"rows": rows})
 
 
 # --- the window against its limits ------------------------------------------------------------------------------
 
 
-def _row_checks(tally: Tally, config: Config) -> list[Check]:
+def _row_checks(counts: WindowCounts, config: Config) -> list[Check]:
     """One check for each group of row rules. Single bad rows are a warning; their share is judged on its own."""
     groups: dict[str, list[str]] = {}
     for rule in (*row_rules(config), *ID_RULES):
         groups.setdefault(rule.check, []).append(rule.reason)
     checks = []
     for name, reasons in groups.items():
-        bad = sum(tally.reasons[reason] for reason in reasons)
-        share = bad / max(tally.rows_in, 1)
-        found = ", ".join(f"{reason} in {tally.reasons[reason]}" for reason in reasons if tally.reasons[reason])
+        bad = sum(counts.reasons[reason] for reason in reasons)
+        share = bad / max(counts.rows_in, 1)
+        found = ", ".join(f"{reason} in {counts.reasons[reason]}" for reason in reasons if counts.reasons[reason])
         checks.append(
             Check(
                 name=name,
-                passed=not tally.failed.intersection(reasons),
+                passed=not counts.failed.intersection(reasons),
                 severity="warning",
                 observed=float(bad),
-                sentence=f"{bad} of {tally.rows_in} rows are bad ({share:.2%})" + (f": {found}." if bad else "."),
+                sentence=f"{bad} of {counts.rows_in} rows are bad ({share:.2%})" + (f": {found}." if bad else "."),
             )
         )
     return checks
 
 
 def _window_checks(
-    tally: Tally,
+    counts: WindowCounts,
     features: Sequence[str],
     history: Mapping[str, np.ndarray],
     last: SpanRef,
     config: Config,
 ) -> list[Check]:
     limits = config.validate_
-    clean, total = tally.rows_clean, tally.rows_in
+    clean, total = counts.rows_clean, counts.rows_in
     share = (total - clean) / max(total, 1)
     measures = {
         "clean rows": Measure(clean, Limit(limits.min_rows, None), "critical",
             f"{clean} clean rows in the window; at least {limits.min_rows} are required."),
-        "rows in the last span": Measure(tally.clean[last], Limit(1, None), "critical",
-            f"{tally.clean[last]} clean rows in span {last.name}, for which this run is; at least 1 is required."),
+        "rows in the last span": Measure(counts.clean[last], Limit(1, None), "critical",
+            f"{counts.clean[last]} clean rows in span {last.name}, for which this run is; at least 1 is required."),
         "quarantined share": Measure(share, Limit(None, limits.max_quarantined_share), "critical",
             f"{total - clean} of {total} rows are bad ({share:.2%}); at most "
             f"{limits.max_quarantined_share:.2%} may be."),
     }  # fmt: skip
     for column in features:
-        sentence = f"{tally.filled[column]} of {clean} clean rows have a {column}; at least 1 is required."
-        measures[f"{column} filled"] = Measure(tally.filled[column], Limit(1, None), "warning", sentence)
-    now = _joined(tally.distributions)
+        sentence = f"{counts.filled[column]} of {clean} clean rows have a {column}; at least 1 is required."
+        measures[f"{column} filled"] = Measure(counts.filled[column], Limit(1, None), "warning", sentence)
+    now = _joined(counts.distributions)
     skipped = []
     for name, limit in (
         (_LABELS, limits.max_label_drift),
@@ -179,7 +182,7 @@ def _window_checks(
     ):
         if (fewest := min(len(history[name]), len(now[name]))) < MIN_ROWS:
             what = f"{len(history[name])} earlier rows and {len(now[name])} in the window"
-            sentence = f"Not judged: {what}; {fewest} on one side is fewer than the {MIN_ROWS} that it takes."
+            sentence = f"Not judged: {what}; {fewest} on one side is fewer than the {MIN_ROWS} needed."
             skipped.append(Check(name=name, passed=True, severity="warning", observed=None, sentence=sentence))
         else:
             measures[name] = _drift(history[name], now[name], limit)
@@ -196,7 +199,7 @@ def _window_checks(
 
 
 def _drift(earlier: np.ndarray, now: np.ndarray, limit: float) -> Measure:
-    """Held against the limit plus what chance gives, or each small span would warn; with many rows that is nothing."""
+    """Compare with the limit plus what chance gives, or each small span would warn; with many rows that is near 0."""
     drift = population_stability(earlier, now)
     highest = limit + drift.by_chance
     sentence = (
@@ -210,7 +213,7 @@ def _drift(earlier: np.ndarray, now: np.ndarray, limit: float) -> Measure:
 
 
 def _distributions(table: pa.Table) -> dict[str, np.ndarray]:
-    """By check, 1-d float64, one number for each row, NaN where null."""
+    """Return by check 1-d float64, one number for each row, NaN where null."""
     return {
         _LABELS: table[LABEL].to_pandas().to_numpy(dtype="float64"),
         _QUERY_LENGTHS: characters(table[QUERY]).to_pandas().to_numpy(dtype="float64"),
@@ -259,14 +262,14 @@ def _commit(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
     return RowsRef(span=span, prefix=prefix, rows=rows)
 
 
-def _quarantine(job: Job, scratch: Path, tally: Tally) -> str | None:
-    """Write the bad rows of all spans; the key of their file, None where there are none."""
-    if not tally.bad:
+def _quarantine(job: Job, scratch: Path, counts: WindowCounts) -> str | None:
+    """Write the bad rows of all spans; return the key of their file, None without bad rows."""
+    if not counts.bad:
         return None
     try:
-        table = pa.concat_tables(tally.bad, promote_options="permissive")
-    except (pa.ArrowTypeError, pa.ArrowInvalid):  # a column that nothing uses is text in one span, numbers in another
-        as_text = (t.cast(pa.schema([(name, pa.string()) for name in t.column_names])) for t in tally.bad)
+        table = pa.concat_tables(counts.bad, promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid):  # an unused column is text in one span, numbers in another
+        as_text = (t.cast(pa.schema([(name, pa.string()) for name in t.column_names])) for t in counts.bad)
         table = pa.concat_tables(as_text, promote_options="default")
     _write(table, scratch / "quarantine" / "quarantine.parquet")
     prefix = f"{job.spec.attempt_prefix}/quarantine"
@@ -286,8 +289,8 @@ def _stop_if_critical(job: Job, outcome: ValidateOutcome, window: Sequence[SpanR
         f"span {spans} is not fit to train on:",
         *(f"- {check.name}: {check.sentence}" for check in failed),
         f"Bad rows by reason: {reasons or 'none'}.",
-        *([f"The bad rows lie in {job.store.uri}/{outcome.quarantine}"] if outcome.quarantine else []),
-        f"All checks lie in {job.store.uri}/{key}",
+        *([f"The bad rows are in {job.store.uri}/{outcome.quarantine}"] if outcome.quarantine else []),
+        f"All checks are in {job.store.uri}/{key}",
         "Correct the source and ingest the span again, or change the limits under validate: in the configuration.",
     ]
     raise DataError("\n".join(lines))

@@ -1,7 +1,6 @@
-"""warmup: compilation ahead of time and a short trial of all that training will run. All that it makes is thrown away,
-but for the compiled graphs.
+"""warmup: compilation ahead of time and a short trial of all that training will run. Only compiled graphs are kept.
 
-Shapes that do not fit, memory that runs out and graphs that do not compile surface here, not an hour into training.
+Shapes that do not fit, memory that runs out and graphs that do not compile fail here, not an hour into training.
 """
 
 from __future__ import annotations
@@ -11,24 +10,27 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tasks.contracts import CompileRef, TrainInputs, WarmupInputs, WarmupOutcome
-from tasks.errors import CompileError
-from tasks.worker import compile_cache
+from tasks.contracts.jobs import TrainInputs, WarmupInputs
+from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.references import CompileRef
+from tasks.foundation.errors import CompileError
 from tasks.worker.accelerators import Accelerator, make_accelerator, opened
-from tasks.worker.ahead import Ahead, compiled_ahead
-from tasks.worker.checkpoint import ModelParts
-from tasks.worker.job import Job
-from tasks.worker.start import Source, load_model, make_start
-from tasks.worker.train import graph_use, read_training_rows
-from tasks.worker.trial import Trial, run_trial
+from tasks.worker.compile import compile_cache
+from tasks.worker.compile.compile_ahead import CompileSession, compiled_graphs
+from tasks.worker.compile.compile_cache import graph_use
+from tasks.worker.process.job import Job
+from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.pairs import read_training_rows
+from tasks.worker.training.start import Source, load_model, make_start
+from tasks.worker.training.trial import Trial, run_trial
 
 GIB = 2**30
 
 
 def run(job: Job) -> WarmupOutcome | None:
-    """Try every shape; the seconds of each first step hold what is paid once (allocation, kernels, graphs).
+    """Try every shape; the seconds of each first step include one-time costs (allocation, kernels, graphs).
 
-    None under a tool that only collects graphs: nothing was computed, so there is nothing to tell.
+    Returns None inside a tool that only collects graphs: nothing was computed.
 
     Raises:
         OutOfMemoryError: a shape does not fit.
@@ -43,11 +45,11 @@ def run(job: Job) -> WarmupOutcome | None:
         training, held = read_training_rows(job, trial_inputs)
         source = Source(inputs.parent, own=False)
         parts = load_model(job, source, training)
-    with job.clock.phase("compiling"), _ahead(job, accelerator, parts) as ahead, opened(accelerator):
+    with job.clock.phase("compiling"), _compile_session(job, accelerator, parts) as session, opened(accelerator):
         trial = _try(job, trial_inputs, accelerator, source, parts, training, held)
         if accelerator.collects_only:
             return None
-        compiled = _publish(job, accelerator, ahead) if ahead else None
+        compiled = _publish(job, accelerator, session) if session else None
         graphs = graph_use(accelerator)
     return WarmupOutcome(
         device=accelerator.name,
@@ -64,15 +66,15 @@ def run(job: Job) -> WarmupOutcome | None:
 
 
 @contextlib.contextmanager
-def _ahead(job: Job, accelerator: Accelerator, parts: ModelParts) -> Iterator[Ahead | None]:
-    """None on devices that compile nothing, and inside the tool that collects what is to be compiled."""
+def _compile_session(job: Job, accelerator: Accelerator, parts: ModelParts) -> Iterator[CompileSession | None]:
+    """Give None on devices that compile nothing, and inside the tool that collects the graphs."""
     if accelerator.graphs is None or accelerator.collects_only:
         yield None
     else:
-        with compiled_ahead(job, accelerator, parts) as ahead:
+        with compiled_graphs(job, accelerator, parts) as session:
             assert accelerator.graphs is not None
-            accelerator.graphs.expect(ahead.before.graphs, ahead.before.seconds, on_new="note")
-            yield ahead
+            accelerator.graphs.expect(session.before.graphs, session.before.seconds, on_new="note")
+            yield session
 
 
 def _try(
@@ -90,18 +92,18 @@ def _try(
         return run_trial(job, start, accelerator, precision, training, held, folder)
 
 
-def _publish(job: Job, accelerator: Accelerator, ahead: Ahead) -> CompileRef:
-    """Rank 0 publishes; the others check that they met nothing else, as different graphs would wait for each other."""
+def _publish(job: Job, accelerator: Accelerator, session: CompileSession) -> CompileRef:
+    """Publish on rank 0; the others check that they met the same graphs: different ones would never meet."""
     assert accelerator.graphs is not None
     if job.rank.is_main:
-        compiled = ahead.publish()
+        compiled = session.publish()
         accelerator.barrier()
         return compiled
     accelerator.barrier()
-    cached = compile_cache.fetch(job.store, ahead.key, None)
+    cached = compile_cache.fetch(job.store, session.key, None)
     if other := [graph for graph in accelerator.graphs.met if graph.name not in cached.graphs]:
         raise CompileError(
             f"worker {job.rank.index} compiled graph {other[0].name} at {other[0].where}, which worker 0 did not: the "
-            "workers would wait for each other for ever"
+            "workers would wait for each other forever"
         )
-    return compile_cache.ref_to(ahead.key, cached.graphs)
+    return compile_cache.ref_to(session.key, cached.graphs)

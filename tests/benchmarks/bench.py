@@ -21,17 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from configs.load import load_config
-from infra.store import open_store
-from tasks.ingest import ingest
-from tasks.rows import ITEM, ITEM_ID, QUERY, distinct_items
-from tasks.sources import Format
-from tasks.spans import SpanKind
+from infra.store.factory import open_store
+from tasks.contracts.spans import SpanKind
+from tasks.data.ingest import ingest
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
+from tasks.data.sources import Format
 from tasks.worker.accelerators import open_accelerator
-from tasks.worker.job import Rank
-from tasks.worker.pairs import split_holdout
+from tasks.worker.process.job import Rank
+from tasks.worker.training.pairs import split_holdout
 from tests.benchmarks.ingest_memory import peak_memory_mib
 from tests.benchmarks.ours import Millrace
-from tests.benchmarks.reviews import COLUMNS, PLACE, read_spans
+from tests.benchmarks.reviews import COLUMNS, CONFIG_FILE, read_spans
 from tests.benchmarks.theirs import SETTINGS, SentenceTransformers
 
 EPOCHS = 1
@@ -50,7 +50,7 @@ def main() -> None:
         store = open_store(folder)
         ingest(store, source, Format.jsonl, "timestamp", SpanKind.quarter, COLUMNS)
         rows = read_spans(store)
-    config = load_config(PLACE, ["heads.classification=null"])
+    config = load_config(CONFIG_FILE, ["heads.classification=null"])
     training, held = split_holdout(rows, config.evaluate.holdout_share)
     queries, items = training[QUERY].to_pylist(), training[ITEM].to_pylist()
     with open_accelerator("cpu", ALONE) as accelerator:

@@ -10,10 +10,10 @@ from pathlib import Path
 PROGRAM = """
 import sys
 from pathlib import Path
-from infra.store import open_store
-from tasks.ingest import ingest
-from tasks.sources import Format
-from tasks.spans import SpanKind
+from infra.store.factory import open_store
+from tasks.data.ingest import ingest
+from tasks.data.sources import Format
+from tasks.contracts.spans import SpanKind
 columns = {"query": "text", "item": "product_title", "label": "rating"}
 ingest(open_store(sys.argv[2]), Path(sys.argv[1]), Format.jsonl, "timestamp", SpanKind.quarter, columns)
 print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")).split()[1])

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from configs.schema import Config
+from configs.schema.config import Config
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
-from tasks.worker.batches import make_batch, plan_batches
-from tasks.worker.build import build_parts
-from tasks.worker.embed import EmbedSettings, embed
-from tasks.worker.features import FeatureArrays
-from tasks.worker.optimizer import make_optimizer
-from tasks.worker.pairs import make_pairs
-from tasks.worker.step import TrainStep
-from tasks.worker.tokens import tokenize
+from tasks.worker.model.embed import EmbedSettings, embed
+from tasks.worker.model.features import FeatureArrays
+from tasks.worker.model.tokens import tokenize
+from tasks.worker.training.batches import make_batch, plan_batches
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.optimizer import make_optimizer
+from tasks.worker.training.pairs import make_pairs
+from tasks.worker.training.step import TrainStep
 
 MAX_TOKENS = 128
 
@@ -26,7 +26,7 @@ class Millrace:
     def __init__(self, config: Config, accelerator: Accelerator, training: pa.Table, epochs: int) -> None:
         self.config, self.accelerator = config, accelerator
         self.parts = build_parts(config, training)
-        accelerator.place(self.parts.model)
+        accelerator.to_device(self.parts.model)
         self.parts.model.train()
         self.precision = accelerator.choose_precision(config.train.precision)
         optimizer = make_optimizer(self.parts.model, config.train, accelerator)

@@ -1,4 +1,4 @@
-"""The README's table: eight quarters of product reviews, trained one after the other from MiniLM's weights.
+"""The table of docs/results.md: eight quarters of product reviews, trained one after the other from MiniLM's weights.
 
     python -m tests.benchmarks.reviews path/to/reviews.jsonl.gz
 
@@ -16,18 +16,19 @@ import numpy as np
 import pyarrow as pa
 
 from configs.load import load_config
-from flows.cli import running
-from flows.cli.outputs import RunOutput
-from infra.store import Store, open_store
-from tasks import releases
-from tasks.catalog import list_spans
-from tasks.ingest import ingest
-from tasks.rows import ITEM, ITEM_ID, QUERY, ROW_ID, distinct_items, is_holdout
-from tasks.sources import Format
-from tasks.spans import SpanKind, first_day
+from flows.cli.results.outputs import RunOutput
+from flows.cli.work import running
+from infra.store.base import Store
+from infra.store.factory import open_store
+from tasks.contracts.spans import SpanKind, first_day
+from tasks.data.ingest import ingest
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, distinct_items, is_holdout
+from tasks.data.sources import Format
+from tasks.data.span_versions import list_spans
+from tasks.runs import releases
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACE = ROOT / "configs" / "reviews.yaml"
+CONFIG_FILE = ROOT / "configs" / "reviews.yaml"
 COLUMNS = {"id": "review_id", "query": "text", "item": "product_title", "label": "rating"}
 QUARTERS = [f"{year}-Q{quarter}" for year in (2021, 2022) for quarter in (1, 2, 3, 4)]
 
@@ -41,13 +42,13 @@ def main() -> None:
     store = open_store(arguments.workspace)
     ingest(store, arguments.source, Format.jsonl, "timestamp", SpanKind.quarter, COLUMNS)
     rows = read_spans(store)
-    share = load_config(PLACE).evaluate.holdout_share
+    share = load_config(CONFIG_FILE).evaluate.holdout_share
     untrained = Retrieval(pretrained_folder(), rows, share)
     print("| span | rows trained | holdout rows | untrained | champion | challenger | result |")
     print("|---|---:|---:|---:|---:|---:|---|")
     for quarter in QUARTERS:
         print(f"span {quarter}", file=sys.stderr)
-        output = running.run(store, quarter, PLACE, (), verbose=False)
+        output = running.run(store, quarter, CONFIG_FILE, (), verbose=False)
         print(line(store, quarter, output, untrained.recall_up_to(quarter)), flush=True)
     released = releases.current(store)
     assert released is not None
@@ -110,8 +111,9 @@ class Retrieval:
 
 def line(store: Store, span: str, output: RunOutput, untrained: float) -> str:
     """One row of the table."""
-    from tasks.contracts import EvaluateOutcome, Stage, TrainOutcome
-    from tasks.results import read_result
+    from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome
+    from tasks.contracts.stages import Stage
+    from tasks.runs.results import read_result
 
     report = output.report
     assert report is not None
@@ -131,9 +133,9 @@ def line(store: Store, span: str, output: RunOutput, untrained: float) -> str:
 
 def pretrained_folder() -> Path:
     """The weights that the runs start from."""
-    from tasks.worker.build import pretrained_folder as find
+    from tasks.worker.training.build import pretrained_folder as find
 
-    pretrained = load_config(PLACE).model.pretrained
+    pretrained = load_config(CONFIG_FILE).model.pretrained
     assert pretrained is not None
     return find(pretrained)
 

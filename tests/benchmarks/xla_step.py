@@ -16,15 +16,15 @@ from multiprocessing.connection import Connection
 import torch
 
 from configs.load import load_config
-from configs.schema import Shape
+from configs.schema.training import Shape
 from tasks.worker.accelerators import open_accelerator
-from tasks.worker.batches import Batch
-from tasks.worker.build import build_parts
-from tasks.worker.job import Rank
-from tasks.worker.model import Texts
-from tasks.worker.optimizer import make_optimizer
-from tasks.worker.step import TrainStep
-from tests.benchmarks.reviews import PLACE
+from tasks.worker.model.embedding_model import Texts
+from tasks.worker.process.job import Rank
+from tasks.worker.training.batches import Batch
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.optimizer import make_optimizer
+from tasks.worker.training.step import TrainStep
+from tests.benchmarks.reviews import CONFIG_FILE
 
 SHAPES = (Shape(query=24, item=16), Shape(query=48, item=40), Shape(query=128, item=64))
 ROUNDS = 6
@@ -70,10 +70,10 @@ def _step(side: Connection, shape: Shape) -> tuple[float, float]:
 
 def _serve(name: str, asked: Connection) -> None:
     """One side: a step for each shape that is asked for, answered with its seconds and its loss."""
-    config = load_config(PLACE, [f"accelerator={name}", *OVERRIDES])
+    config = load_config(CONFIG_FILE, [f"accelerator={name}", *OVERRIDES])
     with open_accelerator(name, Rank(0, 1, 0), config, "fp32") as accelerator:
         parts = build_parts(config, None)  # type: ignore[arg-type]  # the encoder's own tokenizer, and no features
-        accelerator.place(parts.model)
+        accelerator.to_device(parts.model)
         optimizer = make_optimizer(parts.model, config.train, accelerator)
         accelerator.settle(parts.model, optimizer)
         step = TrainStep(parts.model, optimizer, accelerator, config, "fp32")

@@ -19,13 +19,12 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlo
 from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from infra.prefect_server import client_environment, down, up
-from infra.store import DirectoryStore
-from tests.browser.held_runner import HOLDS
-from tests.support.fake_runner import ingest
-from tests.support.services import WORKER, running
+from infra.prefect_server import Server, client_environment
+from infra.store.directory import DirectoryStore
+from tests.support.fakes.fake_runner import ingest
+from tests.support.fakes.replacing import HOLDS
+from tests.support.processes.services import FAKE_WORKERS, WORKER, running
 
-ROOT = Path(__file__).resolve().parents[2]
 MILLRACE = Path(sys.executable).with_name("millrace")
 SECONDS = 90.0
 DEPLOY_SECONDS = 180.0
@@ -95,51 +94,48 @@ class Operated(NamedTuple):
 class Hold(NamedTuple):
     """A stage of a span that waits for a test."""
 
-    place: Operated
+    operated: Operated
     stage: str
 
     @property
     def file(self) -> Path:
-        return self.place.folder / "holds" / self.stage
+        return self.operated.folder / "holds" / self.stage
 
     def wait(self) -> None:
         """Until it has come to where it waits."""
-        self.place.wait(f"{self.stage} came to its middle", self.file.read_text)
+        self.operated.wait(f"{self.stage} came to its middle", self.file.read_text)
 
     def let_go(self) -> None:
         self.file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def operated(folder: Path) -> Iterator[Operated]:
-    """Start all of it below `folder`; stop it at the end of the block. PREFECT_API_URL must not be set."""
+def operated(folder: Path, server: Server) -> Iterator[Operated]:
+    """Start all of it but the server, below `folder`; stop it at the end of the block."""
     (folder / "holds").mkdir()
     ingest(DirectoryStore(folder / "workspace"), *SPANS)
-    place, home, port = folder / "shop.yaml", folder / "prefect", _free_port()
+    config_file, port = folder / "shop.yaml", _free_port()
     reports = f"http://127.0.0.1:{port}"
     settings = {"pipeline": "shop", "model": {"pretrained": "package:none"}, "links": {"reports": reports}}
-    place.write_text(yaml.safe_dump(settings))
+    config_file.write_text(yaml.safe_dump(settings))
     with contextlib.ExitStack() as stack:
-        stack.callback(down, home)
-        server = up(home)
         environment = os.environ | client_environment(server)
         environment |= {"MILLRACE_WORKSPACE": str(folder / "workspace"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
         stack.enter_context(temporary_settings({PREFECT_API_URL: server.url}))
         one = Operated(folder, server.ui_url, reports, environment)
-        _deploy(one, place)
+        _deploy(one, config_file)
         # Both as people start them; but the flow runs that the worker starts have workers without arithmetic.
-        python_path = os.pathsep.join([str(Path(__file__).with_name("fake_site")), str(ROOT)])
-        fake = {"PYTHONPATH": python_path, HOLDS: str(folder / "holds")}
+        fake = {"PYTHONPATH": FAKE_WORKERS, HOLDS: str(folder / "holds")}
         stack.enter_context(running(WORKER, one.worker_log, environment | fake))
         serve = (str(MILLRACE), "serve", "--port", str(port))
         stack.enter_context(running(serve, folder / "serve.log", environment))
         yield one
 
 
-def _deploy(one: Operated, place: Path) -> None:
+def _deploy(one: Operated, config_file: Path) -> None:
     """All deployments, without their schedules: nothing starts but what a test starts."""
     done = subprocess.run(
-        [str(MILLRACE), "deploy", "--config", str(place)],
+        [str(MILLRACE), "deploy", "--config", str(config_file)],
         env=one.environment,
         capture_output=True,
         text=True,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from flows.reports.history_page import history_html
-from flows.reports.run_page import run_html
-from infra.store import DirectoryStore
-from tasks.errors import FailureClass
+from flows.presentation.history.page import history_html
+from flows.presentation.run.report import run_html
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import FailureClass
 from tests.browser.album import Album
-from tests.support.past import End, write_past
+from tests.support.workspace.past import End, write_past
 
 PHONE, SCREEN = 360, 1280
 PAPER = 695  # A4 less 13 mm at either side, in pixels of 1/96 inch

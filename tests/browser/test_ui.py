@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from infra.prefect_server import Server
 from tests.browser.album import Album
 from tests.browser.operated import SPANS, Operated, operated
 from tests.browser.prefect_pages import RunForm
@@ -18,19 +19,18 @@ STAGE_PAGES = ["validate", "health", "warmup", "train", "evaluate", "infer", "re
 
 
 @pytest.fixture(scope="module")
-def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        with operated(tmp_path_factory.mktemp("operated")) as one:
-            yield one
+def one(server: Server, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    """The server is made ready before the browser, whose event loop would be in its way."""
+    with operated(tmp_path_factory.mktemp("operated"), server) as one:
+        yield one
 
 
-def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(place: Operated, page: Page, album: Album) -> None:
-    form = RunForm(page, place.url, "backfill/by-hand")
+def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operated, page: Page, album: Album) -> None:
+    form = RunForm(page, one.url, "backfill/by-hand")
     assert [label for label, text in form.help_texts().items() if not text] == []
     assert form.chosen("stages") == STAGES
     assert form.offered("stages") == STAGES
-    form.fill("workspace", place.fresh_workspace("backfill"))
+    form.fill("workspace", one.fresh_workspace("backfill"))
     form.fill("first", "spring")
     form.fill("last", "2021-Q3")
     form.fill("reason", "prices of March were in cents")
@@ -41,7 +41,7 @@ def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(place: Opera
     album.add(page, "refused")
     form.fill("parallel", "2")
     album.add(page, "filled")
-    with place.held("train-2021-Q3") as hold:
+    with one.held("train-2021-Q3") as hold:
         run = form.submit()
         expect(run.heading).to_contain_text("2021-Q1 to 2021-Q3")
         hold.wait()
@@ -78,12 +78,12 @@ def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(place: Opera
     ids=["pipeline", "backfill"],
 )
 def test_a_run_is_cancelled_from_its_page(
-    place: Operated, page: Page, album: Album, deployment: str, fields: dict[str, str], name: str
+    one: Operated, page: Page, album: Album, deployment: str, fields: dict[str, str], name: str
 ) -> None:
-    with place.held("train-2021-Q1") as hold:
-        form = RunForm(page, place.url, deployment)
+    with one.held("train-2021-Q1") as hold:
+        form = RunForm(page, one.url, deployment)
         assert [label for label, text in form.help_texts().items() if not text] == []
-        form.fill("workspace", place.fresh_workspace(f"cancelled-{deployment.replace('/', '-')}"))
+        form.fill("workspace", one.fresh_workspace(f"cancelled-{deployment.replace('/', '-')}"))
         for label, text in fields.items():
             form.fill(label, text)
         run = form.submit()
@@ -94,16 +94,16 @@ def test_a_run_is_cancelled_from_its_page(
         run.cancel()
         expect(run.state).to_have_text("Cancelled")
         album.add(page, "cancelled")
-        assert place.wait_for_end(run.id).state_name == "Cancelled"
-    started = place.runs_below(run.id)
+        assert one.wait_for_end(run.id).state_name == "Cancelled"
+    started = one.runs_below(run.id)
     assert {(one.name, one.state_name) for one in started} <= {("2021-Q1 attempt 1", "Cancelled")}
 
 
-def test_a_run_has_a_page_for_each_stage_and_leads_to_its_report(place: Operated, page: Page, album: Album) -> None:
-    form = RunForm(page, place.url, "pipeline/scheduled")
+def test_a_run_has_a_page_for_each_stage_and_leads_to_its_report(one: Operated, page: Page, album: Album) -> None:
+    form = RunForm(page, one.url, "pipeline/scheduled")
     form.fill("span", SPANS[0])
     album.add(page, "form")
-    with place.held(f"train-{SPANS[0]}") as hold:
+    with one.held(f"train-{SPANS[0]}") as hold:
         run = form.submit()
         hold.wait()
         bar = run.artifact("train-progress-main")
@@ -131,7 +131,7 @@ def test_a_run_has_a_page_for_each_stage_and_leads_to_its_report(place: Operated
         links.content.get_by_role("link", name="report of the run").click()
     report = opened.value
     expect(report.get_by_role("heading", level=1)).to_contain_text(SPANS[0])
-    assert report.url.startswith(place.reports)
+    assert report.url.startswith(one.reports)
     run_key = report.url.removesuffix("/report.html").rpartition("/")[2]
     expect(report.locator("body")).to_contain_text(run_key)
     album.add(report, "report")

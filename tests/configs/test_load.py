@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from configs.load import BASE, config_hash, load_config, to_yaml
-from configs.schema import BESIDE_THE_WORK, Config
-from tasks.errors import ConfigError
+from configs.schema.config import BESIDE_THE_WORK, Config
+from tasks.foundation.errors import ConfigError
 
 PLACES = sorted(path for path in BASE.parent.glob("*.yaml") if path != BASE)
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
 
 
-def place(folder: Path, text: str) -> Path:
-    path = folder / "place.yaml"
+def config_file(folder: Path, text: str) -> Path:
+    path = folder / "team.yaml"
     path.write_text(text)
     return path
 
@@ -35,7 +35,7 @@ def test_every_place_resolves(path: Path) -> None:
 
 
 def test_a_place_changes_the_keys_it_names_and_no_other(tmp_path: Path) -> None:
-    changed = load_config(place(tmp_path, "train:\n  epochs: 7\n  shapes: {query: [8]}\n"))
+    changed = load_config(config_file(tmp_path, "train:\n  epochs: 7\n  shapes: {query: [8]}\n"))
     base = load_config()
     assert (changed.train.epochs, changed.train.shapes.query) == (7, (8,))
     assert changed.train.shapes.item == base.train.shapes.item
@@ -43,7 +43,7 @@ def test_a_place_changes_the_keys_it_names_and_no_other(tmp_path: Path) -> None:
 
 
 def test_an_override_beats_the_place_and_a_later_one_an_earlier(tmp_path: Path) -> None:
-    path = place(tmp_path, "seed: 1\n")
+    path = config_file(tmp_path, "seed: 1\n")
     assert load_config(path, ["seed=2"]).seed == 2
     assert load_config(path, ["seed=2", "seed=3"]).seed == 3
     assert load_config(path, ["model={dropout: 0.1, pooling: cls}", "model.dropout=0.2"]).model.dropout == 0.2
@@ -76,7 +76,7 @@ def test_an_unknown_key_is_told_with_the_nearest_that_exists(tmp_path: Path, key
     assert message in refusal(overrides=[f"{key}=1"])
     *outer, last = key.split(".")
     text = "".join(f"{'  ' * depth}{part}:\n" for depth, part in enumerate(outer)) + f"{'  ' * len(outer)}{last}: 1\n"
-    path = place(tmp_path, text)
+    path = config_file(tmp_path, text)
     assert refusal(path).startswith(f"{path}: ")
     assert message in refusal(path)
 
@@ -109,12 +109,12 @@ def test_a_malformed_override_is_told_with_its_key(override: str, message: str) 
     ],
 )
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, message: str) -> None:
-    path = place(tmp_path, text)
+    path = config_file(tmp_path, text)
     assert refusal(path).startswith(f"{path}: {message}")
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "place.yaml"
+    path = tmp_path / "team.yaml"
     path.write_bytes(b"\xff\xfe\x00\x80")
     assert refusal(path).startswith(f"{path}: not readable as YAML")
 
@@ -146,7 +146,7 @@ def test_a_section_can_be_made_null() -> None:
 @pytest.mark.parametrize("path", [None, *PLACES], ids=lambda path: path.stem if path else "base")
 def test_the_yaml_of_a_configuration_loads_again(tmp_path: Path, path: Path | None) -> None:
     config = load_config(path)
-    again = load_config(place(tmp_path, to_yaml(config)))
+    again = load_config(config_file(tmp_path, to_yaml(config)))
     assert again == config
     assert config_hash(again) == config_hash(config)
 
@@ -155,7 +155,7 @@ def test_the_hash_is_of_the_settings_and_not_of_their_spelling(tmp_path: Path) -
     spelled = [
         load_config(overrides=["train.learning_rate=3e-5", "train.weight_decay=0"]),
         load_config(overrides=["train={weight_decay: 0.0, learning_rate: 0.00003}"]),
-        load_config(place(tmp_path, "train: {learning_rate: 3.0e-5, weight_decay: 0.0}\n")),
+        load_config(config_file(tmp_path, "train: {learning_rate: 3.0e-5, weight_decay: 0.0}\n")),
     ]
     assert len({config_hash(config) for config in spelled}) == 1
 

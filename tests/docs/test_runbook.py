@@ -10,7 +10,6 @@ import datetime as dt
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -23,16 +22,18 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Scheduled
 
-import infra.runner
+import infra.compute.factory
 from configs.load import load_config
-from infra.prefect_server import client_environment, down, up
-from infra.store import DirectoryStore
-from tasks import branches, hosts, lineage, releases
-from tasks.contracts import Stage
-from tasks.errors import POLICIES, CompileError
-from tasks.plan import plan_run
-from tests.support.fake_runner import FakeRunner, ingest, small_config
-from tests.support.stages import carry_out
+from infra.prefect_server import Server, client_environment
+from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import POLICIES, CompileError
+from tasks.hosts import host_records
+from tasks.runs import branches, lineage, releases
+from tasks.runs.plan import plan_run
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.stages import carry_out
+from tests.support.processes.services import FAKE_WORKERS, WORKER, running
 
 pytestmark = pytest.mark.pipeline
 
@@ -51,18 +52,6 @@ ELSEWHERE = {
     "cd /opt/millrace": "there is no such installation, and nothing to fetch",
     ".venv/bin/pip": "it would install",
 }
-
-# In every Python of the worker: its flow runs get workers that do no arithmetic.
-SITE = """
-import infra.runner
-
-def make_runner(config, store, stage):
-    from tests.support.millrace import make_runner
-
-    return make_runner(config, store, stage)
-
-infra.runner.make_runner = make_runner
-"""
 
 
 class Block(NamedTuple):
@@ -98,24 +87,18 @@ class Installation(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installation(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """What the runbook says about its examples: W44 rejected, W46 failed, W43 corrected; with a worker."""
     folder = tmp_path_factory.mktemp("runbook")
     store = DirectoryStore(folder / "workspace")
-    for name, text in {"bin/millrace": _shim("tests.support.millrace"), "bin/prefect": _shim("prefect")}.items():
+    for name, text in {"bin/millrace": _shim("tests.support.fakes.millrace"), "bin/prefect": _shim("prefect")}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(SITE)
     (folder / "team.yaml").write_text("model: {pretrained: 'package:none'}\n")
     rows = ({"id": n, "when": "2026-11-17", "query": f"red lamp {n}", "item": f"lamp no. {n}"} for n in range(40))
     (folder / "corrected.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with contextlib.ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.delenv("PREFECT_API_URL", raising=False)
-        stack.callback(down, folder / "prefect")
-        server = up(folder / "prefect")
         installed = Installation(
             store.root,
             folder,
@@ -124,12 +107,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
                 **client_environment(server),
                 "PATH": f"{folder}/bin:{os.environ['PATH']}",
                 "MILLRACE_WORKSPACE": store.uri,
-                "MILLRACE_PLACE": f"{folder}/team.yaml",
+                "MILLRACE_CONFIG": f"{folder}/team.yaml",
                 "SOURCE": f"{folder}/corrected.jsonl",
             },
         )
         _history(store, folder / "team.yaml")
-        deployed = installed.bash('millrace deploy --config "$MILLRACE_PLACE"')
+        deployed = installed.bash('millrace deploy --config "$MILLRACE_CONFIG"')
         assert deployed.returncode == 0, deployed.stderr
         stack.enter_context(_worker(installed))
         stack.enter_context(temporary_settings({PREFECT_API_URL: server.url}))
@@ -142,16 +125,16 @@ def _shim(module: str) -> str:
     return f'#!/bin/sh\nPYTHONPATH={ROOT}:$PYTHONPATH exec {sys.executable} -m {module} "$@"\n'
 
 
-def _history(store: DirectoryStore, place: Path) -> None:
+def _history(store: DirectoryStore, config_file: Path) -> None:
     """By the stages themselves, with no Prefect server: what the commands know, they know from the workspace."""
-    runner, config = FakeRunner(store), load_config(place)
+    runner, config = FakeRunner(store), load_config(config_file)
 
     def run(span: str, recall: float = 0.5) -> None:
         runner.metrics["recall@10"] = recall
         carry_out(plan_run(store, config, span))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
+        patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
         ingest(store, *(f"2026-W{week}" for week in range(40, 48)))
         for span in ("2026-W41", "2026-W42", "2026-W43"):
             run(span)
@@ -162,7 +145,7 @@ def _history(store: DirectoryStore, place: Path) -> None:
             run("2026-W46")
     ingest(store, "2026-W43", version=2)
     store.write("quarantine/runs/cafe/train/result.json.1", b"{")
-    hosts.exclude(store, "i-0abc1234", "ECC errors", "cafe", small_config().health, time.time())
+    host_records.exclude(store, "i-0abc1234", "ECC errors", "cafe", small_config().health, time.time())
 
 
 @contextlib.contextmanager
@@ -170,31 +153,14 @@ def _worker(installed: Installation) -> Iterator[None]:
     """A Prefect worker of the pool, from its first heartbeat on; the watch runs by hand alone: it might interfere."""
     with get_client_of(installed) as client:
         client.pause_deployment(client.read_deployment_by_name("watch/hourly").id)
-        with (installed.folder / "worker.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "prefect", "worker", "start", "--pool", "millrace"],
-                cwd=ROOT,
-                env=installed.environment
-                | {"PYTHONPATH": f"{installed.folder}/site:{ROOT}", "PREFECT_WORKER_QUERY_SECONDS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        try:
+        log = installed.folder / "worker.log"
+        environment = installed.environment | {"PYTHONPATH": FAKE_WORKERS, "PREFECT_WORKER_QUERY_SECONDS": "1"}
+        with running(WORKER, log, environment):
             deadline = time.monotonic() + SECONDS
             while not client.read_workers_for_work_pool("millrace"):
-                assert process.poll() is None, (installed.folder / "worker.log").read_text()
-                assert time.monotonic() < deadline, (installed.folder / "worker.log").read_text()
+                assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.2)
             yield
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it leads its own group
-            process.wait()
 
 
 @contextlib.contextmanager
@@ -228,8 +194,8 @@ def test_every_command_runs_as_written(installation: Installation) -> None:
             assert done.returncode == 0, f"{where}ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
             told[command] = done.stdout
 
-    assert "FAIL" not in told['millrace doctor --config "$MILLRACE_PLACE"']
-    assert "Rejected: the champion stays" in told["millrace report --span 2026-W44"]
+    assert "FAIL" not in told['millrace doctor --config "$MILLRACE_CONFIG"']
+    assert "the champion stays" in told["millrace report --span 2026-W44"]
     assert told["millrace hosts --forgive i-0abc1234"].startswith("forgiven: i-0abc1234\n")
     assert all((installation.folder / name).stat().st_size > 1000 for name in ("run.html", "history.html"))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.batch import BatchServer
-from tests.support.batch_client import BatchClient
+from tests.support.cloud.batch import BatchServer
+from tests.support.cloud.batch_client import BatchClient
 
 GRACE_SECONDS = 0.4
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.batch_client import BatchClient, until, wait_for
+from tests.support.cloud.batch_client import BatchClient, until, wait_for
 
 INDEX = "AWS_BATCH_JOB_ARRAY_INDEX"
 

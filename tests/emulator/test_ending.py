@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.batch_client import BatchClient
+from tests.support.cloud.batch_client import BatchClient
 
 POLITE = "trap 'echo asked; exit 9' TERM; echo ready; while :; do sleep 0.02; done"
 DEAF = "trap '' TERM; echo ready; while :; do sleep 0.02; done"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from tests.support.batch import BatchServer
-from tests.support.batch_client import MAIN, BatchClient, until, wait_for
+from tests.support.cloud.batch import BatchServer
+from tests.support.cloud.batch_client import MAIN, BatchClient, until, wait_for
 
 ON_HOST_LOSS = {
     "attempts": 3,

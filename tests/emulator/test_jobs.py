@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.batch_client import BatchClient, wait_for
+from tests.support.cloud.batch_client import BatchClient, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOW = "import os, json; print(json.dumps([dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]))"

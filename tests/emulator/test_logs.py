@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.batch_client import GROUP, BatchClient, until, wait_for
+from tests.support.cloud.batch_client import GROUP, BatchClient, until, wait_for
 
 
 def read(client: BatchClient, stream: str, **more: Any) -> tuple[list[str], str, str]:

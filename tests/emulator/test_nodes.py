@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.batch_client import MAIN, BatchClient, meet, until, wait_for
+from tests.support.cloud.batch_client import MAIN, BatchClient, meet, until, wait_for
 
 SHOW = """python -c 'import os, json; print(json.dumps(dict(os.environ)))'"""
 
@@ -67,7 +67,7 @@ def test_the_others_wait_until_the_main_node_runs(client: BatchClient) -> None:
     until(lambda: node(client, job_id, 1)["status"] == "RUNNING")
     main, other = (node(client, job_id, index)["startedAt"] for index in (0, 1))
     assert main == job["startedAt"] > job["createdAt"] + 290  # whole milliseconds, of a clock that may be set
-    assert other > main + 290
+    assert other > main + 100, "it starts 300 ms after the main node runs; less a busy machine's delay in noting that"
 
 
 def test_the_others_end_with_the_main_node(client: BatchClient, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.batch import BatchServer
-from tests.support.batch_client import BatchClient, until
+from tests.support.cloud.batch import BatchServer
+from tests.support.cloud.batch_client import BatchClient, until
 
 ROOT = Path(__file__).resolve().parents[2]
 # A grandchild in a session of its own, deaf to SIGTERM: as far away as torchrun's workers are.
@@ -87,7 +87,7 @@ def test_other_ways_to_stop(tmp_path: Path, how: str) -> None:
     definitions = tmp_path / "definitions.json"
     queue = {"jobQueueName": "known", "priority": 1, "computeEnvironmentOrder": []}
     definitions.write_text(json.dumps({"queues": [queue], "definitions": []}))
-    command = [sys.executable, "-m", "tests.support.batch_emulator", "--definitions", str(definitions)]
+    command = [sys.executable, "-m", "tests.emulator.engine", "--definitions", str(definitions)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.batch import ACCELERATOR_QUEUE, CPU_QUEUE, STAGES, BatchServer
-from tests.support.batch_client import BatchClient
+from tests.support.cloud.batch import ACCELERATOR_QUEUE, CPU_QUEUE, STAGES, BatchServer
+from tests.support.cloud.batch_client import BatchClient
 
 REQUIREMENTS = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "1"}]
 CONTAINER = {"image": "none", "command": ["sh", "-c", "echo $WHICH"], "resourceRequirements": REQUIREMENTS}

@@ -1,30 +1,43 @@
-"""Inference as an array of jobs that know nothing of each other: whatever their order, the folder is that of one."""
+"""Inference as an array of independent jobs: in any order they give the folder of a single worker."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 
-from infra.manifest import MANIFEST, Manifest, open_folder, read_manifest
-from infra.store import DirectoryStore, Store, open_store
-from tasks.contracts import InferInputs, InferOutcome, JobSpec, StageResult
-from tasks.endings import worker_failures
-from tasks.errors import POLICIES, FailureClass
+from infra.root_cause import worker_failures
+from infra.store.base import Store
+from infra.store.directory import DirectoryStore
+from infra.store.factory import open_store
+from infra.store.manifest import MANIFEST, Manifest, open_folder, read_manifest
+from tasks.contracts.jobs import InferInputs, JobSpec
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.results import StageResult
+from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker import infer
-from tasks.worker.job import Job, PhaseClock, Rank, Share
-from tests.support.jobs import FEATURES, change_rows, make_job, make_workspace, model_of, tiny_config, train_model
-from tests.support.kills import work_as_child
-from tests.support.processes import finish, start
-from tests.support.s3 import S3Server
+from tasks.worker.process.job import Job, PhaseClock, Rank, Share
+from tests.support.cloud.s3 import S3Server
+from tests.support.processes.kills import work_as_child
+from tests.support.processes.ranks import finish, start
+from tests.support.workspace.jobs import (
+    FEATURES,
+    change_rows,
+    make_job,
+    make_workspace,
+    model_of,
+    tiny_config,
+    train_model,
+)
 
 CONFIG = tiny_config(*FEATURES, "infer.shard_rows=10", "infer.workers=4")  # 100 items in ten shards
 CHILDREN = 4
 
 
 class Array(NamedTuple):
-    """A spec that lies in its workspace, and the manifest that one worker alone came to in another one."""
+    """A spec in its workspace, and the manifest that one worker alone wrote."""
 
     store: Store
     spec: JobSpec
@@ -41,16 +54,24 @@ class Array(NamedTuple):
         return f"{self.spec.stage_prefix}/result.json"
 
 
+@pytest.fixture(scope="module")
+def made_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirectoryStore, InferInputs, Manifest]:
+    """A workspace with a model, and the manifest of its vectors by one worker, which are deleted."""
+    store, rows = make_workspace(tmp_path_factory.mktemp("alone"), rows=130, distinct=100)
+    inputs = InferInputs(rows=rows, model=model_of(train_model(store, CONFIG, rows)))
+    outcome = infer.run(make_job(store, CONFIG, inputs, run_key="alone"))
+    assert outcome is not None
+    manifest = read_manifest(store, outcome.prefix)
+    store.delete(outcome.prefix)
+    return store, inputs, manifest
+
+
 @pytest.fixture
-def array(tmp_path: Path) -> Array:
-    store, rows = make_workspace(tmp_path, rows=130, distinct=100)
-    model = model_of(train_model(store, CONFIG, rows))
-    inputs = InferInputs(rows=rows, model=model)
-    one = infer.run(make_job(store, CONFIG, inputs, run_key="one"))
-    assert one is not None
-    alone = read_manifest(store, one.prefix)
-    store.delete(one.prefix)
-    return Array(store, submitted(store, inputs), alone)
+def array(made_alone: tuple[DirectoryStore, InferInputs, Manifest], tmp_path: Path) -> Array:
+    source, inputs, manifest = made_alone
+    shutil.copytree(source.root, tmp_path / "workspace")
+    store = DirectoryStore(tmp_path / "workspace")
+    return Array(store, submitted(store, inputs), manifest)
 
 
 def submitted(store: Store, inputs: InferInputs, attempt: int = 1, submitted_as: int = 1) -> JobSpec:
@@ -76,9 +97,8 @@ def assert_whole(array: Array) -> InferOutcome:
     return outcome
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_in_any_order_the_last_one_seals_and_tells(array: Array, seed: int):
-    order = random.Random(seed).sample(range(CHILDREN), CHILDREN)
+def test_in_any_order_the_last_one_seals_and_writes_the_result(array: Array):
+    order = random.Random(1).sample(range(CHILDREN), CHILDREN)
     for child in order:
         assert not array.store.exists(f"{array.prefix}/{MANIFEST}"), "sealed before the last one was done"
         assert not array.store.exists(array.result)
@@ -103,20 +123,20 @@ def test_with_one_missing_there_is_no_folder_and_a_later_attempt_reuses_the_rest
     later = array._replace(spec=submitted(array.store, array.spec.inputs, attempt=2, submitted_as=2))
     for child in (2, 3, 1):
         assert run_child(later, child) == 0
-        assert not array.store.exists(array.result), "the tallies of another job count for nothing"
+        assert not array.store.exists(array.result), "the counts of another job do not matter"
     assert run_child(later, 0) == 0
     assert assert_whole(later).shards_reused == 8, "all but shards 2 and 6, which were the missing one's"
 
 
 def test_a_child_that_is_tried_again_counts_with_the_others(array: Array):
-    """AWS Batch tries one child again by itself, under the next attempt, while the others had no need."""
+    """AWS Batch tries one child again by itself, under the next attempt, and the others not."""
     for child in (0, 1, 3):
         assert run_child(array, child) == 0
     assert isinstance(array.spec.inputs, InferInputs)
     again = array._replace(spec=submitted(array.store, array.spec.inputs, attempt=2, submitted_as=1))
     assert run_child(again, 2) == 0
     first = assert_whole(again)
-    for child in (2, 0):  # after its tally, and after the folder was sealed
+    for child in (2, 0):  # after its counts, and after the folder was sealed
         assert run_child(again, child) == 0
         assert assert_whole(again).vectors == first.vectors
 
@@ -145,7 +165,7 @@ def test_in_a_bucket_too(array: Array, s3: S3Server):
         bucket.write(key, array.store.read(key))
     spec = array.spec.model_copy(update={"workspace": bucket.uri})
     outcomes = []
-    for child in (1, 0, 1):  # the last one finds all tallies, too, and a sealed folder
+    for child in (1, 0, 1):  # the last one also finds all counts, and a sealed folder
         job = Job(spec, bucket, Rank(0, 1, 0, child=child, children=2), PhaseClock(0.0))
         outcomes.append(infer.run(job))
     assert outcomes[0] is None

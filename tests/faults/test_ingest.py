@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from infra.manifest import Conflict
-from infra.store import DirectoryStore
-from tasks.catalog import list_spans
-from tasks.errors import ConfigError, DataError, StoreError
-from tasks.ingest import parse_map
-from tasks.sources import Format
-from tasks.spans import SpanKind
-from tests.support.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import Conflict
+from tasks.contracts.spans import SpanKind
+from tasks.data.ingest import parse_map
+from tasks.data.sources import Format
+from tasks.data.span_versions import list_spans
+from tasks.foundation.errors import ConfigError, DataError, StoreError
+from tests.support.workspace.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input
 
 
 @pytest.fixture
@@ -103,16 +103,14 @@ def test_a_mapped_column_that_is_not_there_is_refused(
     store: DirectoryStore, tmp_path: Path, name: str, form: Format
 ) -> None:
     source = write_input(tmp_path / "input", ROWS, form)
-    message = rf"input: missing column 'oops', which --map gives as {name}; there are at, brand, .*title"
+    message = rf"input: missing column 'oops', which --map gives as {name}; the columns are at, brand, .*title"
     with pytest.raises(DataError, match=message):
         run(store, source, form, mapping=MAP | {name: "oops"})
     assert not store.root.exists()
 
 
 @pytest.mark.parametrize("form", [Format.csv, Format.parquet])
-def test_one_file_of_many_that_lacks_a_mapped_column_is_found(
-    store: DirectoryStore, tmp_path: Path, form: Format
-) -> None:
+def test_one_file_of_many_without_a_mapped_column_is_found(store: DirectoryStore, tmp_path: Path, form: Format) -> None:
     write_input(tmp_path / "in" / f"1.{form.value}", ROWS, form)
     renamed = [{("heading" if key == "title" else key): value for key, value in row.items()} for row in ROWS]
     write_input(tmp_path / "in" / f"2.{form.value}", renamed, form)
@@ -122,14 +120,14 @@ def test_one_file_of_many_that_lacks_a_mapped_column_is_found(
 
 def test_a_missing_time_column_is_refused(store: DirectoryStore, tmp_path: Path) -> None:
     source = write_input(tmp_path / "input", [{"text": "a", "title": "b"}])
-    with pytest.raises(DataError, match=r"input, row 1, column 'at': missing.* there are text, title"):
+    with pytest.raises(DataError, match=r"input, row 1, column 'at': missing.* the columns are text, title"):
         run(store, source, mapping={"query": "text", "item": "title"})
 
 
 def test_a_workspace_is_cut_one_way(store: DirectoryStore, tmp_path: Path) -> None:
     source = write_input(tmp_path / "input", ROWS)
     run(store, source, span=SpanKind.month)
-    with pytest.raises(ConfigError, match=r"--span quarter: .* is cut differently, as '2026-01' shows"):
+    with pytest.raises(ConfigError, match=r"--span quarter: .* has spans of another length, such as '2026-01'"):
         run(store, source, span=SpanKind.quarter)
     assert [span.name for span in list_spans(store)] == ["2026-01", "2026-02"]
 
@@ -150,10 +148,10 @@ class FullStore(DirectoryStore):
         super().upload(source, key)
 
 
-def test_a_full_workspace_leaves_whole_spans_only(tmp_path: Path, scratch: Path) -> None:
+def test_a_full_workspace_leaves_only_complete_spans(tmp_path: Path, scratch: Path) -> None:
     store = FullStore(tmp_path / "workspace")
     source = write_input(tmp_path / "input", ROWS)
-    with pytest.raises(StoreError, match=r"no space left in the workspace .*workspace; free some, and ingest again"):
+    with pytest.raises(StoreError, match=r"no space left in the workspace .*; free some space"):
         run(store, source)
     assert store.list("spans") == ["spans/2026-01/v1/MANIFEST.json", "spans/2026-01/v1/part-00000.parquet"]
     assert files_in(scratch) == []
@@ -171,7 +169,7 @@ def test_a_full_temporary_disk_leaves_nothing(
     (prepared / full).symlink_to("/dev/full")
     monkeypatch.setattr(tempfile, "mkdtemp", lambda *_, **__: str(prepared))
     many = [review(number, "2026-02-01", text="x" * 1000) for number in range(100)]
-    with pytest.raises(StoreError, match=r"no space left in the temporary folder .*; free some, or set TMPDIR"):
+    with pytest.raises(StoreError, match=r"no space left in the temporary folder .*; free some space, or set TMPDIR"):
         run(store, write_input(tmp_path / "input", many))
     assert not prepared.exists()
     assert not store.root.exists()

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from infra.manifest import read_manifest
-from infra.store import DirectoryStore
-from tasks.contracts import TrainInputs
-from tasks.errors import FailureClass, StoreError, classify
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
+from tasks.contracts.jobs import TrainInputs
+from tasks.foundation.errors import FailureClass, StoreError, classify
 from tasks.worker import train
-from tasks.worker.job import Job
-from tests.support.ends import CONFIG, LAST_STEP, End, assert_same_end, job_of, train_as_rank
-from tests.support.jobs import make_job, make_workspace, tiny_config, train_model
-from tests.support.kills import Kill, train_and_die, train_rank_and_die
-from tests.support.processes import finish, run_ranks, start
+from tasks.worker.process.job import Job
+from tests.support.processes.ends import CONFIG, LAST_STEP, End, assert_same_end, job_of, train_as_rank
+from tests.support.processes.kills import Kill, train_and_die, train_rank_and_die
+from tests.support.processes.ranks import finish, run_ranks, start
+from tests.support.workspace.jobs import make_job, make_workspace, tiny_config, train_model
 
 DROPOUT = "model.dropout=0.1"
 
-RECORDED = "tasks.worker.loop:LoopRecorder.losses_if_due"
-COMMITTED = "tasks.worker.checkpoint:commit"
-UPLOAD = "infra.store:DirectoryStore.upload"
-WRITE = "infra.store:DirectoryStore.write"
-DELETE = "infra.store:DirectoryStore.delete"
+RECORDED = "tasks.worker.training.loop:LoopRecorder.losses_if_due"
+COMMITTED = "tasks.worker.training.checkpoint:commit"
+UPLOAD = "infra.store.directory:DirectoryStore.upload"
+WRITE = "infra.store.directory:DirectoryStore.write"
+DELETE = "infra.store.directory:DirectoryStore.delete"
 KILLS = {
-    "before the first step": Kill("tasks.worker.step:TrainStep.__call__", 1, "before"),
+    "before the first step": Kill("tasks.worker.training.step:TrainStep.__call__", 1, "before"),
     "before the first checkpoint": Kill(RECORDED, 2),
     "while the first checkpoint is written": Kill(UPLOAD, 1, about="step-00000003/optimizer.safetensors"),
     "right after the first checkpoint": Kill(COMMITTED, 1),
@@ -34,7 +34,7 @@ KILLS = {
     "while a later checkpoint is written": Kill(UPLOAD, 1, "before", about="step-00000009/model.safetensors"),
     "before a later manifest": Kill(WRITE, 1, "before", about="step-00000009/MANIFEST.json"),
     "right after a later checkpoint": Kill(COMMITTED, 3),
-    "after an evaluation": Kill("tasks.worker.loop:LoopRecorder.holdout_if_due", 6),
+    "after an evaluation": Kill("tasks.worker.training.loop:LoopRecorder.holdout_if_due", 6),
     "while an old checkpoint is deleted": Kill(DELETE, 1, about="step-00000003/MANIFEST.json"),
     "before the complete manifest": Kill(WRITE, 1, "before", about="step-00000016/MANIFEST.json"),
     "after the complete checkpoint": Kill(COMMITTED, 6),
@@ -43,64 +43,50 @@ KILLS = {
 }
 
 
+RESUMED_AT = {
+    "before the first checkpoint": None,
+    "right after the first checkpoint": 3,
+    "while a later checkpoint is written": 6,
+    "right after a later checkpoint": 9,
+    "before the complete manifest": 15,
+    "before the result": 16,
+}
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> End:
-    """The run that nobody killed."""
+    """The run without a kill."""
     store, rows = make_workspace(tmp_path_factory.mktemp("unbroken"))
     outcome = train_model(store, tiny_config(*CONFIG), rows)
     assert outcome.last_step == LAST_STEP
     return store, outcome
 
 
-@pytest.fixture(scope="module")
-def unbroken_with_dropout(tmp_path_factory: pytest.TempPathFactory) -> End:
-    store, rows = make_workspace(tmp_path_factory.mktemp("unbroken-with-dropout"))
-    return store, train_model(store, tiny_config(*CONFIG, DROPOUT), rows)
-
-
 def kill(job: Job, at: Kill) -> None:
-    assert finish(start(train_and_die, job.spec, at)) == -signal.SIGKILL, "it was to die, and there"
+    assert finish(start(train_and_die, job.spec, at)) == -signal.SIGKILL, "it must die, and there"
 
 
 @pytest.mark.parametrize("place", KILLS)
-def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path: Path, unbroken: End, place: str):
+def test_killed_anywhere_it_continues_and_ends_with_the_same_weights(tmp_path: Path, unbroken: End, place: str):
     store, rows = make_workspace(tmp_path)
     job = job_of(store, rows)
-    kill(job, KILLS[place])
-    assert_same_end((store, train.run(job)), unbroken)
-
-
-@pytest.mark.parametrize(
-    ("place", "step"),
-    [
-        ("before the first checkpoint", None),
-        ("right after the first checkpoint", 3),
-        ("while a later checkpoint is written", 6),
-        ("right after a later checkpoint", 9),
-        ("before the complete manifest", 15),
-        ("before the result", 16),
-    ],
-)
-def test_it_goes_on_from_the_newest_checkpoint(tmp_path: Path, place: str, step: int | None):
-    store, rows = make_workspace(tmp_path)
-    job = job_of(store, rows)
-    kill(job, KILLS[place])
-    assert train.run(job).resumed_at_step == step
-
-
-@pytest.mark.parametrize("place", ["between two checkpoints", "while a later checkpoint is written"])
-def test_with_dropout_too(
-    tmp_path: Path,
-    unbroken: End,
-    unbroken_with_dropout: End,
-    place: str,
-):
-    store, rows = make_workspace(tmp_path)
-    job = job_of(store, rows, DROPOUT)
     kill(job, KILLS[place])
     outcome = train.run(job)
-    assert_same_end((store, outcome), unbroken_with_dropout)
-    assert outcome.losses != unbroken[1].losses, "dropout was at work"
+    assert_same_end((store, outcome), unbroken)
+    if place in RESUMED_AT:
+        assert outcome.resumed_at_step == RESUMED_AT[place]
+
+
+def test_with_dropout_too(tmp_path: Path, unbroken: End):
+    ends: list[End] = []
+    for folder, at in ((tmp_path / "unbroken", None), (tmp_path / "killed", KILLS["between two checkpoints"])):
+        store, rows = make_workspace(folder)
+        job = job_of(store, rows, DROPOUT)
+        if at is not None:
+            kill(job, at)
+        ends.append((store, train.run(job)))
+    assert_same_end(ends[1], ends[0])
+    assert ends[1][1].losses != unbroken[1].losses, "dropout was at work"
 
 
 def test_killed_again_and_again(tmp_path: Path, unbroken: End):
@@ -113,7 +99,7 @@ def test_killed_again_and_again(tmp_path: Path, unbroken: End):
     assert_same_end((store, outcome), unbroken)
 
 
-def test_in_a_lineage_that_has_gone_on_before(tmp_path: Path):
+def test_in_a_lineage_with_an_earlier_run(tmp_path: Path):
     ends: list[End] = []
     for folder, at in ((tmp_path / "unbroken", None), (tmp_path / "killed", Kill(COMMITTED, 2))):
         store, rows = make_workspace(folder)
@@ -136,9 +122,9 @@ def test_a_corrupt_newest_checkpoint_is_quarantined(tmp_path: Path, unbroken: En
     assert outcome.resumed_at_step == 6
     assert_same_end((store, outcome), unbroken)
     assert store.exists("quarantine/lineages/main/step-00000009.1/model.safetensors")
-    said = capsys.readouterr().out
-    assert str(path) in said
-    assert "quarantine/lineages/main/step-00000009.1" in said
+    log = capsys.readouterr().out
+    assert str(path) in log
+    assert "quarantine/lineages/main/step-00000009.1" in log
 
 
 def test_with_every_checkpoint_corrupt_it_starts_over(tmp_path: Path, unbroken: End):
@@ -189,20 +175,20 @@ def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: 
 
 def test_another_runs_partial_checkpoint_is_not_continued(tmp_path: Path, unbroken: End):
     store, rows = make_workspace(tmp_path)
-    given_up = make_job(
+    abandoned = make_job(
         store,
         tiny_config(*CONFIG, "train.learning_rate=0.1"),
         TrainInputs(rows=(rows,), history=(), parent=None),
-        run_key="given-up",
+        run_key="abandoned",
     )
-    kill(given_up, KILLS["right after a later checkpoint"])
+    kill(abandoned, KILLS["right after a later checkpoint"])
     outcome = train.run(job_of(store, rows))
     assert outcome.resumed_at_step is None
     assert outcome.losses == unbroken[1].losses
     assert outcome.checkpoint == unbroken[1].checkpoint
 
 
-def test_two_workers_go_on_together(tmp_path: Path):
+def test_two_workers_continue_together(tmp_path: Path):
     ends: list[End] = []
     for folder, at in ((tmp_path / "unbroken", None), (tmp_path / "killed", Kill(COMMITTED, 2))):
         store, rows = make_workspace(folder)

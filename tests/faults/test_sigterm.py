@@ -4,33 +4,33 @@ from pathlib import Path
 
 import pytest
 
-from infra.local_runner import LocalRunner
-from infra.store import DirectoryStore
-from tasks.contracts import JobSpec
-from tasks.endings import worker_failures
-from tasks.errors import POLICIES, CancelledError, FailureClass
-from tasks.progress import Progress
+from infra.compute.local import LocalRunner
+from infra.root_cause import worker_failures
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.progress import Progress
+from tasks.foundation.errors import POLICIES, CancelledError, FailureClass
 from tasks.worker import train
-from tasks.worker.job import Job
-from tests.support.ends import CONFIG, End, assert_same_end, job_of, train_as_rank
-from tests.support.jobs import make_workspace, tiny_config, train_model
-from tests.support.kills import Kill, be_told_to_stop, work
-from tests.support.processes import run_ranks
-from tests.support.stand_ins import Heard
+from tasks.worker.process.job import Job
+from tests.support.fakes.stand_ins import Heard
+from tests.support.processes.ends import CONFIG, End, assert_same_end, job_of, train_as_rank
+from tests.support.processes.kills import Kill, be_told_to_stop, work
+from tests.support.processes.ranks import run_ranks
+from tests.support.workspace.jobs import make_workspace, tiny_config, train_model
 
-STEP = "tasks.worker.step:TrainStep.__call__"
-LOSSES = "tasks.worker.loop:LoopRecorder.losses_if_due"
+STEP = "tasks.worker.training.step:TrainStep.__call__"
+LOSSES = "tasks.worker.training.loop:LoopRecorder.losses_if_due"
 CANCELLED = POLICIES[FailureClass.CANCELLED].exit_code
 TWO_WORKERS = "train.workers=2"
 
 
-def told(target: str, call: int) -> Kill:
+def signalled(target: str, call: int) -> Kill:
     return Kill(target, call, "before", act=be_told_to_stop)
 
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> End:
-    """The run that nobody stopped."""
+    """The run without a signal."""
     store, rows = make_workspace(tmp_path_factory.mktemp("unbroken"))
     return store, train_model(store, tiny_config(*CONFIG), rows)
 
@@ -42,7 +42,7 @@ def unbroken_by_two(tmp_path_factory: pytest.TempPathFactory) -> End:
 
 
 def start_job(folder: Path, *overrides: str) -> Job:
-    """A job whose spec lies in its workspace."""
+    """A job with its spec in the workspace."""
     store, rows = make_workspace(folder)
     job = job_of(store, rows, *overrides)
     store.write(f"{job.spec.attempt_prefix}/spec.json", job.spec.to_json())
@@ -57,7 +57,7 @@ def messages(spec: JobSpec, store: DirectoryStore) -> list[str]:
 
 
 def kept(step: int) -> str:
-    return f"stopped by SIGTERM after step {step}; its checkpoint is kept, and the next attempt goes on from there"
+    return f"stopped by SIGTERM after step {step}; its checkpoint is kept, and the next attempt continues from there"
 
 
 def checkpoints(store: DirectoryStore) -> list[str]:
@@ -66,20 +66,23 @@ def checkpoints(store: DirectoryStore) -> list[str]:
 
 # The losses are logged every two steps and at checkpoints, which come every three; the evaluation every five.
 PLACES = {
-    "before the first step": (2, told(STEP, 1)),
-    "at a step that is logged": (4, told(STEP, 4)),
-    "at a step that is not": (8, told(STEP, 7)),
-    "before a step with a checkpoint": (6, told(STEP, 5)),
-    "at a step with an evaluation": (10, told(STEP, 10)),
-    "at a step with both": (15, told(STEP, 15)),
-    "in an evaluation": (6, Kill("tasks.worker.loop:judge", 2, act=be_told_to_stop)),
-    "while a checkpoint is written": (4, Kill("tasks.worker.checkpoint:CheckpointWriter.save", 1, act=be_told_to_stop)),
-    "twice, by two who mean the same": (8, told(STEP, 7), told(LOSSES, 7)),
+    "before the first step": (2, signalled(STEP, 1)),
+    "at a step that is logged": (4, signalled(STEP, 4)),
+    "at a step that is not": (8, signalled(STEP, 7)),
+    "before a step with a checkpoint": (6, signalled(STEP, 5)),
+    "at a step with an evaluation": (10, signalled(STEP, 10)),
+    "at a step with both": (15, signalled(STEP, 15)),
+    "in an evaluation": (6, Kill("tasks.worker.training.loop:judge", 2, act=be_told_to_stop)),
+    "while a checkpoint is written": (
+        4,
+        Kill("tasks.worker.training.checkpoint:CheckpointWriter.save", 1, act=be_told_to_stop),
+    ),
+    "twice, from two senders of one request": (8, signalled(STEP, 7), signalled(LOSSES, 7)),
 }
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_it_stops_where_losses_are_logged_and_goes_on_from_there(tmp_path: Path, unbroken: End, place: str):
+def test_it_stops_where_losses_are_logged_and_continues_from_there(tmp_path: Path, unbroken: End, place: str):
     step, *kills = PLACES[place]
     job = start_job(tmp_path)
     assert run_ranks(1, work, job.spec, (0,), *kills) == [CANCELLED]
@@ -94,19 +97,18 @@ def test_it_stops_where_losses_are_logged_and_goes_on_from_there(tmp_path: Path,
 def test_stopped_again_and_again(tmp_path: Path, unbroken: End):
     job = start_job(tmp_path)
     for _ in range(3):
-        assert run_ranks(1, work, job.spec, (0,), told(STEP, 4)) == [CANCELLED]
+        assert run_ranks(1, work, job.spec, (0,), signalled(STEP, 4)) == [CANCELLED]
     outcome = train.run(job)
     assert outcome.resumed_at_step == 12, "stopped after 4, 8 and 12"
     assert_same_end((DirectoryStore(Path(job.store.uri)), outcome), unbroken)
 
 
-@pytest.mark.parametrize("whom", [(0,), (1,), (0, 1)], ids=str)
-@pytest.mark.parametrize(("call", "step"), [(7, 8), (10, 10)])
-def test_workers_stop_together_whichever_is_told(
-    tmp_path: Path, unbroken_by_two: End, whom: tuple[int, ...], call: int, step: int
+@pytest.mark.parametrize(("ranks", "call", "step"), [((0,), 7, 8), ((1,), 10, 10), ((0, 1), 7, 8)], ids=str)
+def test_workers_stop_together_whichever_gets_the_signal(
+    tmp_path: Path, unbroken_by_two: End, ranks: tuple[int, ...], call: int, step: int
 ):
     job = start_job(tmp_path, TWO_WORKERS)
-    assert run_ranks(2, work, job.spec, whom, told(STEP, call)) == [CANCELLED, CANCELLED]
+    assert run_ranks(2, work, job.spec, ranks, signalled(STEP, call)) == [CANCELLED, CANCELLED]
     store = DirectoryStore(Path(job.store.uri))
     assert messages(job.spec, store) == [kept(step), kept(step)]
     outcome, _ = run_ranks(2, train_as_rank, job)
@@ -116,7 +118,7 @@ def test_workers_stop_together_whichever_is_told(
 
 def test_in_the_last_steps_it_ends_as_it_would_have(tmp_path: Path, unbroken: End):
     job = start_job(tmp_path)
-    assert run_ranks(1, work, job.spec, (0,), told(STEP, 16)) == [0]
+    assert run_ranks(1, work, job.spec, (0,), signalled(STEP, 16)) == [0]
     store = DirectoryStore(Path(job.store.uri))
     assert store.exists(f"{job.spec.stage_prefix}/result.json")
     assert checkpoints(store) == [f"{unbroken[1].checkpoint.prefix}/MANIFEST.json"]
@@ -129,7 +131,7 @@ def test_in_the_last_steps_it_ends_as_it_would_have(tmp_path: Path, unbroken: En
 )
 def test_outside_the_loop_it_ends_at_once(tmp_path: Path, target: str, there: list[str]):
     job = start_job(tmp_path)
-    assert run_ranks(1, work, job.spec, (0,), told(target, 1)) == [CANCELLED]
+    assert run_ranks(1, work, job.spec, (0,), signalled(target, 1)) == [CANCELLED]
     store = DirectoryStore(Path(job.store.uri))
     assert messages(job.spec, store) == ["SystemExit: stopped by signal 15"]
     assert checkpoints(store) == [f"lineages/main/{name}/MANIFEST.json" for name in there]

@@ -1,39 +1,16 @@
-"""A real Prefect server for the flows' tests, in this process or for commands, and a workspace with two spans."""
+"""A workspace with two spans, for flows in this process that talk to the real Prefect server."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from infra.prefect_server import Server, down, up
-from infra.store import DirectoryStore
-from tests.support.fake_runner import ingest
-from tests.support.prefect_server import PrefectServer
-
-
-@pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        server = PrefectServer(tmp_path_factory.mktemp("prefect") / "home")
-        try:
-            yield server
-        finally:
-            server.stop()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """For commands in processes of their own; this process does not talk to it."""
-    home = tmp_path_factory.mktemp("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        try:
-            yield up(home)
-        finally:
-            down(home)
+from infra.store.directory import DirectoryStore
+from tests.support.fakes.fake_runner import ingest
+from tests.support.processes.prefect_server import PrefectServer
 
 
 @pytest.fixture
@@ -42,3 +19,11 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
     ingest(store, "2021-Q1", "2021-Q2")
     with prefect.in_use():
         yield store
+
+
+@pytest.fixture
+def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run has pages or a report: drawing them takes longer than all else."""
+    for name in ("publish", "write_run_report"):
+        monkeypatch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
+    monkeypatch.setattr("flows.running.recorded_invocation.preloading", contextlib.nullcontext)

@@ -1,9 +1,10 @@
-"""The backfill against a real Prefect server, with stages that do no arithmetic. Takes some minutes."""
+"""The backfill with a real Prefect server and workers that do no arithmetic. Takes a minute or two."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import time
 from collections import Counter
@@ -24,18 +25,20 @@ from prefect.exceptions import Pause
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Suspended
 
-import infra.runner
+import infra.compute.factory
 from flows.backfill import backfill
-from flows.controlling import ask
+from flows.backfilling.control import control_flow_run
 from flows.pipeline import pipeline
-from infra.runner import Waiter
-from infra.store import Conflict, DirectoryStore
-from tasks import backfill_state, branches, ledger, lineage, releases
-from tasks.backfill import plan_backfill
-from tasks.backfill_plan import BackfillPlan
-from tasks.backfill_state import BackfillState
-from tasks.contracts import JobSpec, Stage
-from tasks.errors import (
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+from tasks.backfill import backfill_state
+from tasks.backfill.backfill_plan import BackfillPlan
+from tasks.backfill.backfill_state import BackfillState
+from tasks.backfill.planner import plan_backfill
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.runner import Waiter
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import (
     POLICIES,
     CancelledError,
     CodeError,
@@ -44,15 +47,16 @@ from tasks.errors import (
     FailureClass,
     OutOfMemoryError,
 )
-from tests.support.backfills import ENCODER, run_spans
-from tests.support.fake_runner import FakeRunner, ingest, small_config
-from tests.support.prefect_server import PrefectServer
+from tasks.runs import branches, ledger, lineage, releases
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.workspace.backfills import ENCODER, fake_workers, run_spans
 
-MONTHS = [f"{year}-{month:02d}" for year in (2021, 2022) for month in range(1, 13)]
+MONTHS = [f"2021-{month:02d}" for month in range(1, 11)]
 
 
 class Failing(FakeRunner):
-    """Fails where it is told to, once for each (span, stage); and calls `meanwhile` before each job."""
+    """Fails once for each (span, stage) in `failing`, and calls `meanwhile` before each job."""
 
     def __init__(self, store: DirectoryStore) -> None:
         super().__init__(store)
@@ -73,12 +77,12 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(without_pages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for failure, policy in POLICIES.items():
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
-    for module in ("tasks.sinks", "flows.children"):
+    for module in ("tasks.running.stage_output", "flows.backfilling.span_run_pool"):
         monkeypatch.setattr(f"{module}.ASK_SECONDS", 0.2)
-    monkeypatch.setattr("flows.backfill_span.publish", lambda plan, stage, value: None)  # drawing takes longest
+    monkeypatch.setattr("flows.backfilling.span_flow.publish", lambda plan, stage, value: None)  # drawing takes longest
 
 
 @pytest.fixture
@@ -88,17 +92,17 @@ def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 def workers(store: DirectoryStore, patch: pytest.MonkeyPatch) -> Failing:
     runner = Failing(store)
-    patch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
+    patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     return runner
 
 
-def asked(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> State[BackfillState]:
+def started(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> State[BackfillState]:
     parameters = {"overrides": (ENCODER, *overrides), **options}
     return backfill(store.uri, first, last, **parameters, return_state=True)  # pyright: ignore[reportCallIssue]
 
 
 def done(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> BackfillState:
-    return asked(store, first, last, *overrides, **options).result()  # pyright: ignore[reportReturnType]
+    return started(store, first, last, *overrides, **options).result()  # pyright: ignore[reportReturnType]
 
 
 def planned(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> BackfillPlan:
@@ -106,7 +110,7 @@ def planned(store: DirectoryStore, first: str, last: str, *overrides: str, **opt
 
 
 def expected_jobs(plan: BackfillPlan) -> Counter[tuple[str, str]]:
-    """What the plan says will be run: (span, stage)."""
+    """Return the jobs of the plan: (span, stage)."""
     jobs = [(span.span.name, stage) for span in plan.spans for stage in span.left]
     with_training = [
         (name, early) for name, stage in jobs if stage == "train" for early in ("validate", "health", "warmup")
@@ -119,7 +123,7 @@ def jobs(runner: FakeRunner) -> Counter[tuple[str, str]]:
 
 
 def children(store: DirectoryStore, plan: BackfillPlan) -> list[FlowRun]:
-    """The flow runs of a backfill's spans, by name. Its id is that of the same backfill in another test's workspace."""
+    """Return the flow runs of a backfill's spans, by name; other tests' workspaces have a backfill with the same id."""
     by_tag = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"backfill:{plan.id}"]))
     with get_client(sync_client=True) as client:
         found = client.read_flow_runs(flow_run_filter=by_tag)
@@ -128,51 +132,51 @@ def children(store: DirectoryStore, plan: BackfillPlan) -> list[FlowRun]:
 
 
 def weights(store: DirectoryStore) -> tuple[str, bytes, bytes]:
-    """What serves: the run, its checkpoint's weights, its vectors."""
+    """Return what the current release serves: run, weights, vectors."""
     release = releases.current(store)
     assert release is not None
     checkpoint = store.read(f"{release.model.checkpoint.prefix}/model.safetensors")
     return release.run_key, checkpoint, store.read(f"{release.vectors_prefix}/part-0.parquet")
 
 
-def test_a_backfill_of_24_spans_with_three_failures_ends_as_an_undisturbed_one(
+def test_a_backfill_with_three_failures_ends_like_one_without(
     prefect: PrefectServer, store: DirectoryStore, runner: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest(store, *MONTHS)
     runner.failing = {
         ("2021-03", "evaluate"): CodeError("a metric is no number"),
         ("2021-05", "infer"): OutOfMemoryError("the shapes do not fit"),
-        ("2021-10", "train"): DataError("row 3 is bad"),
+        ("2021-07", "train"): DataError("row 3 is bad"),
     }
-    plan = planned(store, "2021-01", "2022-12", parallel=3)
-    assert expected_jobs(plan).total() == 24 * 6 + 1
+    plan = planned(store, "2021-01", "2021-10", parallel=3)
+    assert expected_jobs(plan).total() == 10 * 6 + 1
     assert (plan.branch, plan.base) == (f"main-backfill-{str(plan.branch)[-8:]}", None)
 
-    first = asked(store, "2021-01", "2022-12", parallel=3, reason="a new start")
+    first = started(store, "2021-01", "2021-10", parallel=3, reason="a new start")
     assert first.is_failed()
     message = str(first.message)
-    assert "3 of 24 spans failed: 2021-03 (CODE: evaluate: a metric is no number)" in message
-    assert "2021-05 (OOM: infer: the shapes do not fit), 2021-10 (DATA: train: row 3 is bad)" in message
-    assert "not reached: 2021-11, 2021-12, 2022-01, 2022-02, 2022-03 and 9 more. Nothing was released." in message
+    assert "3 of 10 spans failed: 2021-03 (CODE: evaluate: a metric is no number)" in message
+    assert "2021-05 (OOM: infer: the shapes do not fit), 2021-07 (DATA: train: row 3 is bad)" in message
+    assert "not reached: 2021-08, 2021-09, 2021-10. Nothing was released." in message
     assert isinstance(first.result(raise_on_failure=False), DataError)
-    reached = {name for name in MONTHS if name <= "2021-10"}
-    not_made = {("2021-10", "evaluate"), ("2021-10", "infer")}
+    reached = {name for name in MONTHS if name <= "2021-07"}
+    not_made = {("2021-07", "evaluate"), ("2021-07", "infer")}
     assert jobs(runner) == Counter({job: 1 for job in expected_jobs(plan) if job[0] in reached and job not in not_made})
     assert releases.current(store) is None
     kept = backfill_state.read(store, plan.id)
     assert kept is not None
     assert (kept.state, kept.attempt, kept.reason) == ("Failed", 1, "a new start")
-    assert [span.span.name for span in kept.spans if span.failure] == ["2021-03", "2021-05", "2021-10"]
+    assert [span.span.name for span in kept.spans if span.failure] == ["2021-03", "2021-05", "2021-07"]
 
     runner.specs.clear()
-    left = planned(store, "2021-01", "2022-12", parallel=3)
+    left = planned(store, "2021-01", "2021-10", parallel=3)
     assert left.id == plan.id
     assert [span.left for span in left.spans if span.span.name in ("2021-02", "2021-03", "2021-05")] == [
         (), ("evaluate",), ("infer",),
     ]  # fmt: skip
-    again = done(store, "2021-01", "2022-12", parallel=3)
+    again = done(store, "2021-01", "2021-10", parallel=3)
     # Of what failed in training, the stages before it are done.
-    before_training = {("2021-10", stage) for stage in ("validate", "health", "warmup")}
+    before_training = {("2021-07", stage) for stage in ("validate", "health", "warmup")}
     assert jobs(runner) == Counter({job: 1 for job in expected_jobs(left) if job not in before_training})
     assert (again.state, again.attempt, again.release) == ("Released", 2, 1)
 
@@ -180,7 +184,7 @@ def test_a_backfill_of_24_spans_with_three_failures_ends_as_an_undisturbed_one(
     assert failures == {
         ("2021-03", "evaluate"): FailureClass.CODE,
         ("2021-05", "infer"): FailureClass.OOM,
-        ("2021-10", "train"): FailureClass.DATA,
+        ("2021-07", "train"): FailureClass.DATA,
     }
     attempts = Counter((record.span, record.stage.value) for record in ledger.records(store))
     assert attempts == expected_jobs(plan) + Counter(list(failures))
@@ -188,29 +192,38 @@ def test_a_backfill_of_24_spans_with_three_failures_ends_as_an_undisturbed_one(
     runs = children(store, plan)
     assert [run.name.partition(" ")[0] for run in runs] == MONTHS  # one flow run for each span
     assert {run.name: run.run_count for run in runs if run.run_count > 1} == {
-        "2021-03 attempt 2": 2, "2021-05 attempt 2": 2, "2021-10 attempt 2": 2,
+        "2021-03 attempt 2": 2, "2021-05 attempt 2": 2, "2021-07 attempt 2": 2,
     }  # fmt: skip
     assert {run.state_name for run in runs} == {"Completed"}
 
     undisturbed = DirectoryStore(tmp_path / "undisturbed")
     ingest(undisturbed, *MONTHS)
     other = workers(undisturbed, monkeypatch)
-    assert done(undisturbed, "2021-01", "2022-12", parallel=3).state == "Released"
+    assert done(undisturbed, "2021-01", "2021-10", parallel=3).state == "Released"
     assert jobs(other) == expected_jobs(plan)
     assert weights(undisturbed) == weights(store)
 
 
-# --- a lineage that goes on -------------------------------------------------------------------------------------
+# --- a lineage with three runs----------------------------------------------------------------------------------
 
 QUARTERS = ["2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4"]
 
 
-@pytest.fixture
-def begun(store: DirectoryStore, runner: Failing, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
-    """Four quarters, of which three were run and released; nothing is counted so far."""
+@pytest.fixture(scope="module")
+def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("three_runs")
+    store = DirectoryStore(folder)
     ingest(store, *QUARTERS)
-    run_spans(store, *QUARTERS[:3])
-    runner.specs.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        fake_workers(store, patch)
+        run_spans(store, *QUARTERS[:3])
+    return folder
+
+
+@pytest.fixture
+def begun(store: DirectoryStore, runner: Failing, three_runs: Path) -> DirectoryStore:
+    """A workspace of four quarters, of which three were run and released."""
+    shutil.copytree(three_runs, store.root, dirs_exist_ok=True)
     return store
 
 
@@ -238,12 +251,10 @@ def test_a_corrected_span_is_released_adopted_and_continued(begun: DirectoryStor
     assert "Nothing to do" in nothing.sentence
 
 
-def test_a_range_that_ends_early_does_not_take_the_newest_data_out_of_service(
-    begun: DirectoryStore, runner: Failing
-) -> None:
+def test_an_early_range_does_not_replace_the_release_of_newer_data(begun: DirectoryStore, runner: Failing) -> None:
     ingest(begun, "2021-Q2", version=2)
     plan = planned(begun, "2021-Q2", "2021-Q2")
-    assert "Until those have come to 2021-Q3, the release of that span serves on." in plan.sentences[2]
+    assert "The release of 2021-Q3 keeps serving" in plan.sentences[2]
     state = done(begun, "2021-Q2", "2021-Q2")
     assert state.sentence == (
         f"2021-Q2 is released as 4; release 3 of 2021-Q3 serves on; runs of lineage main continue {plan.branch}."
@@ -271,7 +282,7 @@ def test_a_refused_model_changes_nothing_and_stays_refused(
 ) -> None:
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.3}
     serving = begun.read("releases/CURRENT")
-    ended = asked(begun, "2021-Q3", "2021-Q4")
+    ended = started(begun, "2021-Q3", "2021-Q4")
     assert (ended.is_completed(), ended.name) == (True, "Rejected")
     state = ended.result()
     assert isinstance(state, BackfillState)
@@ -281,11 +292,11 @@ def test_a_refused_model_changes_nothing_and_stays_refused(
     assert kept is not None
     assert kept.state == "Rejected"
     runner.specs.clear()
-    again = asked(begun, "2021-Q3", "2021-Q4")
+    again = started(begun, "2021-Q3", "2021-Q4")
     assert (again.name, runner.specs) == ("Rejected", [])
 
 
-def test_only_what_is_asked_for_is_done(begun: DirectoryStore, runner: Failing) -> None:
+def test_only_requested_stages_run(begun: DirectoryStore, runner: Failing) -> None:
     serving = begun.read("releases/CURRENT")
     assert done(begun, "2021-Q3", "2021-Q4", stages=("train", "infer")).state == "Done"
     assert runner.stages == ["validate", "health", "warmup", "train", "infer"]
@@ -295,7 +306,7 @@ def test_only_what_is_asked_for_is_done(begun: DirectoryStore, runner: Failing) 
     assert runner.stages == ["evaluate", "release"]
 
 
-def test_missing_stages_of_the_lineages_own_runs_are_made_up_for(begun: DirectoryStore, runner: Failing) -> None:
+def test_missing_stages_of_the_lineages_own_runs_are_run(begun: DirectoryStore, runner: Failing) -> None:
     runs = {state.consumed[-1].span.name: state.run_key for _, state in lineage.completed(begun, "main")}
     for name in ("2021-Q1", "2021-Q2"):
         begun.delete(f"runs/{runs[name]}/infer/result.json")
@@ -306,7 +317,7 @@ def test_missing_stages_of_the_lineages_own_runs_are_made_up_for(begun: Director
     assert branches.active(begun, "main") == "main"
 
 
-def test_a_dry_run_shows_the_plan_and_does_nothing(prefect: PrefectServer, begun: DirectoryStore) -> None:
+def test_a_dry_run_only_shows_the_plan(prefect: PrefectServer, begun: DirectoryStore) -> None:
     before = sorted(key for key in begun.list("") if not key.startswith(".locks/"))
     state = done(begun, "2021-Q3", "2021-Q4", dry_run=True)
     assert (state.state, [span.train for span in state.spans]) == ("Planned", ["done", "run"])
@@ -316,11 +327,9 @@ def test_a_dry_run_shows_the_plan_and_does_nothing(prefect: PrefectServer, begun
     assert "1 done, 1 with work left" in str(table.description)
 
 
-def test_the_pages_show_what_became_of_each_span(
-    prefect: PrefectServer, begun: DirectoryStore, runner: Failing
-) -> None:
+def test_the_pages_show_the_stages_of_each_span(prefect: PrefectServer, begun: DirectoryStore, runner: Failing) -> None:
     runner.failing = {("2021-Q4", "infer"): DataError("row 3 is bad")}
-    failed = asked(begun, "2021-Q3", "2021-Q4")
+    failed = started(begun, "2021-Q3", "2021-Q4")
     assert failed.is_failed()
     pages = artifacts_of(UUID(str(failed.state_details.flow_run_id)))
     assert pages["table"].key == "backfill-main"
@@ -344,20 +353,20 @@ def artifacts(run: FlowRun) -> dict[str, Artifact]:
 
 
 def artifacts_of(run: UUID) -> dict[str, Artifact]:
-    """Those of a flow run, by type."""
+    """Return the artifacts of a flow run, by type."""
     of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
     with get_client(sync_client=True) as client:
         return {str(artifact.type): artifact for artifact in client.read_artifacts(artifact_filter=of_run)}
 
 
-# --- others at the same time ------------------------------------------------------------------------------------
+# --- other processes at the same time---------------------------------------------------------------------------------
 
 
-def test_runs_of_the_lineage_go_on_beside_it_and_the_release_waits_for_them(
+def test_the_release_waits_for_a_run_of_the_lineage(
     begun: DirectoryStore, runner: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process holds the lineage while the branch is trained, until the release asks for it."""
-    monkeypatch.setattr("flows.backfill_work.AGAIN_SECONDS", 0.1)
+    """Another process locks the lineage while the branch is trained, until the release needs the lock."""
+    monkeypatch.setattr("flows.backfilling.execution.AGAIN_SECONDS", 0.1)
     refused = threading.Event()
     original = begun.lock
 
@@ -372,7 +381,7 @@ def test_runs_of_the_lineage_go_on_beside_it_and_the_release_waits_for_them(
     assert refused.is_set()
 
 
-def test_the_same_backfill_is_not_run_twice_at_once(begun: DirectoryStore) -> None:
+def test_a_backfill_does_not_run_twice_at_once(begun: DirectoryStore) -> None:
     plan = planned(begun, "2021-Q3", "2021-Q4")
     with begun.lock(f"lineages/{plan.branch}.run"), pytest.raises(Conflict, match="is in use by another process"):
         done(begun, "2021-Q3", "2021-Q4")
@@ -380,7 +389,7 @@ def test_the_same_backfill_is_not_run_twice_at_once(begun: DirectoryStore) -> No
         assert done(begun, "2021-Q3", "2021-Q4").state == "Released"
 
 
-def test_a_branch_that_was_overtaken_is_neither_released_nor_adopted(begun: DirectoryStore, runner: Failing) -> None:
+def test_an_overtaken_branch_is_neither_released_nor_adopted(begun: DirectoryStore, runner: Failing) -> None:
     serving = begun.read("releases/CURRENT")
 
     def overtake(spec: JobSpec, waiter: Waiter) -> None:
@@ -388,13 +397,13 @@ def test_a_branch_that_was_overtaken_is_neither_released_nor_adopted(begun: Dire
             branches.adopt(begun, "main", "other", instead_of="main")
 
     runner.meanwhile = overtake
-    with pytest.raises(ConfigError, match=r"continue other by now.*nothing was released.*Ask again"):
+    with pytest.raises(ConfigError, match=r"now continue other.*nothing was released"):
         done(begun, "2021-Q3", "2021-Q4")
     assert (begun.read("releases/CURRENT"), branches.active(begun, "main")) == (serving, "other")
     assert "release" not in runner.stages
 
 
-def test_a_champion_released_meanwhile_is_competed_with(begun: DirectoryStore, runner: Failing) -> None:
+def test_the_gates_compare_with_a_champion_released_meanwhile(begun: DirectoryStore, runner: Failing) -> None:
     def release_another(spec: JobSpec, waiter: Waiter) -> None:
         if spec.stage is Stage.infer and spec.config.lineage != "main":
             releases.rollback(begun, to=1)
@@ -416,7 +425,7 @@ def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def running_backfill(store: DirectoryStore) -> BackfillState:
-    (state,) = backfill_state.everywhere(store)
+    (state,) = backfill_state.read_all(store)
     return state
 
 
@@ -428,17 +437,17 @@ def test_a_paused_backfill_starts_nothing_until_it_is_resumed(
 
     def pause_in_the_first_training(spec: JobSpec, waiter: Waiter) -> None:
         if (spec.span.name, spec.stage) == ("2021-Q4", Stage.train):
-            seen.append(ask(UUID(running_backfill(begun).flow_run), "pause"))
+            seen.append(control_flow_run(UUID(running_backfill(begun).flow_run), "pause"))
             threading.Thread(target=resume_later, daemon=True).start()
             wait_for(lambda: running_backfill(begun).state == "Paused")
 
     def resume_later() -> None:
         wait_for(lambda: running_backfill(begun).state == "Paused")
         wait_for(lambda: lineage.completed(begun, str(running_backfill(begun).branch))[3:])  # the training itself ends
-        time.sleep(1.0)  # in which nothing may start
+        time.sleep(0.5)  # no stage may start meanwhile
         seen.extend(runner.stages)
         with temporary_settings({PREFECT_API_URL: url}):
-            ask(UUID(running_backfill(begun).flow_run), "resume")
+            control_flow_run(UUID(running_backfill(begun).flow_run), "resume")
 
     url = PREFECT_API_URL.value()
     runner.meanwhile = pause_in_the_first_training
@@ -447,10 +456,10 @@ def test_a_paused_backfill_starts_nothing_until_it_is_resumed(
     assert seen[0].startswith("it is paused")
     assert seen[1:] == ["validate", "health", "warmup", "train"]
     with pytest.raises(ConfigError, match="its flow run is Completed, so it does not run"):
-        ask(UUID(state.flow_run), "cancel")
+        control_flow_run(UUID(state.flow_run), "cancel")
 
 
-def test_a_cancelled_backfill_ends_its_stages_and_goes_on_when_asked_again(
+def test_a_cancelled_backfill_ends_its_stages_and_continues_when_started_again(
     prefect: PrefectServer, begun: DirectoryStore, runner: Failing
 ) -> None:
     ingest(begun, "2022-Q1")
@@ -459,14 +468,14 @@ def test_a_cancelled_backfill_ends_its_stages_and_goes_on_when_asked_again(
     def cancel(spec: JobSpec, waiter: Waiter) -> None:
         if (spec.span.name, spec.stage) == ("2022-Q1", Stage.train) and not left:
             left.append("begun")
-            ask(UUID(running_backfill(begun).flow_run), "cancel")
+            control_flow_run(UUID(running_backfill(begun).flow_run), "cancel")
             with pytest.raises(CancelledError) as stopped:
                 wait_for(waiter.pulse)  # type: ignore[func-returns-value]
             left.append("ended")
             raise stopped.value
 
     runner.meanwhile = cancel
-    ended = asked(begun, "2021-Q4", "2022-Q1")
+    ended = started(begun, "2021-Q4", "2022-Q1")
     assert ended.is_cancelled()
     assert left == ["begun", "ended"]
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("span")]
@@ -482,14 +491,14 @@ def test_a_cancelled_backfill_ends_its_stages_and_goes_on_when_asked_again(
     assert runner.stages == ["train", "evaluate", "infer", "release"]
 
 
-def test_a_suspended_backfill_leaves_and_goes_on_when_it_is_run_again(begun: DirectoryStore, runner: Failing) -> None:
-    """As the pause button of the Prefect UI does to a deployed one; the training that runs comes to its end."""
+def test_a_suspended_backfill_ends_and_continues_when_started_again(begun: DirectoryStore, runner: Failing) -> None:
+    """The pause button of the Prefect UI does this to a deployed backfill. The running training ends normally."""
 
     def suspend(spec: JobSpec, waiter: Waiter) -> None:
         if (spec.span.name, spec.stage) == ("2021-Q4", Stage.train):
             with get_client(sync_client=True) as client:
                 client.set_flow_run_state(UUID(running_backfill(begun).flow_run), Suspended(), force=True)
-            time.sleep(1.0)  # five looks
+            time.sleep(0.6)  # three polls of the state
 
     runner.meanwhile = suspend
     with pytest.raises(Pause):
@@ -502,7 +511,7 @@ def test_a_suspended_backfill_leaves_and_goes_on_when_it_is_run_again(begun: Dir
     assert runner.stages[4:] == ["evaluate", "infer", "release"]
 
 
-def test_an_interruption_of_the_main_thread_ends_the_spans_first(
+def test_an_interruption_of_the_main_thread_ends_the_spans(
     begun: DirectoryStore, runner: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_training, ended = threading.Event(), threading.Event()
@@ -520,7 +529,9 @@ def test_an_interruption_of_the_main_thread_ends_the_spans_first(
             raise KeyboardInterrupt
 
     runner.meanwhile = wait_in_training
-    monkeypatch.setattr("flows.backfill_page.Board.flush", lambda self, at_once=False: at_once or interrupted(self))
+    monkeypatch.setattr(
+        "flows.backfilling.status_page.StatusPage.flush", lambda self, at_once=False: at_once or interrupted(self)
+    )
     with pytest.raises(KeyboardInterrupt):
         done(begun, "2021-Q3", "2021-Q4")
     assert ended.is_set()
@@ -530,7 +541,7 @@ def test_an_interruption_of_the_main_thread_ends_the_spans_first(
 def test_the_form_in_the_ui_asks_for_plain_values() -> None:
     fields = backfill.parameters.properties
     assert list(fields) == [
-        "workspace", "first", "last", "stages", "parallel", "reason", "dry_run", "place", "overrides",
+        "workspace", "first", "last", "stages", "parallel", "reason", "dry_run", "config_file", "overrides",
     ]  # fmt: skip
     assert all(field["description"] for field in fields.values())
     assert backfill.parameters.required == ["workspace", "first", "last"]

@@ -8,25 +8,38 @@ import pytest
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ParameterTypeError
 
-import infra.runner
+import infra.compute.factory
 from flows.pipeline import pipeline
-from infra.store import Conflict, DirectoryStore
-from tasks import ledger, releases
-from tasks.contracts import Stage
-from tasks.errors import POLICIES, CancelledError, ConfigError, DataError, FailureClass, HostError, StoreError
-from tasks.plan import NothingToDo
-from tasks.progress import Progress
-from tasks.report import RunReport
-from tasks.stage import listening
-from tests.support.fake_runner import FakeRunner, ingest
+from flows.running import recorded_invocation
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import (
+    POLICIES,
+    CancelledError,
+    ConfigError,
+    DataError,
+    FailureClass,
+    HostError,
+    StoreError,
+)
+from tasks.runs import ledger, releases
+from tasks.runs.plan import NothingToDo
+from tasks.runs.run_report import RunReport, run_report
+from tests.support.fakes.fake_runner import FakeRunner, ingest
 
 ENCODER = "model.pretrained=package:none"
 
 
 @pytest.fixture
-def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+def runner(with_pages: FakeRunner, without_pages: None) -> FakeRunner:
+    return with_pages
+
+
+@pytest.fixture
+def with_pages(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
     runner = FakeRunner(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     for failure, policy in POLICIES.items():
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
     return runner
@@ -40,10 +53,16 @@ def state_of_run(store: DirectoryStore, span: str | None = None) -> State[RunRep
     return pipeline(store.uri, span, overrides=(ENCODER,), return_state=True)
 
 
-def test_a_run_is_released_and_seen_under_the_name_of_its_span_and_attempt(prefect, store, runner):
+def test_a_run_is_released_and_seen_under_the_name_of_its_span_and_attempt(prefect, store, with_pages, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        recorded_invocation, "run_report", lambda *args, **kw: made.append(args) or run_report(*args, **kw)
+    )
     report = run(store)
+    assert len(made) == 1
     assert (report.state, report.span, report.release, report.vectors) == ("Released", "2021-Q1", 1, 30)
     assert releases.current(store) == releases.read(store, 1)
+    assert b"2021-Q1" in store.read(f"runs/{report.run_key}/report.html")
     seen = prefect.last_run()
     assert (seen.name, seen.state_name) == ("2021-Q1 attempt 1", "Completed")
     tasks = prefect.task_runs(seen, 7)
@@ -72,20 +91,15 @@ def test_a_refused_model_ends_in_the_state_rejected_with_its_report(prefect, sto
         state = state_of_run(store, "2021-Q2")
         assert state.is_completed()
         assert state.name == "Rejected"
-        assert state.message == "recall@10 0.2000 is 0.2000 below the champion's 0.4000; allowed is a drop of 0.0100."
+        assert "recall@10 0.2000 is 0.2000 below the champion's 0.4000" in str(state.message)
         report = state.result()
         assert (report.state, report.span, report.release) == ("Rejected", "2021-Q2", None)
         assert prefect.last_run().state_name == "Rejected"
+    assert run(store, span="2021-Q2").state == "Rejected"  # a plain call returns the report, too
     current = releases.current(store)
     assert current is not None
     assert current.number == champion.release
     assert runner.stages[7:] == ["validate", "health", "warmup", "train", "evaluate"]
-
-
-def test_a_refused_model_comes_back_as_a_report_from_a_plain_call_too(store, runner):
-    run(store)
-    runner.metrics = {"recall@10": 0.2, "mrr@10": 0.4}
-    assert run(store).state == "Rejected"
 
 
 def test_a_transient_failure_is_tried_again(prefect, store, runner):
@@ -101,18 +115,18 @@ def test_a_transient_failure_is_tried_again(prefect, store, runner):
     assert (train.run_count, train.state_name) == (3, "Completed")
 
 
-def test_a_spent_budget_fails_the_run_and_a_new_run_goes_on_with_a_fresh_one(store, runner):
+def test_a_spent_budget_fails_the_run_and_the_next_run_has_a_new_one(store, runner):
     runner.fail(Stage.infer, HostError("the machine went away"), times=4)
     state = state_of_run(store)
     assert state.is_failed()
-    assert "HostError: the machine went away (That was try 3 of 3, as retry.attempts allows. " in str(state.message)
+    assert "HostError: the machine went away (That was try 3 of 3" in str(state.message)
     report = run(store, span="2021-Q1")
     assert report.state == "Released"
     assert report.cached == (Stage.validate, Stage.health, Stage.warmup, Stage.train, Stage.evaluate)
     assert runner.stages.count("infer") == 5
 
 
-def test_the_budget_is_the_configurations(store, runner):
+def test_the_budget_comes_from_the_configuration(store, runner):
     runner.fail(Stage.validate, HostError("the machine went away"))
     with pytest.raises(HostError, match="That was try 1 of 1"):
         run(store, "retry.attempts=1")
@@ -128,7 +142,7 @@ def test_bad_data_is_not_tried_again_and_the_state_says_so(prefect, store, runne
     assert "DataError" in str(seen.state and seen.state.message)
 
 
-def test_an_interrupted_run_is_recorded_and_the_next_goes_on(store, runner):
+def test_an_interrupted_run_is_recorded_and_the_next_run_continues(store, runner):
     runner.fail(Stage.train, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         run(store)
@@ -140,7 +154,7 @@ def test_an_interrupted_run_is_recorded_and_the_next_goes_on(store, runner):
 
 def test_two_runs_on_one_lineage_do_not_mix(store, runner):
     with store.lock("lineages/main.run"):
-        with pytest.raises(Conflict, match=r"lineages/main\.run is in use by another process"):
+        with pytest.raises(Conflict, match=r"lineages/main\.run is in use"):
             run(store)
         assert run(store, "lineage=other").state == "Released"
     assert run(store).state == "Released"
@@ -150,34 +164,19 @@ def test_a_wrong_command_runs_nothing(store, runner):
     for overrides in [("train.learning_rat=1",), ("lineage=Main",)]:
         with pytest.raises(ConfigError):
             run(store, *overrides)
-    with pytest.raises(ConfigError, match="was not ingested"):
+    with pytest.raises(ConfigError, match="2031-Q1"):
         run(store, span="2031-Q1")
     assert runner.specs == []
     assert store.list("runs") == []
 
 
-def test_whoever_listens_to_a_run_hears_its_stages(store, runner):
-    heard: list[str] = []
-
-    class Ear:
-        def log(self, line: str) -> None:
-            pass
-
-        def progress(self, progress: Progress) -> None:
-            heard.append(progress.what)
-
-    with listening(Ear()):
-        run(store)
-    assert heard == list(Stage)
-
-
 def test_the_form_in_the_ui_asks_for_plain_values():
     fields = pipeline.parameters.properties
-    assert list(fields) == ["workspace", "span", "place", "overrides", "scheduled_in"]
+    assert list(fields) == ["workspace", "span", "config_file", "overrides", "scheduled_in"]
     assert {name: field["type"] for name, field in fields.items()} == {
         "workspace": "string",
         "span": "string",
-        "place": "string",
+        "config_file": "string",
         "overrides": "array",
         "scheduled_in": "string",
     }
@@ -209,7 +208,7 @@ def test_a_parameter_that_the_form_would_refuse_is_refused(store, runner):
         run(store, span="latest")
 
 
-def test_what_was_missed_runs_first_and_a_rejection_holds_nothing_up(store, runner):
+def test_missed_spans_run_first_and_a_rejection_stops_none(store, runner):
     ingest(store, "2021-Q3", "2021-Q4")
     run(store)
     runner.metrics = {"recall@10": 0.2, "mrr@10": 0.4}
@@ -239,7 +238,7 @@ def test_cancelling_the_run_of_a_missed_span_cancels_the_whole(prefect, store, r
     assert runner.stages.count("train") == 2
 
 
-def test_a_span_that_the_first_run_took_along_is_done(store, runner):
+def test_a_span_in_the_window_of_the_first_run_is_done(store, runner):
     run(store, span="2021-Q2")
     state = scheduled(store, "2021-Q1")
     report = state.result()

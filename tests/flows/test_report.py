@@ -10,10 +10,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
 from flows.report import report
-from infra.store import DirectoryStore
-from tests.support.html import Page
-from tests.support.past import write_run
-from tests.support.prefect_server import PrefectServer
+from infra.store.directory import DirectoryStore
+from tests.support.pages.html import Page
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.workspace.past import write_run
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def test_the_history_is_written_as_a_page_and_as_numbers(prefect: PrefectServer,
     with get_client(sync_client=True) as client:
         found = {artifact.key: str(artifact.data) for artifact in client.read_artifacts(artifact_filter=of_run)}
     assert "https://reports.example.com/" in found["history"]
-    assert "| Current release | 1, span 2026-W01 |" in found["history-numbers"]
-    assert "| Runs that came to a result | 1 of 1 |" in found["history-numbers"]
+    assert "| Current release | 1; span 2026-W01, made" in found["history-numbers"]
+    assert "| Runs that came to a result | 1 of 1; 100.0 %" in found["history-numbers"]
 
 
 def test_an_empty_workspace_gives_an_empty_history(store: DirectoryStore, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,29 +19,22 @@ import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import FlowRun
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Scheduled
 
-from flows.cli import deploying
-from infra.prefect_server import client_environment, down, up
-from infra.store import DirectoryStore
-from tasks import invocations, ledger
-from tasks.contracts import Stage
-from tests.support.fake_runner import ingest
-from tests.support.services import WORKER, running
+from flows.cli.operation import deploying
+from flows.cli.terminal.run_options import RunOptions
+from infra.prefect_server import client_environment
+from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Stage
+from tasks.runs import invocations, ledger
+from tests.support.fakes.fake_runner import ingest
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.processes.services import FAKE_WORKERS, WORKER, running
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120.0
 ZONE = "Europe/Berlin"
 SETTINGS = ("model.pretrained=package:none", f"schedule.timezone={ZONE}", "schedule.cron=30 2 * * *")
-
-# Python imports it by itself in the worker and in the processes of its flow runs.
-SITE = """
-import infra.runner
-from tests.support.millrace import make_runner
-
-infra.runner.make_runner = make_runner
-"""
 
 
 class World(NamedTuple):
@@ -82,25 +74,19 @@ class World(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A lineage that has trained 2026-03-20, its deployment by day, and a worker."""
     folder = tmp_path_factory.mktemp("scheduled")
     store = DirectoryStore(folder / "workspace")
     ingest(store, "2026-03-20")
-    (folder / "sitecustomize.py").write_text(SITE)
-    home = folder / "prefect"
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setenv("PREFECT_HOME", str(home))
-        patch.delenv("PREFECT_API_URL", raising=False)
-        stack.callback(down, home)
-        for name, value in client_environment(up(home)).items():
+        worker = {"PYTHONPATH": FAKE_WORKERS, "PREFECT_WORKER_QUERY_SECONDS": "1"}
+        for name, value in (client_environment(prefect.server) | worker).items():
             patch.setenv(name, value)
-        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{ROOT}")
-        patch.setenv("PREFECT_WORKER_QUERY_SECONDS", "1")
-        stack.enter_context(temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}))
+        stack.enter_context(prefect.in_use())
         patch.setattr(deploying, "FILE", only_the_pipeline(folder))
-        deploying.deploy(store, None, SETTINGS, None)
+        deploying.deploy(RunOptions(store, overrides=SETTINGS), alert_url=None)
         with get_client(sync_client=True) as client:
             deployment = client.read_deployment_by_name("pipeline/scheduled").id
         log = folder / "worker.log"

@@ -14,23 +14,16 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 
-from infra.prefect_server import Server, client_environment
-from infra.store import DirectoryStore
-from tasks import structured
-from tasks.errors import ConfigError, DataError
-from tests.support.fake_runner import ingest
-from tests.support.prefect_server import PrefectServer
+from infra.prefect_server import client_environment
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import ConfigError, DataError
+from tasks.running import json_logs
+from tests.support.fakes.fake_runner import ingest
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.processes.services import FAKE_WORKERS
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERRIDE = "model.pretrained=package:none"
-# As flows/pipeline.py, with the fake workers in a process that only Prefect starts.
-ENTRYPOINT = """
-import infra.runner
-from tests.support.millrace import make_runner
-
-infra.runner.make_runner = make_runner
-from flows.pipeline import pipeline
-"""
 
 
 # --- one line ---------------------------------------------------------------------------------------------------
@@ -40,7 +33,7 @@ def line(message: str, *args: object, error: Exception | None = None, **extra: o
     exc_info = (type(error), error, error.__traceback__) if error else None
     record = logging.LogRecord("prefect.task_runs", logging.INFO, "", 0, message, args, exc_info)
     record.__dict__.update(extra)
-    told = structured.JsonLines().format(record)
+    told = json_logs.JsonLines().format(record)
     assert "\n" not in told
     return json.loads(told)
 
@@ -53,7 +46,7 @@ def test_a_line_says_what_it_is_about_as_far_as_that_is_known() -> None:
         "message": "1 of 2",
     }
     assert plain["time"].endswith("+00:00")
-    with structured.about(run="cafe", span="2026-W47"), structured.about(stage="train", attempt=2):
+    with json_logs.log_context(run="cafe", span="2026-W47"), json_logs.log_context(stage="train", attempt=2):
         told = line("step", flow_run_id="f-1", task_run_id="t-1")
     assert list(told)[4:] == ["run", "span", "stage", "attempt", "flow_run", "task_run"]
     assert (told["span"], told["attempt"], told["task_run"]) == ("2026-W47", 2, "t-1")
@@ -71,7 +64,7 @@ def test_a_line_says_what_it_is_about_as_far_as_that_is_known() -> None:
     ],
 )
 def test_the_rank_of_a_worker_is_taken_from_its_line(text: str, message: str, place: dict[str, int]) -> None:
-    with structured.about(stage="train"):
+    with json_logs.log_context(stage="train"):
         told = line("%s", text)
     assert told["message"] == message
     assert {name: told[name] for name in ("node", "rank") if name in told} == place
@@ -91,24 +84,23 @@ def test_a_traceback_is_a_field() -> None:
 def test_only_known_forms_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     for form, json_wanted in (("", False), ("text", False), ("json", True)):
         monkeypatch.setenv("MILLRACE_LOG", form)
-        assert structured.wanted() is json_wanted
+        assert json_logs.enabled() is json_wanted
     monkeypatch.setenv("MILLRACE_LOG", "xml")
     with pytest.raises(ConfigError, match="MILLRACE_LOG is 'xml'; known are text and json"):
-        structured.wanted()
+        json_logs.enabled()
 
 
 # --- the command ------------------------------------------------------------------------------------------------
 
 
 def environment(prefect: PrefectServer, **more: str) -> dict[str, str]:
-    server = Server(url=prefect.url, ui_url="", home=str(prefect.home), pid=None, started=False)
-    return {**os.environ, **client_environment(server), **more}
+    return {**os.environ, **client_environment(prefect.server), **more}
 
 
 def run(prefect: PrefectServer, store: DirectoryStore, **more: str) -> subprocess.CompletedProcess[str]:
     command = ["run", "--workspace", store.uri, "--set", OVERRIDE, "--json"]
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.millrace", *command],
+        [sys.executable, "-m", "tests.support.fakes.millrace", *command],
         cwd=ROOT,
         env=environment(prefect, **more),
         capture_output=True,
@@ -166,9 +158,8 @@ def test_an_unknown_form_is_refused_before_anything_is_done(prefect: PrefectServ
 # --- a Prefect worker -------------------------------------------------------------------------------------------
 
 
-def test_a_flow_run_in_the_process_of_a_worker(prefect: PrefectServer, store: DirectoryStore, tmp_path: Path) -> None:
+def test_a_flow_run_in_the_process_of_a_worker(prefect: PrefectServer, store: DirectoryStore) -> None:
     ingest(store, "2021-Q1")
-    (tmp_path / "flow.py").write_text(ENTRYPOINT)
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="lines", type="process"))
         from flows.pipeline import pipeline
@@ -176,8 +167,8 @@ def test_a_flow_run_in_the_process_of_a_worker(prefect: PrefectServer, store: Di
         deployment = client.create_deployment(
             flow_id=client.create_flow(pipeline),
             name="lines",
-            path=str(tmp_path),
-            entrypoint=f"{tmp_path}/flow.py:pipeline",
+            path=str(ROOT),
+            entrypoint="flows/pipeline.py:pipeline",
             work_pool_name="lines",
             parameters={"workspace": store.uri, "overrides": [OVERRIDE]},
         )
@@ -185,7 +176,7 @@ def test_a_flow_run_in_the_process_of_a_worker(prefect: PrefectServer, store: Di
     worker = subprocess.run(
         [sys.executable, "-m", "prefect", "worker", "start", "--pool", "lines", "--run-once"],
         cwd=ROOT,
-        env=environment(prefect, MILLRACE_LOG="json", PYTHONPATH=str(ROOT)),
+        env=environment(prefect, MILLRACE_LOG="json", PYTHONPATH=FAKE_WORKERS),
         capture_output=True,
         text=True,
         timeout=120,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contracts import TrainOutcome
-from tests.support.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config, train_model
+from tasks.contracts.outcomes import TrainOutcome
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config, train_model
 
 GOLDEN = Path(__file__).with_name("cpu_fp32.json")
 STEPS = 15

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import pytest
 
-from infra.checkup import prefect_api
 from infra.prefect_server import Server, client_environment, down, up
-from infra.store import DirectoryStore
-from tests.support.fake_runner import ingest
+from infra.store.directory import DirectoryStore
+from tasks.doctor import prefect_api
+from tests.support.fakes.fake_runner import ingest
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
@@ -135,7 +135,7 @@ def test_a_run_leaves_its_history_in_postgres(postgres: Postgres, server: Server
     ingest(store, "2026-01")
     arguments = ["run", "--workspace", store.uri, "--set", "model.pretrained=package:none"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.millrace", *arguments],
+        [sys.executable, "-m", "tests.support.fakes.millrace", *arguments],
         cwd=ROOT,
         env={**os.environ, **client_environment(server)},
         capture_output=True,

@@ -19,7 +19,7 @@ import pytest
 
 from infra import prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
-from tasks.errors import HostError
+from tasks.foundation.errors import HostError
 
 UP = "import sys, pathlib; from infra.prefect_server import up; print(up(pathlib.Path(sys.argv[1])).model_dump_json())"
 ROOT = Path(prefect_server.__file__).resolve().parent.parent

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from flows.demo.shop import write_shop
-from tests.support.shop import SETTINGS, STAGES, Shop, Told
+from tests.support.workspace.shop import SETTINGS, STAGES, Shop, Told
 
 pytestmark = pytest.mark.proof
 
@@ -37,7 +37,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """Two years of searches, ingested and nothing more."""
     folder = tmp_path_factory.mktemp("shop")
     shop = Shop(folder / "workspace", folder / "shop.yaml", folder / "prefect")
-    shop.place.write_text(yaml.safe_dump(SETTINGS | {"train": SETTINGS["train"] | MANY_STEPS}))
+    shop.config_file.write_text(yaml.safe_dump(SETTINGS | {"train": SETTINGS["train"] | MANY_STEPS}))
     source = folder / "shop.jsonl.gz"
     write_shop(source, spans=24, rows_per_span=120, seed=3)
     assert [span["name"] for span in shop.ingest(source).json["spans"]] == MONTHS
@@ -51,11 +51,11 @@ def backfill(shop: Shop, *arguments: str, fail: str = "") -> Told:
     command = [
         sys.executable,
         "-m",
-        "tests.support.failing",
+        "tests.support.fakes.failing",
         "backfill",
         *RANGE,
         "--config",
-        str(shop.place),
+        str(shop.config_file),
         *arguments,
     ]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.demo.shop import write_shop
-from tests.support.shop import COLUMNS, Shop
+from tests.support.workspace.shop import COLUMNS, Shop
 
 pytestmark = pytest.mark.pipeline
 
@@ -37,7 +37,7 @@ def untouched(source: Path) -> None:
     [
         (untouched, COLUMNS.replace("=product,", "=title,"), 65, "DATA: {}: missing column 'title'"),
         (cut_off, COLUMNS, 65, "DATA: {}, row 1 or later: the gzip data is cut off or damaged"),
-        (emptied, COLUMNS, 65, "DATA: {}: there are no rows in this file"),
+        (emptied, COLUMNS, 65, "DATA: {}: the file has no rows"),
         (without_times, COLUMNS, 65, "DATA: {}, row 11, column 'searched_at': 'February "),
         (Path.unlink, COLUMNS, 78, "CONFIG: --source {}: no such file or folder"),
         (untouched, "query=query", 78, "CONFIG: --map: 'item' is missing"),

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from infra.store import DirectoryStore, open_store
-from tests.support.cloud import Cloud, Side, open_cloud
-from tests.support.s3 import S3Server
-from tests.support.shop import SPANS, STAGES, Shop, open_shop
+from infra.store.directory import DirectoryStore
+from infra.store.factory import open_store
+from tests.support.cloud.cloud import Cloud, Side, open_cloud
+from tests.support.cloud.s3 import S3Server
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
 
@@ -38,18 +40,15 @@ def cloud(s3_server: S3Server) -> Iterator[Cloud]:
 
 
 @pytest.fixture(scope="module")
-def places(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    local = open_shop(tmp_path_factory.mktemp("local"), rows_per_span=400)
+def places(cloud: Cloud, prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Places:
+    local = open_shop(tmp_path_factory.mktemp("local"), prefect.home, rows_per_span=400)
     uri = cloud.s3.new_workspace()
-    distant = open_shop(tmp_path_factory.mktemp("batch"), rows_per_span=400, bucket=uri)._replace(home=local.home)
-    try:
-        yield Places(
-            Side(DirectoryStore(local.workspace), local.run("--span", SPANS[0], *WORKERS).json),
-            Side(open_store(uri), distant.run("--span", SPANS[0], *WORKERS, *ON_BATCH).json),
-            distant,
-        )
-    finally:
-        local.millrace("down")
+    distant = open_shop(tmp_path_factory.mktemp("batch"), prefect.home, rows_per_span=400, bucket=uri)
+    return Places(
+        Side(DirectoryStore(local.workspace), local.run("--span", SPANS[0], *WORKERS).json),
+        Side(open_store(uri), distant.run("--span", SPANS[0], *WORKERS, *ON_BATCH).json),
+        distant,
+    )
 
 
 def test_both_places_release_the_same_model_bit_for_bit(places: Places) -> None:

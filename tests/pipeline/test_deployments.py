@@ -17,14 +17,14 @@ from typing import NamedTuple
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from infra.batch.claim import claims_below
-from infra.prefect_server import client_environment, down, up
-from infra.store import DirectoryStore
-from tests.support.batch import BatchServer
-from tests.support.services import WORKER, running
-from tests.support.shop import Shop, open_shop
+from infra.compute.batch.claim import claims_below
+from infra.prefect_server import client_environment
+from infra.store.directory import DirectoryStore
+from tests.support.cloud.batch import BatchServer
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.processes.services import WORKER, running
+from tests.support.workspace.shop import Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
 
@@ -52,18 +52,14 @@ class Deployed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+def deployed(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     """As docs/aws.md does it: a server, the deployments, a worker of the pool."""
     folder = tmp_path_factory.mktemp("deployed")
-    shop = open_shop(folder, rows_per_span=100)
-    place = folder / "batch.yaml"
-    place.write_text(shop.place.read_text() + "compute: batch\n")
+    shop = open_shop(folder, prefect.home, rows_per_span=100)
+    config_file = folder / "batch.yaml"
+    config_file.write_text(shop.config_file.read_text() + "compute: batch\n")
     with contextlib.ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.delenv("PREFECT_API_URL", raising=False)
-        home = folder / "prefect"
-        stack.callback(down, home)
-        environment = os.environ | client_environment(up(home))
+        environment = os.environ | client_environment(prefect.server)
         batch = BatchServer(grace_seconds=1.0)
         stack.callback(batch.stop)
         batch.register_all()
@@ -73,9 +69,9 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
             "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": batch.url,
             "PREFECT_WORKER_QUERY_SECONDS": "1",
         }
-        stack.enter_context(temporary_settings({PREFECT_API_URL: environment["PREFECT_API_URL"]}))
+        stack.enter_context(prefect.in_use())
         one = Deployed(shop, batch, environment, folder / "worker.log")
-        one.command("millrace", "deploy", "--workspace", str(shop.workspace), "--config", str(place))
+        one.command("millrace", "deploy", "--workspace", str(shop.workspace), "--config", str(config_file))
         stack.enter_context(running(WORKER, one.log, one.environment))
         yield one
 

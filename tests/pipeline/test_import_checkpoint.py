@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.shop import SPANS, Shop, open_shop
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.workspace.shop import SPANS, Shop, open_shop
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
 
@@ -19,16 +19,14 @@ THEIRS = ("--set", "lineage=theirs")
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    shop = open_shop(tmp_path_factory.mktemp("shop"), rows_per_span=200)
-    try:
-        yield shop
-    finally:
-        shop.millrace("down")
+def shop(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    return open_shop(tmp_path_factory.mktemp("shop"), prefect.home, rows_per_span=200)
 
 
 def take(shop: Shop, file: Path, *arguments: str) -> Any:
-    return shop.millrace("import-checkpoint", str(file), "--config", str(shop.place), "--json", *THEIRS, *arguments)
+    return shop.millrace(
+        "import-checkpoint", str(file), "--config", str(shop.config_file), "--json", *THEIRS, *arguments
+    )
 
 
 def curve(shop: Shop, run_key: str) -> list[Any]:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-import infra.runner
+import infra.compute.factory
 from configs.load import load_config
-from infra.local_runner import LocalRunner
-from infra.runner import Waiter
-from infra.store import DirectoryStore
-from tasks import lineage
-from tasks.contracts import JobSpec, Stage, WarmupOutcome
-from tasks.parity import ParityReport, Trained, compare
-from tasks.plan import plan_run, save_plan
-from tasks.sides import plan_sides
+from infra.compute.local import LocalRunner
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.runner import Waiter
+from tasks.contracts.stages import Stage
+from tasks.parity.parity_report import ParityReport, Trained, compare
+from tasks.parity.parity_runs import plan_parity_runs
+from tasks.parity.train_side import train as train_side
+from tasks.runs import lineage
+from tasks.runs.plan import plan_run, save_plan
 from tasks.train import train
-from tasks.train_side import train as train_side
 from tasks.validate import validate
-from tests.support.shop import SPANS, Shop, open_shop
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.workspace.shop import SPANS, Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
 
@@ -51,22 +53,19 @@ class PlantedRunner(LocalRunner):
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compared]:
+def compared(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Compared:
     """The first month is in the lineage; the second is compared by the command. Tests leave this workspace as it is."""
-    shop = open_shop(tmp_path_factory.mktemp("shop"), rows_per_span=400)
+    shop = open_shop(tmp_path_factory.mktemp("shop"), prefect.home, rows_per_span=400)
     begin_lineage(shop)
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    try:
-        told = shop.millrace("parity", "--span", SPANS[1], "--config", str(shop.place), *settings, "--json")
-        yield Compared(shop, told.json)
-    finally:
-        shop.millrace("down")
+    compare = ("parity", "--span", SPANS[1], "--config", str(shop.config_file))
+    return Compared(shop, shop.millrace(*compare, *settings, "--json").json)
 
 
 def begin_lineage(shop: Shop) -> None:
     """Train the first month without the stages around it."""
     store = DirectoryStore(shop.workspace)
-    plan = plan_run(store, load_config(shop.place, SETTINGS), SPANS[0])
+    plan = plan_run(store, load_config(shop.config_file, SETTINGS), SPANS[0])
     save_plan(store, plan)
     train.fn(plan, validate.fn(plan), COMPILES_NOTHING)
 
@@ -111,9 +110,9 @@ def test_only_the_comparison_is_left(compared: Compared) -> None:
 
 def test_a_planted_difference_is_refused(compared: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryStore(compared.shop.workspace)
-    sides = plan_sides(store, load_config(compared.shop.place, SETTINGS), SPANS[1], "cpu", "cpu")
+    sides = plan_parity_runs(store, load_config(compared.shop.config_file, SETTINGS), SPANS[1], "cpu", "cpu")
     validated = validate.fn(sides.common)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: PlantedRunner(store))
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: PlantedRunner(store))
     left, right = (
         Trained(plan, "cpu", train_side.fn(plan, validated, COMPILES_NOTHING)) for plan in (sides.left, sides.right)
     )

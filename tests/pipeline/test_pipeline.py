@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from tasks.rows import distinct_items
-from tests.support.shop import SPANS, STAGES, Shop, open_shop
+from tasks.data.rows import distinct_items
+from tests.support.processes.prefect_server import forget
+from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
 
@@ -33,7 +34,8 @@ class Runs(NamedTuple):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """The first month by one worker, the second by two. Tests leave this workspace as it is."""
-    shop = open_shop(tmp_path_factory.mktemp("shop"), rows_per_span=400)
+    folder = tmp_path_factory.mktemp("shop")
+    shop = open_shop(folder, folder / "prefect", rows_per_span=400)  # the first run starts the server
     try:
         yield Runs(shop, shop.run("--span", SPANS[0]).json, shop.run(*TWO_WORKERS).json)
     finally:
@@ -145,8 +147,7 @@ def test_running_a_span_again_starts_no_worker_and_a_lost_server_loses_nothing(r
     before = runs.shop.files()
     expected = {name: runs.second["report"][name] for name in ("release", "model_version", "vectors", "metrics")}
     assert_all_cached(runs.shop, before, **expected)
-    runs.shop.millrace("down")
-    shutil.rmtree(runs.shop.home)
+    forget(runs.shop.home)
     assert_all_cached(runs.shop, before, **expected)
     assert runs.shop.millrace("releases", "--json").json["current"] == 2
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from infra.prefect_server import down
-from infra.store import DirectoryStore, open_store
-from tests.support.cloud import Side, open_cloud
-from tests.support.s3 import S3Server
+from infra.store.directory import DirectoryStore
+from infra.store.factory import open_store
+from tests.support.cloud.cloud import Side, open_cloud
+from tests.support.cloud.s3 import S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
 REVIEWS = ROOT / "../shared/data/amazon-reviews-sample/reviews.jsonl.gz"
@@ -51,8 +52,8 @@ def test_two_nodes_and_an_array_of_four_give_what_two_local_workers_give(s3_serv
             for compute, uri in (("local", str(tmp_path / "workspace")), ("batch", cloud.s3.new_workspace())):
                 millrace(home, "ingest", "--source", str(REVIEWS), *INGEST, *COLUMNS, "--workspace", uri)
                 settings = [word for one in (f"compute={compute}", *SETTINGS) for word in ("--set", one)]
-                place = ("--config", str(ROOT / "configs" / "reviews.yaml"))
-                output = millrace(home, "run", "--span", SPAN, "--workspace", uri, *place, *settings)
+                config = ("--config", str(ROOT / "configs" / "reviews.yaml"))
+                output = millrace(home, "run", "--span", SPAN, "--workspace", uri, *config, *settings)
                 store = DirectoryStore(Path(uri)) if compute == "local" else open_store(uri)
                 sides.append(Side(store, output))
         finally:

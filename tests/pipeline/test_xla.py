@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.shop import SPANS, Shop, open_shop
+from tests.support.processes.prefect_server import PrefectServer
+from tests.support.workspace.shop import SPANS, Shop, open_shop
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.proof]  # its parts: tests/tasks/worker/accelerators, test_parity.py
 
@@ -20,14 +20,11 @@ class Runs(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    shop = open_shop(tmp_path_factory.mktemp("shop"), rows_per_span=400)
-    try:
-        on_xla = shop.run("--span", SPANS[0], "--set", "accelerator=xla").json
-        report = shop.millrace("report", "--json").json
-        yield Runs(shop, on_xla, report, shop.run("--span", SPANS[1]).json)
-    finally:
-        shop.millrace("down")
+def runs(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    shop = open_shop(tmp_path_factory.mktemp("shop"), prefect.home, rows_per_span=400)
+    on_xla = shop.run("--span", SPANS[0], "--set", "accelerator=xla").json
+    report = shop.millrace("report", "--json").json
+    return Runs(shop, on_xla, report, shop.run("--span", SPANS[1]).json)
 
 
 def test_xla_comes_to_a_release_and_the_lineage_goes_on_without_it(runs: Runs) -> None:

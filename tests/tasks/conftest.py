@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import infra.runner
-from infra.store import DirectoryStore
-from tests.support.fake_runner import FakeRunner, ingest
+import infra.compute.factory
+from infra.store.directory import DirectoryStore
+from tests.support.fakes.fake_runner import FakeRunner, ingest
 
 
 @pytest.fixture
@@ -21,5 +21,5 @@ def store(tmp_path: Path) -> DirectoryStore:
 @pytest.fixture
 def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
     runner = FakeRunner(store)
-    monkeypatch.setattr(infra.runner, "make_runner", lambda config, store, stage: runner)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     return runner

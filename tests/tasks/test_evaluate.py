@@ -1,20 +1,23 @@
 import pytest
 
-from tasks import gates, releases
-from tasks.contracts import EvaluateInputs, RunPlan, Stage
+from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate
-from tasks.plan import plan_run
-from tasks.results import judgement_key, read_judgement
-from tests.support.fake_runner import FakeRunner, small_config
-from tests.support.stages import Run, carry_out
+from tasks.gates import verdicts
+from tasks.runs import releases
+from tasks.runs.plan import plan_run
+from tasks.runs.results import judgement_key, read_judgement
+from tests.support.fakes.fake_runner import FakeRunner, small_config
+from tests.support.fakes.stages import Run, carry_out
 
 
 @pytest.fixture
 def judgements(monkeypatch) -> list[str]:
     """One entry for each time that the gates are asked."""
     asked: list[str] = []
-    judge = gates.judge
-    monkeypatch.setattr(gates, "judge", lambda outcome, gates: asked.append("asked") or judge(outcome, gates))
+    judge = verdicts.judge
+    monkeypatch.setattr(verdicts, "judge", lambda outcome, gates: asked.append("asked") or judge(outcome, gates))
     return asked
 
 
@@ -64,7 +67,7 @@ def test_a_metric_that_is_no_number_does_not_ask_the_gates_twice(store, runner, 
     runner.metrics = {"recall@10": float("nan"), "mrr@10": 0.3}
     plan = plan_run(store, small_config())
     run = carry_out(plan)
-    assert gates.refused(run.judged.verdicts) is False  # nothing to compare with yet
+    assert verdicts.refused(run.judged.verdicts) is False  # nothing to compare with yet
     evaluate.fn(plan, run.validated, run.warm, run.trained)
     assert len(judgements) == 1
 
@@ -86,7 +89,7 @@ def test_an_evaluation_that_ran_again_is_judged_again(store, runner):
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
     judged = evaluate.fn(plan, run.validated, run.warm, run.trained)
     assert judged.outcome.challenger["recall@10"] == 0.1
-    assert gates.refused(judged.verdicts)
+    assert verdicts.refused(judged.verdicts)
 
 
 def test_a_release_that_came_later_does_not_make_a_done_evaluation_run_again(store, runner, judgements):

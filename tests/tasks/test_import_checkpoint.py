@@ -4,17 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from infra.runner import Waiter
-from infra.store import Conflict, DirectoryStore
-from tasks import ledger
-from tasks.contracts import CheckpointRef, Chore, ImportInputs, JobSpec, Stage
-from tasks.errors import ConfigError, DataError
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import ImportInputs, JobSpec
+from tasks.contracts.references import CheckpointRef
+from tasks.contracts.runner import Waiter
+from tasks.contracts.stages import Chore, Stage
+from tasks.foundation.errors import ConfigError, DataError
 from tasks.import_checkpoint import Imported, import_checkpoint
-from tasks.lineage import head
-from tasks.plan import plan_run
-from tasks.report import all_reports, unfinished_before
-from tests.support.fake_runner import FakeRunner, ingest, small_config
-from tests.support.stages import carry_out
+from tasks.runs import ledger
+from tasks.runs.lineage import head
+from tasks.runs.plan import plan_run
+from tasks.runs.run_report import all_reports, unfinished_before
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.stages import carry_out
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 import pytest
 
-from tasks import releases
-from tasks.contracts import ReleaseInputs, Stage
-from tasks.errors import HostError
-from tasks.plan import plan_run
+from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import HostError
+from tasks.runs import releases
+from tasks.runs.plan import plan_run
 from tasks.train import model_of
-from tests.support.fake_runner import small_config
-from tests.support.stages import carry_out
+from tests.support.fakes.fake_runner import small_config
+from tests.support.fakes.stages import carry_out
 
 
 def test_a_release_binds_the_model_to_the_vectors_made_by_it(store, runner):

@@ -1,8 +1,9 @@
-from tasks.contracts import HealthInputs, InferInputs, JobSpec, Stage, TrainInputs, ValidateInputs, WarmupInputs
-from tasks.plan import plan_run
+from tasks.contracts.jobs import HealthInputs, InferInputs, JobSpec, TrainInputs, ValidateInputs, WarmupInputs
+from tasks.contracts.stages import Stage
+from tasks.runs.plan import plan_run
 from tasks.train import model_of, train
-from tests.support.fake_runner import STEPS_PER_SPAN, FakeRunner, small_config
-from tests.support.stages import carry_out
+from tests.support.fakes.fake_runner import STEPS_PER_SPAN, FakeRunner, small_config
+from tests.support.fakes.stages import carry_out
 
 
 def spec_of(runner: FakeRunner, stage: Stage) -> JobSpec:

@@ -1,16 +1,18 @@
-"""Devices behind one small interface. A new device is a new file here and one case in `make_accelerator`."""
+"""Devices behind one small interface. A new device is a new file here and an entry in `DEVICES`."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
 
-from configs.schema import Config
+from configs.schema.config import Config
+from tasks.foundation.errors import ConfigError
+from tasks.worker.accelerators import xla_environment
 from tasks.worker.accelerators.base import Accelerator, Precision
-from tasks.worker.job import Rank
+from tasks.worker.process.job import Rank
 
-__all__ = ["Accelerator", "make_accelerator", "open_accelerator", "opened"]
+__all__ = ["Accelerator", "make_accelerator", "open_accelerator", "opened", "uses_neuron"]
 
 
 @contextlib.contextmanager
@@ -48,30 +50,65 @@ def opened(accelerator: Accelerator) -> Iterator[None]:
 def make_accelerator(
     name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
 ) -> Accelerator:
-    """The accelerator of that name, not yet open. Imports what this device needs, and of the others nothing.
+    """Return the accelerator of that name, not yet open. Imports what this device needs, and nothing for the others.
 
     Args:
         config: how to compile, for the devices that do; None is the compiler's own choice.
         precision: what the stage will ask for; some devices must know before they start.
+
+    Raises:
+        ConfigError: there is no accelerator of that name, or its packages are not installed.
     """
-    match name:
-        case "cuda":
-            from tasks.worker.accelerators.cuda import CudaAccelerator
+    return _device(name).make(rank, config, precision)
 
-            return CudaAccelerator(rank)
-        case "xla":
-            from tasks.worker.accelerators.xla_environment import prepare_environment
 
-            environment = prepare_environment(config, precision, rank)
+def uses_neuron(name: str) -> bool:
+    """Whether an accelerator's devices are NeuronCores on this machine. Raises ConfigError for an unknown name."""
+    return _device(name).is_neuron()
 
-            from tasks.worker.accelerators.xla import XlaAccelerator  # after the environment: torch-xla reads it
 
-            return XlaAccelerator(rank, environment)
-        case "neuron":
-            from tasks.worker.accelerators.neuron import NeuronAccelerator
+def _device(name: str) -> Device:
+    if name not in DEVICES:
+        raise ConfigError(f"unknown accelerator {name!r}; use one of {', '.join(DEVICES)}")
+    return DEVICES[name]
 
-            return NeuronAccelerator(rank)
-        case _:
-            from tasks.worker.accelerators.cpu import CpuAccelerator
 
-            return CpuAccelerator(rank)
+class Device(NamedTuple):
+    """How an accelerator is made, and whether its devices are NeuronCores."""
+
+    make: Callable[[Rank, Config | None, Precision | Literal["auto"]], Accelerator]
+    is_neuron: Callable[[], bool]
+
+
+def _cpu(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    from tasks.worker.accelerators.cpu import CpuAccelerator
+
+    return CpuAccelerator(rank)
+
+
+def _cuda(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    from tasks.worker.accelerators.cuda import CudaAccelerator
+
+    return CudaAccelerator(rank)
+
+
+def _xla(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    environment = xla_environment.prepare_environment(config, precision, rank)
+
+    from tasks.worker.accelerators.xla import XlaAccelerator  # after the environment: torch-xla reads it
+
+    return XlaAccelerator(rank, environment)
+
+
+def _neuron(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    from tasks.worker.accelerators.neuron import NeuronAccelerator
+
+    return NeuronAccelerator(rank)
+
+
+DEVICES = {
+    "cpu": Device(_cpu, is_neuron=lambda: False),
+    "cuda": Device(_cuda, is_neuron=lambda: False),
+    "xla": Device(_xla, is_neuron=xla_environment.means_neuron),
+    "neuron": Device(_neuron, is_neuron=lambda: True),
+}

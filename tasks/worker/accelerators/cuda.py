@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import torch
 
-from tasks.errors import ConfigError
+from tasks.foundation.errors import ConfigError
 from tasks.worker.accelerators.base import Accelerator
-from tasks.worker.job import Rank
+from tasks.worker.process.job import Rank
 
 
 class CudaAccelerator(Accelerator):
@@ -16,6 +16,7 @@ class CudaAccelerator(Accelerator):
 
     name = "cuda"
     backend = "cpu:gloo,cuda:nccl"
+    matmul_attention = False
     adamw_options: ClassVar[dict[str, bool]] = {"fused": True}
 
     def __init__(self, rank: Rank) -> None:

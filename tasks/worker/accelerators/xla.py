@@ -1,7 +1,7 @@
 """PyTorch/XLA: NeuronCores through torch-neuronx, or this machine's processor, with the same graphs and code.
 
-Operations are traced, and run as one compiled graph at each `cut`. What a graph is made of must therefore not change
-from step to step; `tasks/worker/graphs.py` watches that it does not. Import this file after `prepare_environment`.
+Operations are traced, and run as one compiled graph at each `cut`. So the content of a graph must not change from step
+to step; `graphs.py` checks that. Import this file after `prepare_environment`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from torch import nn
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 from tasks.worker.accelerators.base import COLLECTIVE_TIMEOUT, Accelerator, M, gradients_of
-from tasks.worker.accelerators.cpu import free_host_bytes, peak_host_bytes
+from tasks.worker.accelerators.graphs import GraphWatch
 from tasks.worker.accelerators.xla_environment import XlaEnvironment, collecting
-from tasks.worker.graphs import GraphWatch
-from tasks.worker.job import Rank
 from tasks.worker.neuron.precompile import list_graphs
+from tasks.worker.process.job import Rank
 
 NANOSECONDS = 1e-9
 
@@ -32,9 +31,9 @@ NANOSECONDS = 1e-9
 class XlaAccelerator(Accelerator):
     """One XLA device: a NeuronCore, or a processor.
 
-    On Neuron collectives are part of the graph, over the `xla` group. XLA's processor runtime lets several processes
-    each believe that they are alone, and its all-reduce returns what it was given; there all collectives go through
-    gloo on the host, which cuts the graph.
+    On Neuron, collectives are part of the graph, over the `xla` group. In XLA's processor runtime each of several
+    processes sees a world of one, and its all-reduce returns its input; there all collectives use gloo on the host,
+    which cuts the graph.
     """
 
     name = "xla"
@@ -50,7 +49,7 @@ class XlaAccelerator(Accelerator):
         self._gloo: dist.ProcessGroup | None = None
 
     def join(self) -> None:
-        """Open the device, enter the group of the workers, and beside it one over the host."""
+        """Open the device, and join the group of the workers and a second one on the host."""
         self.device = torch_xla.device()
         self._watch.start()
         if self.rank.world == 1:
@@ -63,51 +62,37 @@ class XlaAccelerator(Accelerator):
             dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
             if self.rank.is_main:
                 print(
-                    "collectives go through gloo on the host: with several processes the all-reduce of XLA's "
-                    "processor runtime reduces nothing",
+                    "collectives use gloo on the host: with several processes the all-reduce of XLA's processor "
+                    "runtime reduces nothing",
                     flush=True,
                 )
 
     def leave(self) -> None:
-        """Wait for what runs, leave the group, and remove this process's compiled graphs."""
+        """Wait for running work, leave the group, and remove this process's compiled graphs."""
         xm.wait_device_ops()
         super().leave()
         self.abandon()
 
     def abandon(self) -> None:
         """Remove this process's compiled graphs."""
-        if not self.collects_only:  # else they are for the process that collects them
+        if not self.collects_only:  # collected graphs belong to the process that collects
             shutil.rmtree(self.environment.cache, ignore_errors=True)
 
     @property
     def fast_bf16(self) -> bool:
-        """True on NeuronCores; XLA's processor backend computes bf16 by way of fp32."""
+        """True on NeuronCores; XLA's processor backend computes bf16 in fp32."""
         return self.environment.neuron
-
-    def place(self, model: nn.Module) -> None:
-        from tasks.worker.attention import use_matmul_attention  # seconds to import, and not every stage has a model
-
-        super().place(model)
-        use_matmul_attention(model)
 
     def synchronize(self) -> None:
         self.cut()
         xm.wait_device_ops()
 
-    def free_memory_bytes(self) -> int:
-        """Of the host: the runtime does not tell what a device has left before it is in use."""
-        return free_host_bytes() // self.rank.local_world
-
-    def peak_memory_bytes(self) -> int:
-        """Of the host."""
-        return peak_host_bytes()
-
     def round_to_bf16(self, values: torch.Tensor) -> torch.Tensor:
-        """NeuronCores round every such conversion stochastically themselves, if the environment says so."""
+        """Convert; NeuronCores round stochastically themselves, as the environment variables say."""
         return values.to(torch.bfloat16) if self.environment.neuron else super().round_to_bf16(values)
 
     def seed(self, value: int) -> None:
-        """The seed is an input of each graph that draws random numbers, not a part of it."""
+        """Seed; the seed is an input of each graph that draws random numbers, not a part of it."""
         torch.manual_seed(value)
         xm.set_rng_state(value % 2**31, str(self.device))
 
@@ -122,19 +107,19 @@ class XlaAccelerator(Accelerator):
         self._watch.poll()
 
     def scalar(self, value: float) -> torch.Tensor:
-        """Sent anew at each step: as a constant it would make a graph of its own, and so would writing over it."""
+        """Send the number at each step: as a constant it would make a new graph, and so would overwriting it."""
         return self.upload(torch.tensor(value, dtype=torch.float32))
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Not by `to`, which makes constants of scalars that are 0 or 1, and so another graph."""
+        """Send the tensor, but not by `to`, which makes scalars of 0 or 1 constants, and so another graph."""
         sent: Any = xm.send_cpu_data_to_device([tensor], self.device)
         return sent[0]
 
     def settle(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Send all optimiser state, also what is zero yet, and pass it and the weights once through the device.
+        """Send all optimiser state, zeros included, and pass it and the weights once through the device.
 
-        Otherwise the first step would start from constants instead of state, and write to buffers that it may not
-        reuse; both make it another graph than the second step's.
+        Otherwise the first step would start from constants in place of state, and write to buffers that it may not
+        reuse; both give it another graph than the second step's.
         """
         with torch.no_grad():
             for group in optimizer.param_groups:
@@ -148,7 +133,7 @@ class XlaAccelerator(Accelerator):
         self.cut()
 
     def feed(self, batches: Iterable[M]) -> Iterator[M]:
-        """Made and sent by threads; what goes wrong there is raised here, where the loader would just end."""
+        """Make and send batches in threads; raise their errors here, where the loader would just end."""
         failed: list[BaseException] = []
 
         def guarded() -> Iterator[M]:
@@ -169,7 +154,7 @@ class XlaAccelerator(Accelerator):
         xm.add_step_closure(lambda value: then(value.cpu()), (tensor.detach(),))
 
     def _compiled_graphs(self) -> dict[str, int]:
-        """Name -> bytes. The processor runtime writes one file per graph, whose name is the graph's hash."""
+        """Return name -> bytes. The processor runtime writes one file per graph, named by the hash of the graph."""
         if self.environment.neuron:
             return {name: graph.bytes for name, graph in list_graphs(self.environment.cache).items()}
         return {path.name: path.stat().st_size for path in self.environment.cache.iterdir()}
@@ -180,12 +165,12 @@ class XlaAccelerator(Accelerator):
         if self.rank.world == 1 or not self.environment.neuron:
             super().reduce_gradients(optimizer)
             return
-        xm.reduce_gradients(optimizer)  # in buckets, and divided by the world
+        xm.reduce_gradients(optimizer)  # in buckets, and divided by the number of workers
         for gradient in gradients_of(optimizer):
             gradient.mul_(self.rank.world)
 
     def barrier(self) -> None:
-        """By the host: a rendezvous of XLA's is a graph too."""
+        """Wait on the host: a rendezvous of XLA is a graph too."""
         self.cut()
         if self.rank.world > 1:
             dist.barrier(self._gloo)
@@ -211,7 +196,7 @@ class XlaAccelerator(Accelerator):
     def _reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
         if rows.device.type == "xla" and self.environment.neuron:
             summed = xm.reduce_scatter(xm.REDUCE_SUM, rows, 1.0, scatter_dim=0, shard_count=self.rank.world)
-            assert isinstance(summed, torch.Tensor)  # a list is given for a list
+            assert isinstance(summed, torch.Tensor)  # it returns a list only for a list
             return summed
         on_host = self.fetch(rows) if rows.device.type == "xla" else rows.clone()
         dist.all_reduce(on_host, group=self._gloo)
@@ -219,7 +204,7 @@ class XlaAccelerator(Accelerator):
 
 
 def _compilations() -> tuple[int, float]:
-    """Compilations of this process so far, and their seconds."""
+    """Return the number of compilations of this process so far, and their seconds."""
     count = metrics.counter_value("UncachedCompile") or 0
     timings = metrics.metric_data("CompileTime") if count else None
     return count, timings[1] * NANOSECONDS if timings else 0.0

@@ -1,6 +1,6 @@
-"""What torch-xla reads from the environment, set in one place before it is imported, and recorded with the run.
+"""The environment variables of torch-xla, set in one place before its import, and recorded with the run.
 
-Here is decided whether XLA means NeuronCores or the processor.
+It also decides whether XLA means NeuronCores or the processor.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.schema import CompilerConfig, Config
-from tasks.errors import ConfigError
-from tasks.worker.job import Rank
+from configs.schema.compute import CompilerConfig
+from configs.schema.config import Config
+from tasks.foundation.errors import ConfigError
 from tasks.worker.neuron import environment as neuron
+from tasks.worker.process.job import Rank
 
 DEVICE = "PJRT_DEVICE"
 CACHE = "XLA_PERSISTENT_CACHE_PATH"
@@ -27,14 +28,14 @@ COLLECTING = "NEURON_EXTRACT_GRAPHS_ONLY"  # set by neuron_parallel_compile arou
 
 @dataclass(frozen=True)
 class XlaEnvironment:
-    """What XLA is here.
+    """What XLA runs on, and its variables.
 
     Attributes:
         neuron: the devices are NeuronCores, and compiled graphs can be read back; else it is the processor.
         cache: the folder of this process's compiled graphs.
         variables: all that was set.
         compiler: its name and version.
-        flags: what it was told.
+        flags: the flags of the compiler.
     """
 
     neuron: bool
@@ -45,7 +46,7 @@ class XlaEnvironment:
 
 
 def prepare_environment(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
-    """Set the variables. Without `config` the compiler's own defaults hold.
+    """Set the variables and return them. Without `config` the compiler's defaults hold.
 
     Raises:
         ConfigError: torch-xla is not installed, or the environment contradicts the configuration.
@@ -56,13 +57,13 @@ def prepare_environment(config: Config | None, precision: str, rank: Rank) -> Xl
 
 
 def means_neuron() -> bool:
-    """Whether XLA's devices are NeuronCores here, not the processor. Takes none of them."""
+    """Return whether XLA's devices are NeuronCores, not the processor. Opens no device."""
     installed = importlib.util.find_spec("torch_neuronx") is not None
     return collecting() or (installed and os.environ.get(DEVICE, "NEURON") == "NEURON")
 
 
 def collecting() -> bool:
-    """Whether this is a trial run whose graphs are collected but not executed; its numbers are all zeros."""
+    """Return whether this is a trial run whose graphs are collected but not executed; its numbers are all zeros."""
     return os.environ.get(COLLECTING) == "1"
 
 
@@ -90,6 +91,6 @@ def _processor(config: Config | None) -> XlaEnvironment:
 
 
 def _processor_flags(compiler: CompilerConfig) -> str:
-    """What the user has set already stays, but for the level, which has one owner."""
+    """Keep the flags that the user has set, except the level, which the configuration sets."""
     kept = [flag for flag in os.environ.get(FLAGS, "").split() if not flag.startswith(LEVEL)]
     return " ".join([*kept, f"{LEVEL}={compiler.optlevel}"])

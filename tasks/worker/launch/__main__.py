@@ -1,7 +1,7 @@
 """What a container of AWS Batch runs: `python -m tasks.worker.launch STAGE --spec URI`.
 
-Finds out from Batch's variables which part of a job this container is, and runs its workers below torchrun. When it
-fails it says why in `ending.json` and with the exit code of the failure class, by which Batch knows whether to retry.
+Reads from Batch's variables which part of a job this container is, and runs its workers under torchrun. When it fails
+it writes the cause to `ending.json` and exits with the code of the failure class, by which Batch decides on a retry.
 """
 
 from __future__ import annotations
@@ -12,72 +12,76 @@ import sys
 import time
 from collections.abc import Callable
 
-from infra.store import Store, open_store
-from tasks.contracts import Chore, JobSpec, Stage
-from tasks.endings import Ending
-from tasks.errors import POLICIES, classify
-from tasks.hosts import excluded
-from tasks.worker.job import read_spec
+from infra.root_cause import Ending
+from infra.store.base import Store
+from infra.store.factory import open_store
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.stages import Chore, Stage
+from tasks.foundation.errors import POLICIES, classify
+from tasks.hosts.host_records import excluded
 from tasks.worker.launch.attempt import own_attempt, spec_of_try, write_ending, write_spec
 from tasks.worker.launch.child_node import ChildNode
+from tasks.worker.launch.container_position import ContainerPosition, check_position
 from tasks.worker.launch.host import this_host
 from tasks.worker.launch.main_node import MainNode
-from tasks.worker.launch.place import Place, check_place
 from tasks.worker.launch.processes import Workers, torchrun_command, torchrun_environment
-from tasks.worker.launch.told import Told
+from tasks.worker.launch.stop_signals import StopSignals
+from tasks.worker.process.job import read_spec
 
 
 def main() -> int:
-    """Run this container's part of a job; returns the process's exit code."""
+    """Run this container's part of a job; return the exit code of the process."""
     started_at = time.time()
     parser = argparse.ArgumentParser(prog="python -m tasks.worker.launch", description=__doc__)
     parser.add_argument("stage", choices=[work.value for work in (*Stage, *Chore)])
     parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
     arguments = parser.parse_args()
-    told = Told()
-    told.listen()
+    signals = StopSignals()
+    signals.listen()
     workspace, _, key = arguments.spec.partition("#")
     try:
-        place = Place.from_environment(os.environ)
+        position = ContainerPosition.from_environment(os.environ)
         store = open_store(workspace)
-        spec = spec_of_try(read_spec(store, key, arguments.stage), place)
-        if place.is_main:
-            own_attempt(store, spec, place)
-    except Exception as error:  # there is no attempt of which this could be the ending
+        spec = spec_of_try(read_spec(store, key, arguments.stage), position)
+        if position.is_main:
+            own_attempt(store, spec, position)
+    except Exception as error:  # there is no attempt yet to which an ending belongs
         return _fail(error)
     try:
-        return _launch(place, store, spec, told, started_at)
+        return _launch(position, store, spec, signals, started_at)
     except Exception as error:
-        if place.is_main:
+        if position.is_main:
             failure = classify(error)
-            ending = Ending(failure=failure, message=_text(error), node=place.index, at=time.time())
-            return _end(store, spec, place, ending)
+            ending = Ending(failure=failure, message=_text(error), node=position.index, at=time.time())
+            return _end(store, spec, position, ending)
         return _fail(error)
 
 
-def _launch(place: Place, store: Store, spec: JobSpec, told: Told, started_at: float) -> int:
-    check_place(place, spec)
+def _launch(position: ContainerPosition, store: Store, spec: JobSpec, signals: StopSignals, started_at: float) -> int:
+    check_position(position, spec)
     host = this_host()
     unfit = excluded(store, host, time.time()) or ""
-    start = _starter(place, store, spec, host, started_at)
-    if not place.is_main:
-        return ChildNode(place, spec, host, told, unfit, start).run()
+    start = _starter(position, store, spec, host, started_at)
+    if not position.is_main:
+        return ChildNode(position, spec, host, signals, unfit, start).run()
     write_spec(store, spec)
-    ending = MainNode(place, store, spec, told, unfit, start).run()
-    return 0 if ending is None else _end(store, spec, place, ending)
+    ending = MainNode(position, store, spec, signals, unfit, start).run()
+    return 0 if ending is None else _end(store, spec, position, ending)
 
 
-def _starter(place: Place, store: Store, spec: JobSpec, host: str, started_at: float) -> Callable[[], Workers]:
-    command = torchrun_command(place, spec, f"{store.uri}#{spec.attempt_prefix}/spec.json")
-    environment = torchrun_environment(place, spec, host, started_at)
+def _starter(
+    position: ContainerPosition, store: Store, spec: JobSpec, host: str, started_at: float
+) -> Callable[[], Workers]:
+    command = torchrun_command(position, spec, f"{store.uri}#{spec.attempt_prefix}/spec.json")
+    environment = torchrun_environment(position, spec, host, started_at)
     return lambda: Workers(command, environment)
 
 
-def _end(store: Store, spec: JobSpec, place: Place, ending: Ending) -> int:
+def _end(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> int:
     print(f"{ending.failure}: {ending.message}", file=sys.stderr, flush=True)
     try:
-        write_ending(store, spec, place, ending)
-    except Exception as unwritable:  # the exit code still tells the class
+        write_ending(store, spec, position, ending)
+    except Exception as unwritable:  # the exit code still gives the class
         print(f"the ending could not be written: {unwritable}", file=sys.stderr, flush=True)
     return POLICIES[ending.failure].exit_code
 
@@ -95,4 +99,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # the thread that relays output must not hold back the end
+    os._exit(code)  # do not wait for the thread that relays output

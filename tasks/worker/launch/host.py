@@ -13,7 +13,7 @@ _TOKEN_SECONDS = "60"
 
 
 def this_host() -> str:
-    """Asks the instance metadata service (IMDSv2), found and switched off by botocore's own variables."""
+    """Return the name, from the instance metadata service (IMDSv2) unless botocore's own variable switches it off."""
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "false").lower() == "true":
         return socket.gethostname()
     base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _SERVICE
@@ -26,10 +26,10 @@ def this_host() -> str:
 
 
 def _ask(url: str, method: str, headers: dict[str, str]) -> str:
-    """Raises ValueError for an empty answer."""
+    """Return the answer as text. Raises ValueError if it is empty."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the service is never behind a proxy
     with opener.open(urllib.request.Request(url, method=method, headers=headers), timeout=TIMEOUT_SECONDS) as reply:
         answer = reply.read(1024).decode("ascii").strip()
     if not answer:
-        raise ValueError(f"{url} answered with nothing")
+        raise ValueError(f"{url} gave an empty answer")
     return answer

@@ -1,6 +1,6 @@
-"""The main node's launcher: starts when all nodes are there, and decides how the job ends and who is to blame.
+"""The main node's launcher: starts when all nodes are there, and decides how the job ends and which node caused it.
 
-One container alone is a main node without children.
+A single container is a main node without children.
 """
 
 from __future__ import annotations
@@ -9,24 +9,32 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from infra.store import Store
-from tasks.contracts import JobSpec
-from tasks.endings import CONSEQUENCES, Ending, root_cause
-from tasks.errors import ERRORS, CancelledError, FailureClass, HangError, HostError, StageError, from_exit_code
-from tasks.worker.launch.place import Place, processes_per_node
+from infra.root_cause import CONSEQUENCES, Ending, root_cause
+from infra.store.base import Store
+from tasks.contracts.jobs import JobSpec
+from tasks.foundation.errors import (
+    ERRORS,
+    CancelledError,
+    FailureClass,
+    HangError,
+    HostError,
+    StageError,
+    from_exit_code,
+)
+from tasks.worker.launch.container_position import ContainerPosition, processes_per_node
+from tasks.worker.launch.node_link import Child, Children, End, Welcome
 from tasks.worker.launch.processes import Report, Workers
-from tasks.worker.launch.tether import Child, Children, End, Welcome
-from tasks.worker.launch.told import Told
+from tasks.worker.launch.stop_signals import StopSignals
 
-JOIN_SECONDS = 600.0  # machines of one job start minutes apart: each pulls its image
-GRACE_SECONDS = 10.0  # for workers that are asked to end because others did
-SAVE_SECONDS = 25.0  # for workers that may still save what they have; a container gets 30 from SIGTERM to SIGKILL
+JOIN_SECONDS = 600.0  # machines of one job start minutes apart: each pulls the image
+GRACE_SECONDS = 10.0  # for workers that are ended because others ended
+SAVE_SECONDS = 25.0  # for workers that may still save a checkpoint; a container gets 30 s from SIGTERM to SIGKILL
 TICK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Blame:
-    """Why the job ends without a result, and because of which node."""
+class JobFailure:
+    """Why the job ends without a result, and which node is the cause."""
 
     node: int
     error: StageError
@@ -36,135 +44,137 @@ class Blame:
 
 
 class MainNode:
-    """`unfit` says why this node's own host may not be used; empty: it may."""
+    """The main node. `unfit` says why its own host may not be used; empty if it may."""
 
     def __init__(
         self,
-        place: Place,
+        position: ContainerPosition,
         store: Store,
         spec: JobSpec,
-        told: Told,
+        signals: StopSignals,
         unfit: str,
         start: Callable[[], Workers],
         join_seconds: float = JOIN_SECONDS,
     ) -> None:
-        self._place, self._store, self._spec, self._told, self._start = place, store, spec, told, start
+        self._position, self._store, self._spec, self._signals, self._start = position, store, spec, signals, start
         self._silence_seconds = spec.config.batch.silence_seconds
         self._join_seconds = join_seconds
-        # What other than the workers' own failure ends the job.
-        self._blame = Blame(place.index, HostError(unfit)) if unfit else None
+        # What ends the job, other than a failure of the workers.
+        self._failure = JobFailure(position.index, HostError(unfit)) if unfit else None
         self._workers_failed = False
 
     def run(self) -> Ending | None:
-        """Run the job to its end; None: all is well.
+        """Run the job to its end; return why it failed, or None if it succeeded.
 
         Raises:
             HostError: the port for the other nodes is taken.
         """
-        with Children(self._place, self._silence_seconds) as children:
+        with Children(self._position, self._silence_seconds) as children:
             reports = self._gather_and_watch(children)
             ending = self._judge(reports)
-            children.tell(End(code=ERRORS[ending.failure]().policy.exit_code if ending else 0))
+            children.send(End(code=ERRORS[ending.failure]().policy.exit_code if ending else 0))
             return ending
 
     def _gather_and_watch(self, children: Children) -> dict[int, Report | None]:
-        """How the workers of each node ended; None: they did not by themselves. Empty where none were started."""
+        """Return how the workers of each node ended, None for a node whose workers did not; empty if none started."""
         self._gather(children)
-        if self._blame is not None:
+        if self._failure is not None:
             return {}
-        children.tell(Welcome())
+        children.send(Welcome())
         workers = self._start()
         try:
             self._watch(children, workers)
         finally:
-            workers.kill()  # nothing where they have ended
+            workers.kill()  # does nothing if they have ended
         others = {node: child.report for node, child in children.nodes.items()}
-        return {self._place.index: workers.poll(), **others}
+        return {self._position.index: workers.poll(), **others}
 
     def _gather(self, children: Children) -> None:
         deadline = time.monotonic() + self._join_seconds
-        self._look_around(children)
-        while children.missing and self._blame is None:
+        self._check_from_outside(children)
+        while children.missing and self._failure is None:
             children.wait(TICK_SECONDS)
-            self._look_around(children)
-            if self._blame is None and children.missing and time.monotonic() > deadline:
-                self._blame = Blame(
+            self._check_from_outside(children)
+            if self._failure is None and children.missing and time.monotonic() > deadline:
+                self._failure = JobFailure(
                     children.missing[0],
                     HostError(
-                        f"node {children.missing[0]} of {self._place.nodes} did not come within {self._join_seconds:g}"
-                        " s; its log tells more, if its container started"
+                        f"node {children.missing[0]} of {self._position.nodes} did not connect within "
+                        f"{self._join_seconds:g} s; see its log, if its container started"
                     ),
                 )
 
     def _watch(self, children: Children, workers: Workers) -> None:
-        """Until this node's workers have ended, and those of the others too or there is no point in waiting."""
-        patience_ends = None
+        """Wait for the workers of all nodes; or only for those of this node, once waiting for the others is useless."""
+        wait_ends = None
         while True:
             children.wait(TICK_SECONDS)
             own = workers.poll()
-            if self._told.times > 1:
+            if self._signals.count > 1:
                 workers.kill()
-            before = self._blame
-            self._look_around(children)
-            if self._blame is not None and self._blame is not before:
+            before = self._failure
+            self._check_from_outside(children)
+            if self._failure is not None and self._failure is not before:
                 workers.ask_to_end(GRACE_SECONDS if children.lost() else SAVE_SECONDS)
             others = [child.report for child in children.nodes.values()]
-            failed = any(report is not None and not report.well for report in (own, *others))
-            self._workers_failed = self._workers_failed or (failed and self._blame is None)
-            if own is not None and (self._blame is not None or None not in others):
+            failed = any(report is not None and not report.succeeded for report in (own, *others))
+            self._workers_failed = self._workers_failed or (failed and self._failure is None)
+            if own is not None and (self._failure is not None or None not in others):
                 return
-            if (failed or own is not None) and patience_ends is None:
-                # What made one fail makes the others fail, or their connections to it do.
-                patience_ends = time.monotonic() + self._silence_seconds
-            if patience_ends is not None and time.monotonic() > patience_ends:
+            if (failed or own is not None) and wait_ends is None:
+                # The cause of one failure makes the others fail too, or the lost connection does.
+                wait_ends = time.monotonic() + self._silence_seconds
+            if wait_ends is not None and time.monotonic() > wait_ends:
                 if own is not None:
                     return
                 workers.ask_to_end(GRACE_SECONDS)
 
-    def _look_around(self, children: Children) -> None:
-        """Notice what ends the job from outside of its workers. Being told to go away explains a lost node too."""
-        if self._told.times and not (self._blame and isinstance(self._blame.error, CancelledError)):
-            what = f"{self._spec.stage}: the container was told to end (SIGTERM)"
-            self._blame = Blame(self._place.index, CancelledError(what))
-        if self._blame is None:
-            self._blame = next((found for one in children.nodes.items() if (found := _trouble(*one))), None)
-        if self._blame is None and (lost := children.lost()):
-            self._blame = Blame(lost[0], HostError(lost[1]))
+    def _check_from_outside(self, children: Children) -> None:
+        """Look for a cause other than the workers: SIGTERM here (which explains a lost node too), or a child node."""
+        if self._signals.count and not (self._failure and isinstance(self._failure.error, CancelledError)):
+            what = f"{self._spec.stage}: the container received SIGTERM"
+            self._failure = JobFailure(self._position.index, CancelledError(what))
+        if self._failure is None:
+            self._failure = next(
+                (found for item in children.nodes.items() if (found := _reported_failure(*item))), None
+            )
+        if self._failure is None and (lost := children.lost()):
+            self._failure = JobFailure(lost[0], HostError(lost[1]))
 
     def _judge(self, reports: dict[int, Report | None]) -> Ending | None:
-        if reports and all(report is not None and report.well for report in reports.values()):
+        if reports and all(report is not None and report.succeeded for report in reports.values()):
             return None
-        blame = self._blame
-        cancelled = blame is not None and isinstance(blame.error, CancelledError)
+        failure = self._failure
+        cancelled = failure is not None and isinstance(failure.error, CancelledError)
         if not cancelled or self._workers_failed:
-            worker = self._blame_worker(reports)
-            if worker and (blame is None or cancelled or worker.error.failure not in CONSEQUENCES):
-                blame = worker
-        return (blame or self._blame_node(reports)).ending()
+            worker = self._worker_failure(reports)
+            if worker and (failure is None or cancelled or worker.error.failure not in CONSEQUENCES):
+                failure = worker
+        return (failure or self._node_failure(reports)).ending()
 
-    def _blame_worker(self, reports: dict[int, Report | None]) -> Blame | None:
+    def _worker_failure(self, reports: dict[int, Report | None]) -> JobFailure | None:
         codes = self._codes(reports)
         tail = [
             f"[node {node}] {line}" if len(reports) > 1 else line
             for node, report in reports.items()
-            if report is not None and not report.well
+            if report is not None and not report.succeeded
             for line in report.tail
         ]
         try:
             rank, error = root_cause(self._store, self._spec, codes, tail)
         except ValueError:
             return None
-        return Blame(rank // processes_per_node(self._spec), error)
+        return JobFailure(rank // processes_per_node(self._spec), error)
 
-    def _blame_node(self, reports: dict[int, Report | None]) -> Blame:
-        """Where no worker is to blame: torchrun failed before there were any, or a node's workers did not end."""
+    def _node_failure(self, reports: dict[int, Report | None]) -> JobFailure:
+        """The failure if no worker is the cause: torchrun failed before it started any, or workers did not end."""
         for node, report in reports.items():
-            if report is not None and not report.well:
+            if report is not None and not report.succeeded:
                 failure = FailureClass(report.agent.failure) if report.agent.failure else from_exit_code(report.code)
-                what = report.agent.message or "\n".join((f"it ended with {report.code}; last lines:", *report.tail))
-                return Blame(node, ERRORS[failure](f"{self._spec.stage}: torchrun on node {node} failed: {what}"))
+                text = report.agent.message or "\n".join((f"exit code {report.code}; last lines:", *report.tail))
+                return JobFailure(node, ERRORS[failure](f"{self._spec.stage}: torchrun on node {node} failed: {text}"))
         node = next(node for node, report in reports.items() if report is None)
-        return Blame(
+        return JobFailure(
             node,
             HangError(
                 f"{self._spec.stage}: the workers of node {node} did not end within {self._silence_seconds} s after "
@@ -173,12 +183,12 @@ class MainNode:
         )
 
     def _codes(self, reports: dict[int, Report | None]) -> dict[int, int | None]:
-        """Exit codes of all the workers that this launcher answers for, by their number among those of the stage."""
+        """Return the exit code of every worker of this container or job, by its number among those of the stage."""
         each = processes_per_node(self._spec)
-        if self._place.array_index is None:
+        if self._position.array_index is None:
             first, count = 0, self._spec.workers
         else:
-            first, count = self._place.array_index * each, each
+            first, count = self._position.array_index * each, each
         codes: dict[int, int | None] = dict.fromkeys(range(first, first + count))
         for report in reports.values():
             if report is not None:
@@ -186,10 +196,10 @@ class MainNode:
         return codes
 
 
-def _trouble(node: int, child: Child) -> Blame | None:
-    """What a child node says against itself."""
+def _reported_failure(node: int, child: Child) -> JobFailure | None:
+    """Return the failure that a child node reports of itself, if any."""
     if child.unfit:
-        return Blame(node, HostError(f"{child.name}: {child.unfit}"))
+        return JobFailure(node, HostError(f"{child.name}: {child.unfit}"))
     if child.terminating:
-        return Blame(node, HostError(f"{child.name} was told to end (SIGTERM), as when its host goes away"))
+        return JobFailure(node, HostError(f"{child.name} received SIGTERM, as when its host is taken away"))
     return None

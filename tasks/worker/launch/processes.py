@@ -1,4 +1,4 @@
-"""The workers of this node as one child process, torchrun, whose output passes through and whose end is reported."""
+"""The workers of this node as one child process, torchrun: its output is passed on, and its end is reported."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tasks import progress
-from tasks.contracts import JobSpec
-from tasks.hosts import HOST
-from tasks.records import Record
-from tasks.worker.launch.place import Place, processes_per_node
+from tasks.contracts import progress
+from tasks.contracts.jobs import JobSpec
+from tasks.foundation.records import Record
+from tasks.hosts.host_records import HOST
+from tasks.worker.launch.container_position import ContainerPosition, processes_per_node
 from tasks.worker.launch.torchrun import REPORT, AgentReport
-from tasks.worker.stop import RUNNER_PID
+from tasks.worker.process.sigterm import RUNNER_PID
 
 TAIL_LINES = 20
 TAIL_CHARACTERS = 500  # of one line
@@ -28,19 +28,19 @@ _DRAIN_SECONDS = 2.0  # for the last lines, where a process that a worker left b
 
 
 class Report(Record):
-    """How the workers of one node ended. `code` is torchrun's; negative: killed by that signal."""
+    """How the workers of one node ended. `code` is the exit code of torchrun; negative if a signal killed it."""
 
     code: int
     agent: AgentReport
     tail: tuple[str, ...]
 
     @property
-    def well(self) -> bool:
+    def succeeded(self) -> bool:
         return self.code == 0
 
 
 class Workers:
-    """torchrun with its workers. To be made in the main thread: with the thread that made it, it dies."""
+    """torchrun with its workers. Create it in the main thread: it dies with the thread that created it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         read_end, write_end = os.pipe()
@@ -53,7 +53,7 @@ class Workers:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # what is sent to the launcher's group is for the launcher
+                start_new_session=True,  # a signal to the launcher's group is for the launcher alone
             )
         finally:
             os.close(write_end)
@@ -65,7 +65,7 @@ class Workers:
         self._report: Report | None = None
 
     def poll(self) -> Report | None:
-        """How it ended; None: it still runs. Kills it when the time to end by itself is over."""
+        """Return how torchrun ended, or None while it runs; kill it if its time to end by itself is over."""
         if self._report is None:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self.kill()
@@ -74,14 +74,14 @@ class Workers:
         return self._report
 
     def ask_to_end(self, seconds: float) -> None:
-        """SIGTERM, and SIGKILL for what still runs after `seconds`. Asked again, only the earlier time counts."""
+        """Send SIGTERM, and SIGKILL to what still runs after `seconds`; of several calls the earliest time counts."""
         kill_at = time.monotonic() + seconds
         if self._kill_at is None:
             self._popen.terminate()  # torchrun passes it on to its workers
         self._kill_at = min(kill_at, self._kill_at or kill_at)
 
     def kill(self) -> None:
-        """SIGKILL for torchrun and all below it: its workers have sessions of their own."""
+        """Send SIGKILL to torchrun and all its descendants: its workers have sessions of their own."""
         if self._popen.poll() is None:
             below = _descendants(self._popen.pid)
             self._popen.kill()
@@ -93,65 +93,67 @@ class Workers:
     def _read_report(self, code: int) -> Report:
         self._relay.join(_DRAIN_SECONDS)
         with self._report_pipe as pipe:
-            told = pipe.read()
-        agent = AgentReport.model_validate_json(told) if told else AgentReport()
+            content = pipe.read()
+        agent = AgentReport.model_validate_json(content) if content else AgentReport()
         return Report(code=code, agent=agent, tail=tuple(self._tail))
 
 
-def torchrun_command(place: Place, spec: JobSpec, uri: str) -> list[str]:
-    """torchrun for this node's workers, whose spec is at `uri`."""
+def torchrun_command(position: ContainerPosition, spec: JobSpec, uri: str) -> list[str]:
+    """Return the torchrun command for this node's workers, whose spec is at `uri`."""
     options = [
-        f"--nnodes={place.nodes}",
-        f"--node-rank={place.node}",
+        f"--nnodes={position.nodes}",
+        f"--node-rank={position.node}",
         f"--nproc-per-node={processes_per_node(spec)}",
-        f"--master-addr={place.main_address}",
-        f"--master-port={place.torch_port}",
-        f"--rdzv-id={place.job}",
+        f"--master-addr={position.main_address}",
+        f"--master-port={position.torch_port}",
+        f"--rdzv-id={position.job}",
         "--max-restarts=0",
     ]
     worker = ["-m", "tasks.worker", spec.stage.value, "--spec", uri]
     return [sys.executable, "-m", "tasks.worker.launch.torchrun", *options, *worker]
 
 
-def torchrun_environment(place: Place, spec: JobSpec, host: str, started_at: float) -> dict[str, str]:
-    """This process's environment and what the workers are to know of their runner; times since the epoch."""
+def torchrun_environment(position: ContainerPosition, spec: JobSpec, host: str, started_at: float) -> dict[str, str]:
+    """Return this process's environment, with what the workers need to know of their runner; times since the epoch."""
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "MILLRACE_STARTED_AT": repr(started_at),
-        # torchrun's own; each worker sets what it needs by itself. Bound to a core, torchrun would hand that core on.
+        # torchrun's own; each worker sets its own. A torchrun bound to one core would bind its workers to that core.
         "OMP_NUM_THREADS": "1",
         HOST: host,
     }
     environment.pop("OMP_PROC_BIND", None)
     environment.pop("OMP_PLACES", None)
-    if place.array_index is not None:
-        environment["MILLRACE_ARRAY_INDEX"] = str(place.array_index)
+    if position.array_index is not None:
+        environment["MILLRACE_ARRAY_INDEX"] = str(position.array_index)
         environment["MILLRACE_ARRAY_SIZE"] = str(spec.workers // processes_per_node(spec))
     return environment
 
 
 def _relay(stream: IO[bytes], tail: deque[str]) -> None:
-    """Pass lines on as they come, each in one piece; keep the last ones."""
+    """Pass lines on as they come, each in one piece, and keep the last ones."""
     with stream:
         for line in stream:
             text = line.decode(errors="replace").rstrip("\n")
             if text and progress.parse(text) is None:
                 tail.append(text[:TAIL_CHARACTERS])
-            with contextlib.suppress(OSError):  # nobody reads any more, but the workers must not wait for that
+            with contextlib.suppress(
+                OSError
+            ):  # nothing reads the output any more, but the workers must not wait for that
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
 
 
 def _descendants(pid: int) -> list[int]:
-    """All processes below a process. Empty where there is no /proc."""
+    """Return all descendants of a process; empty where there is no /proc."""
     children: dict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended while this was read
+        with contextlib.suppress(OSError):  # the process ended meanwhile
             children[int(stat.read_text().rpartition(")")[2].split()[1])].append(int(stat.parent.name))
-    found, look_at = [], [pid]
-    while look_at:
-        below = children[look_at.pop()]
+    found, parents = [], [pid]
+    while parents:
+        below = children[parents.pop()]
         found += below
-        look_at += below
+        parents += below
     return found

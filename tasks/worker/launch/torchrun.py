@@ -1,7 +1,7 @@
 """torchrun as a child of the launcher: `python -m tasks.worker.launch.torchrun OPTIONS`, with torchrun's own options.
 
-Unlike `python -m torch.distributed.run` it dies with the launcher, and tells it how each worker ended through a pipe
-instead of a table in the log. This is the only part of the launcher that loads torch.
+Unlike `python -m torch.distributed.run` it dies with the launcher, and reports through a pipe how each worker ended,
+not in a table in the log. No other part of the launcher loads torch.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import sys
 
 from pydantic import Field
 
-from tasks.errors import classify
-from tasks.records import Record
-from tasks.worker.parent import die_with_the_runner
-from tasks.worker.stop import RUNNER_PID
+from tasks.foundation.errors import classify
+from tasks.foundation.records import Record
+from tasks.worker.process.parent_death import die_with_parent
+from tasks.worker.process.sigterm import RUNNER_PID
 
-REPORT = "MILLRACE_REPORT"  # set by the launcher: file descriptor of the pipe's end
+REPORT = "MILLRACE_REPORT"  # set by the launcher: file descriptor of the pipe
 MESSAGE_CHARACTERS = 4000
 
 
 class AgentReport(Record):
-    """What torchrun knows when it ends: exit codes by global rank of the workers that failed, or what it failed at."""
+    """What torchrun knows when it ends: exit codes of failed workers by global rank, or its own failure."""
 
     codes: dict[int, int] = Field(default={})
     failure: str = ""
@@ -30,10 +30,10 @@ class AgentReport(Record):
 
 
 def main(options: list[str]) -> int:
-    """Run the workers to their end; returns torchrun's exit code."""
+    """Run the workers to their end; return the exit code of torchrun."""
     with os.fdopen(int(os.environ.pop(REPORT)), "wb") as report:
         os.set_inheritable(report.fileno(), False)
-        die_with_the_runner()
+        die_with_parent()
         os.environ[RUNNER_PID] = str(os.getpid())  # of the workers, from now on
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -45,8 +45,8 @@ def main(options: list[str]) -> int:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             report.write(AgentReport(codes=codes).to_json())
             return 1
-        except SignalException as told:
-            return 128 + told.sigval
+        except SignalException as stop:
+            return 128 + stop.sigval
         except Exception as error:
             message = f"{type(error).__name__}: {error}"[:MESSAGE_CHARACTERS]
             report.write(AgentReport(failure=classify(error).value, message=message).to_json())
@@ -56,7 +56,9 @@ def main(options: list[str]) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended; torchrun's handler would turn that into a failure
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # the work is done; torchrun's handler would turn the signal into a failure
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,6 +1,6 @@
-"""The Neuron devices of this machine as `neuron-ls -j` lists them, and what must hold of them before training.
+"""The Neuron devices of this machine, from `neuron-ls -j`, and the checks they must pass before training.
 
-A container sees the devices that were mapped into it, no others.
+A container sees only the devices that are mapped into it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from tasks.contracts import Action, Check
-from tasks.errors import CodeError, HostError
-from tasks.records import Record
+from tasks.contracts.outcomes import Action, Check
+from tasks.foundation.errors import CodeError, HostError
+from tasks.foundation.records import Record
 from tasks.worker.neuron.tools import explain, parse_json, run_tool
 
 TIMEOUT_SECONDS = 60.0
@@ -32,7 +32,7 @@ class NeuronProcess(_Listed):
 
 
 class NeuronDevice(_Listed):
-    """One device. `connected_to` are the numbers of its neighbours, none on a machine with one device."""
+    """One device. `connected_to` has the numbers of its neighbours; null on a machine with one device."""
 
     number: int = Field(validation_alias="neuron_device")
     bdf: str = Field(description="its address on the PCI bus")
@@ -47,34 +47,37 @@ _DEVICES = TypeAdapter(tuple[NeuronDevice, ...])
 
 
 def list_devices() -> tuple[NeuronDevice, ...]:
-    """All devices, in the order of their numbers.
+    """Return all devices, in the order of their numbers.
 
     Raises:
         ConfigError: neuron-ls is not installed.
         HangError: it does not answer.
-        HostError: it fails or prints no JSON.
-        CodeError: its JSON has another shape than the one documented; names the key.
+        HostError: it fails or does not print JSON.
+        CodeError: its JSON has another format than the documented one; names the key.
     """
     output = run_tool("neuron-ls", "-j", timeout_seconds=TIMEOUT_SECONDS)
     if output.code != 0:
-        raise HostError(f"{output.command} exited with {output.code}; is the driver loaded? It said:\n{output.tail}")
+        raise HostError(f"{output.command} exited with {output.code}; is the driver loaded? Output:\n{output.tail}")
     listed = parse_json(output.stdout, f"the output of {output.command}")
     if not isinstance(listed, list):
         raise CodeError(
-            f"{output.command} printed no list of devices but:\n{output.stdout.strip()[:300]}\n"
+            f"{output.command} printed something else than a list of devices:\n{output.stdout.strip()[:300]}\n"
             "From SDK 2.34 on it has another format; stay on an older aws-neuronx-tools"
         )
     try:
         devices = _DEVICES.validate_python(listed)
     except ValidationError as error:
-        raise CodeError(f"{output.command} prints another format than is known here: {explain(error)}") from error
+        raise CodeError(f"{output.command} prints an unknown format: {explain(error)}") from error
     return tuple(sorted(devices, key=lambda device: device.number))
 
 
 def check_devices(
     devices: Sequence[NeuronDevice], expected: int | None, own_pids: Collection[int]
 ) -> tuple[Check, ...]:
-    """Are all devices there, alike, and free? `expected` None: at least one; `own_pids` are the workers of this job."""
+    """Check that all devices are there, alike, and free.
+
+    `expected` None: at least one device; `own_pids` are the workers of this job.
+    """
     if not devices:
         return (_count(devices, expected),)
     return (_count(devices, expected), _alike(devices), _free(devices, own_pids))
@@ -84,14 +87,14 @@ def _count(devices: Sequence[NeuronDevice], expected: int | None) -> Check:
     passed = bool(devices) if expected is None else len(devices) == expected
     wanted = "at least 1 is" if expected is None else f"{expected} are"
     sentence = f"neuron-ls lists {len(devices)} Neuron devices; {wanted} expected"
-    # None, or more than there should be, is another machine or container than the configuration says.
+    # None, or too many: the machine or container is not the one in the configuration.
     action: Action = "exclude host" if 0 < len(devices) < (expected or 0) else "stop"
     if not passed and len(devices) > (expected or 0):
-        sentence += ". Set health.machine to the kind that this is, or add its kind to health.machines"
+        sentence += ". Set health.machine to the kind of this machine, or add its kind to health.machines"
     elif not passed:
         missing = sorted(set(range(expected or 1)) - {device.number for device in devices})
         sentence += f"; missing: {', '.join(map(str, missing))}" if missing else ""
-        sentence += ". Map all of /dev/neuron* into the container; if they are, reboot or replace the machine"
+        sentence += ". Map all of /dev/neuron* into the container; if they are mapped, reboot or replace the machine"
     return _check("neuron devices", passed, len(devices), sentence, action)
 
 

@@ -1,21 +1,21 @@
-"""The EFA network interfaces of this machine, as libfabric's `fi_info -p efa` lists them.
+"""The EFA network interfaces of this machine, from libfabric's `fi_info -p efa`.
 
-A container sees the interfaces whose /dev/infiniband/uverbs* were mapped into it, no others.
+A container sees only the interfaces whose /dev/infiniband/uverbs* are mapped into it.
 """
 
 from __future__ import annotations
 
-from tasks.contracts import Action, Check
-from tasks.errors import HostError
+from tasks.contracts.outcomes import Action, Check
+from tasks.foundation.errors import HostError
 from tasks.worker.neuron.tools import run_tool
 
 TIMEOUT_SECONDS = 60.0
-_NONE = "no data available"  # fi_info's words where the provider has nothing
-_KINDS = ("-rdm", "-dgrm")  # what a domain's name has behind that of its interface
+_NONE = "no data available"  # fi_info's text if the provider has no interface
+_KINDS = ("-rdm", "-dgrm")  # what follows the interface's name in the name of a domain
 
 
 def list_interfaces() -> tuple[str, ...]:
-    """The names of the interfaces, each once: the tool lists one for every fabric and endpoint type that it offers.
+    """Return the names of the interfaces, each once: the tool lists each for every fabric and endpoint type.
 
     Raises:
         ConfigError: fi_info is not installed.
@@ -32,19 +32,17 @@ def list_interfaces() -> tuple[str, ...]:
         elif key == "domain" and provider.startswith("efa"):
             found[_interface(value)] = None
     if not found and output.code != 0 and _NONE not in f"{output.stdout}{output.stderr}".lower():
-        raise HostError(
-            f"{output.command} exited with {output.code}; is the EFA driver loaded? It said:\n{output.tail}"
-        )
+        raise HostError(f"{output.command} exited with {output.code}; is the EFA driver loaded? Output:\n{output.tail}")
     return tuple(found)
 
 
 def check_interfaces(found: tuple[str, ...], expected: int) -> Check:
-    """Are there as many interfaces as such a machine has?"""
+    """Check that there are as many interfaces as such a machine has."""
     passed = len(found) >= expected
     action: Action = "proceed" if passed else "exclude host" if found else "stop"
     sentence = f"fi_info lists {len(found)} EFA interfaces ({', '.join(found) or 'none'}); {expected} are expected"
     if not passed and found:
-        sentence += ". Map all of /dev/infiniband/uverbs* into the container; if they are, replace the machine"
+        sentence += ". Map all of /dev/infiniband/uverbs* into the container; if they are mapped, replace the machine"
     elif not passed:
         sentence += (
             ". Map /dev/infiniband/uverbs* into the container, and start machines with EFA interfaces and its driver "

@@ -1,6 +1,6 @@
-"""All that is set in the environment of a run on NeuronCores, composed from the typed configuration in one place.
+"""The environment variables of a run on NeuronCores, made from the typed configuration in one place.
 
-What it returns is set before the runtime starts and recorded with the run.
+They are set before the runtime starts, and recorded with the run.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from configs.schema import CompilerConfig, Config
-from tasks.errors import ConfigError
+from configs.schema.compute import CompilerConfig
+from configs.schema.config import Config
+from tasks.foundation.errors import ConfigError
 
 FLAGS = "NEURON_CC_FLAGS"
 CACHE = "NEURON_COMPILE_CACHE_URL"
-# Switches of older releases that turn every float32 into bf16 behind the back of train.precision.
+# Switches of older releases that turn every float32 into bf16, whatever train.precision says.
 _DOWNCASTS = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 _EFA = {
     "FI_PROVIDER": "efa",
@@ -28,14 +29,14 @@ _EFA = {
 def neuron_environment(
     config: Config, precision: str, cache: Path, nodes: int = 1, inherited: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The variables for a run of `nodes` machines in `precision` whose compiled graphs lie in the folder `cache`.
+    """Return the variables for a run of `nodes` machines in `precision` with compiled graphs in the folder `cache`.
 
     Args:
-        inherited: the environment that they are added to; checked, not changed.
+        inherited: the environment that they are added to; it is checked, not changed.
 
     Raises:
-        ConfigError: the compiler would cast what autocast casts already, or `inherited` has switches of its own
-            for what the configuration decides.
+        ConfigError: the compiler would cast what autocast casts already, or `inherited` sets what the configuration
+            decides.
     """
     compiler = config.compiler
     if precision in ("bf16", "auto") and compiler.auto_cast != "none":
@@ -61,7 +62,7 @@ def neuron_environment(
 
 
 def compiler_flags(compiler: CompilerConfig) -> str:
-    """The value of NEURON_CC_FLAGS; equal settings give equal text, as the keys of compiled graphs depend on it."""
+    """Return the value of NEURON_CC_FLAGS; equal settings give equal text, on which the keys of graphs depend."""
     flags = [f"--target={compiler.target}", f"--model-type={compiler.model_type}"]
     if compiler.optlevel is not None:
         flags.append(f"-O{compiler.optlevel}")
@@ -73,7 +74,7 @@ def compiler_flags(compiler: CompilerConfig) -> str:
 
 def _refuse_second_owner(inherited: Mapping[str, str], flags: str) -> None:
     there = inherited.get(FLAGS, "").strip()
-    if there not in ("", flags):  # our own: a process that we started
+    if there not in ("", flags):  # equal flags: set by our own parent process
         raise ConfigError(
             f"{FLAGS} is set to {there!r} in the environment, while compiler.* of the configuration says {flags!r}; "
             f"unset it, and say what you need in compiler.optlevel, target, model_type, auto_cast, auto_cast_type"

@@ -1,6 +1,6 @@
 """What the Neuron runtime's status codes mean for a job: the failure class, and what to do.
 
-How a code ends up in a process's exit status is not documented, so it is found in the text of the log.
+How a code becomes the exit status of a process is not documented, so it is looked for in the text of the log.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tasks.errors import FailureClass
+from tasks.foundation.errors import FailureClass
 
 
 class Status(NamedTuple):
-    """One status of the runtime: `name` without NRT_, what it means and the way out."""
+    """One status of the runtime: `name` without NRT_, what it means and what to do."""
 
     name: str
     failure: FailureClass
@@ -22,7 +22,7 @@ class Status(NamedTuple):
 
 _REPLACE = "replace this machine"
 _REPORT = "report it, with this log and the graph's folder of the compile cache"
-# The first of them that the log holds is the cause: the more specific, the earlier; what others bring about comes last.
+# The first one that the log contains is the cause: specific ones come first, consequences of others last.
 STATUSES: dict[int, Status] = {
     1202: Status("EXEC_HW_ERR_NC_UE", FailureClass.HOST, "a parity error in the SRAM of a NeuronCore", _REPLACE),
     1201: Status("EXEC_HW_ERR_HBM_UE", FailureClass.HOST, "an uncorrectable error in device memory", _REPLACE),
@@ -33,7 +33,7 @@ STATUSES: dict[int, Status] = {
         "an uncorrectable but repairable error in device memory",
         "reload the driver or reboot, then try again",
     ),
-    1004: Status("EXEC_COMPLETED_WITH_ERR", FailureClass.HOST, "an execution went wrong in hardware", _REPLACE),
+    1004: Status("EXEC_COMPLETED_WITH_ERR", FailureClass.HOST, "an execution failed in hardware", _REPLACE),
     6: Status("HW_ERROR", FailureClass.HOST, "the hardware failed", _REPLACE),
     1206: Status(
         "NETWORK_PROXY_FAILURE",
@@ -71,7 +71,7 @@ STATUSES: dict[int, Status] = {
         "LOAD_NOT_ENOUGH_NC",
         FailureClass.HOST,
         "there are not enough free NeuronCores",
-        "stop the processes that neuron-ls lists; `rmmod neuron; modprobe neuron` frees cores that nobody owns",
+        "stop the processes that neuron-ls lists; `rmmod neuron; modprobe neuron` frees cores without an owner",
     ),
     1005: Status(
         "EXEC_NC_BUSY",
@@ -84,7 +84,7 @@ STATUSES: dict[int, Status] = {
         "EXEC_HW_ERR_COLLECTIVES",
         FailureClass.HANG,
         "a collective got stuck, mostly by the fault of another worker",
-        "look at the logs of the others, replace the faulty machine, and go on from the checkpoint",
+        "look at the logs of the others, replace the faulty machine, and continue from the checkpoint",
     ),
     5: Status(
         "TIMEOUT",
@@ -96,7 +96,7 @@ STATUSES: dict[int, Status] = {
         "EXEC_UNIT_UNRECOVERABLE",
         FailureClass.HOST,
         "a NeuronCore takes no work after an earlier error",
-        "start the process anew; if that does not help, reload the driver",
+        "start the process again; if that does not help, reload the driver",
     ),
 }
 _BY_NAME = {status.name: code for code, status in STATUSES.items()}
@@ -110,9 +110,9 @@ _BUSY = re.compile(r"Neuron ?Core\(s\) not available", re.I)
 
 
 def classify_runtime_log(text: str) -> tuple[FailureClass, str] | None:
-    """The failure class and a sentence for the cause that a log of runtime or kernel names; None if it names none.
+    """Return failure class and sentence for the cause that a log of runtime or kernel names; None if there is none.
 
-    Retries over which the runtime waits forever, such as `Timeout waiting for RX`, are no failure.
+    Retries that the runtime repeats forever, such as `Timeout waiting for RX`, are not failures.
     """
     if found := _DRIVER.search(text):
         return FailureClass.HOST, f"the Neuron driver reports the hardware error {found[1]}; {_REPLACE}"

@@ -1,6 +1,6 @@
-"""The speed of collectives between the NeuronCores of one machine, measured and proven by `nccom-test`.
+"""The speed of collectives between the NeuronCores of one machine, measured and verified by `nccom-test`.
 
-Between machines the tool needs MPI over SSH, which a Batch job has not: there, only the workers' own check counts.
+Between machines the tool needs MPI over SSH, which a Batch job does not have: there only the workers' own check counts.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tasks.errors import CodeError, HostError
-from tasks.records import Record
+from tasks.foundation.errors import CodeError, HostError
+from tasks.foundation.records import Record
 from tasks.worker.neuron.tools import ToolOutput, explain, parse_json, run_tool, tail
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv", "permute"]
 TIMEOUT_SECONDS = 600.0
 
 _ERRORS = re.compile(r"(\d+) errors? found")
-# What a worker's share of the machine is set by; the tool is to have all cores, and no others than this machine's.
+# These give a worker its share of the machine; the tool needs all cores of this machine, and only those.
 _OF_ONE_WORKER = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NEURON_RT_ROOT_COMM_ID")
 
 
 class WrongNumbers(HostError):
-    """The cores of this machine do not exchange what they should."""
+    """The cores of this machine exchange wrong numbers."""
 
 
 class CollectiveSpeed(Record):
-    """One operation at one size. A GB is 2**30 bytes here, as the tool counts."""
+    """One operation at one size. A GB is 2**30 bytes here, as in the tool."""
 
     model_config = ConfigDict(extra="ignore", validate_by_name=True)
 
@@ -54,9 +54,9 @@ def measure(
     Raises:
         ConfigError: nccom-test is not installed.
         HangError: it took longer than `timeout_seconds`.
-        WrongNumbers: numbers came out wrong.
+        WrongNumbers: a result was wrong.
         HostError: nothing was measured.
-        CodeError: its report has another shape than the one documented; names the key.
+        CodeError: its report has another format than the documented one; names the key.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-nccom-") as folder:
         report = Path(folder) / "report.json"
@@ -70,19 +70,19 @@ def measure(
         _refuse_errors(op, ranks, output)
         if not report.exists():
             raise HostError(
-                f"nccom-test {op} over {ranks} ranks exited with {output.code} and wrote no report. It said:\n"
+                f"nccom-test {op} over {ranks} ranks exited with {output.code} and wrote no report. Output:\n"
                 f"{output.tail}"
             )
         return _read(report.read_text(errors="replace"), f"nccom-test {op} over {ranks} ranks", output)
 
 
 def _refuse_errors(op: Operation, ranks: int, output: ToolOutput) -> None:
-    """The exit status is not documented; the words are."""
+    """Read the text, which is documented, not the exit status, which is not."""
     counts = [int(count) for count in _ERRORS.findall(f"{output.stdout}\n{output.stderr}")]
     if any(counts):
         raise WrongNumbers(
             f"nccom-test {op} over {ranks} ranks: {max(counts)} errors found, test failed. The cores of this machine "
-            f"do not exchange numbers as they should; replace it. It said:\n{tail(output.stdout)}"
+            f"exchange wrong numbers; replace it. Output:\n{tail(output.stdout)}"
         )
 
 
@@ -90,7 +90,7 @@ def _read(text: str, what: str, output: ToolOutput) -> tuple[CollectiveSpeed, ..
     try:
         results = _Report.model_validate(parse_json(text, f"the report of {what}")).results
     except ValidationError as error:
-        raise CodeError(f"the report of {what} has another format than is known here: {explain(error)}") from error
+        raise CodeError(f"the report of {what} has an unknown format: {explain(error)}") from error
     if not results:
-        raise HostError(f"{what} measured nothing (exit status {output.code}). It said:\n{output.tail}")
+        raise HostError(f"{what} measured nothing (exit status {output.code}). Output:\n{output.tail}")
     return results

@@ -1,6 +1,6 @@
-"""All that is checked of one machine with Neuron devices before a worker takes its cores.
+"""All checks of one machine with Neuron devices, before a worker takes its cores.
 
-What the tools could not tell is a finding like any other, so that every worker of every machine learns of it.
+A tool that fails is a finding like any other, so that every worker of every machine gets it.
 """
 
 from __future__ import annotations
@@ -8,42 +8,42 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from configs.schema import MachineConfig
-from tasks.contracts import Action, Check
-from tasks.errors import CodeError, ConfigError, StageError
+from configs.schema.compute import MachineConfig
+from tasks.contracts.outcomes import Action, Check
+from tasks.foundation.errors import CodeError, ConfigError, StageError
 from tasks.worker.neuron.devices import check_devices, list_devices
 from tasks.worker.neuron.efa import check_interfaces, list_interfaces
 from tasks.worker.neuron.nccom import CollectiveSpeed, WrongNumbers, measure
 from tasks.worker.neuron.sysfs import check_ecc, read_counts
 
-# From what fits into one packet to what shows the bandwidth; the numbers are checked at every size.
+# From one packet to a size that shows the bandwidth; the numbers are checked at every size.
 NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR = 2**10, 2**28, 8
 
 
 def check_node(machine: MachineConfig | None, sysfs: Path) -> tuple[Check, ...]:
-    """Devices, ECC counters, EFA interfaces, and the collectives between the cores of this machine.
+    """Check devices, ECC counters, EFA interfaces, and the collectives between the cores of this machine.
 
     Args:
-        machine: what such a machine has; None: nothing is known, so one device will do and no floor holds.
+        machine: what such a machine has; None: unknown, so one device is enough and no minimum speed holds.
         sysfs: the folder with one folder for each device.
     """
     checks, cores = _devices(machine)
     checks += check_ecc(read_counts(sysfs))
     if machine is not None and machine.efa_interfaces:
         expected = machine.efa_interfaces
-        checks += _asked("efa interfaces", lambda: [check_interfaces(list_interfaces(), expected)])
+        checks += _checked("efa interfaces", lambda: [check_interfaces(list_interfaces(), expected)])
     if cores > 1:
         least = machine.min_node_bus_gb_s if machine else 0.0
-        checks += _asked("nccom all-reduce", lambda: [judge_nccom(_measure(cores), cores, least)])
+        checks += _checked("nccom all-reduce", lambda: [judge_nccom(_measure(cores), cores, least)])
     return tuple(checks)
 
 
 def _devices(machine: MachineConfig | None) -> tuple[list[Check], int]:
-    """The checks, and the number of cores that can be tried: none where a device is missing, odd or in use."""
+    """Return the checks and the number of cores to test: none if a device is missing, unlike the others or in use."""
     try:
         devices = list_devices()
     except StageError as error:
-        return [_untold("neuron devices", error)], 0
+        return [_tool_failed("neuron devices", error)], 0
     checks = check_devices(devices, machine.devices if machine else None, own_pids=())
     fine = all(check.passed for check in checks)
     return [*checks], sum(device.nc_count for device in devices) if fine else 0
@@ -54,7 +54,7 @@ def _measure(cores: int) -> Sequence[CollectiveSpeed]:
 
 
 def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> Check:
-    """The best bus bandwidth over all sizes, which is what the links carry, against the `least` allowed."""
+    """Compare the best bus bandwidth over all sizes, which is what the links carry, with the `least` allowed."""
     best = max(speeds, key=lambda speed: speed.bus_gb_per_second)
     got, passed = best.bus_gb_per_second, best.bus_gb_per_second >= least
     sentence = (
@@ -74,16 +74,16 @@ def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> 
     )
 
 
-def _asked(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
+def _checked(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
     try:
         return look()
     except StageError as error:
-        return [_untold(name, error)]
+        return [_tool_failed(name, error)]
 
 
-def _untold(name: str, error: StageError) -> Check:
-    """The finding that a tool failed to tell."""
+def _tool_failed(name: str, error: StageError) -> Check:
+    """The finding that a tool failed."""
     action: Action = "exclude host" if isinstance(error, WrongNumbers) else "retry elsewhere"
-    if isinstance(error, ConfigError | CodeError):  # not installed, or of another release: so it is on all machines
+    if isinstance(error, ConfigError | CodeError):  # not installed, or of another release: the same on all machines
         action = "stop"
     return Check(name=name, passed=False, severity="critical", observed=None, sentence=str(error), action=action)

@@ -1,7 +1,7 @@
-"""Compilation ahead of time through `neuron_parallel_compile`, and the care of the cache that it fills.
+"""Compilation ahead of time by `neuron_parallel_compile`, and the upkeep of the cache that it fills.
 
-The tool runs the given command without executing its graphs, then compiles them side by side. Its report and the
-cache are the truth, not its exit status: that is the number of failed graphs, of which 256 read as 0.
+The tool runs a command without executing its graphs, then compiles them in parallel. Its report and the cache decide,
+not its exit status: that is the number of failed graphs, so that 256 failures look like success.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from infra.store import sha256_of
-from tasks.errors import CodeError, CompileError, ConfigError
-from tasks.records import Record
+from infra.store.base import sha256_of
+from tasks.foundation.errors import CodeError, CompileError, ConfigError
+from tasks.foundation.records import Record
 from tasks.worker.neuron.environment import CACHE, FLAGS
 from tasks.worker.neuron.tools import explain, find_tool, started, tail
 
@@ -30,19 +30,19 @@ NAMED_GRAPHS = 3
 LOG_LINES = 10
 TAIL_LINES = 40
 
-# The options that the tool takes out of the command behind it, too, also when they are abbreviated.
+# The tool also takes these options from the command that follows it, and their abbreviations.
 _OWN_OPTIONS = (
     *("--command", "--num_parallel", "--node_id", "--world_size", "--static_schedule", "--analyze-output"),
     *("--analyze-verbosity", "--parallel_compile_workdir", "--log_level", "--help"),
 )
-_REPORTS = "neuron_parallel_compile_results_*.json"  # not total_neuron_..., which lies beside it
+_REPORTS = "neuron_parallel_compile_results_*.json"  # not total_neuron_..., which is in the same folder
 _COLLECTED = re.compile(r"Extracting graphs \([^)]*?(MODULE_[^/)]+)")
 _NOTHING_TO_DO = "no todo hlos found"
 _TRIAL_FAILED = "error in the training script"
 
 
 class GraphCompile(Record):
-    """One graph that the tool compiled, or tried to; MODULE_<hash of the graph>+<hash of the flags>."""
+    """One graph that the tool compiled or failed to; its name is MODULE_<hash of the graph>+<hash of the flags>."""
 
     name: str
     compiled: bool
@@ -51,7 +51,7 @@ class GraphCompile(Record):
 
 
 class CompileReport(Record):
-    """What was compiled now; graphs that the cache had already are not in it."""
+    """What was compiled now, without the graphs that were in the cache before."""
 
     graphs: tuple[GraphCompile, ...]
     seconds: float
@@ -73,7 +73,7 @@ class _Entry(BaseModel):
 
 
 class _Report(BaseModel):
-    compilation_summary: dict[str, int]  # true and false -> graphs; a key that counts none is absent
+    compilation_summary: dict[str, int]  # true and false -> graphs; a count of 0 is absent
     compilation_report: dict[str, _Entry]
     compilation_time: float
 
@@ -87,7 +87,7 @@ class _Finished(NamedTuple):
     tail: str
 
 
-def compile_ahead(
+def precompile(
     command: Sequence[str],
     cache: Path,
     workdir: Path,
@@ -95,24 +95,26 @@ def compile_ahead(
     jobs: int | None,
     say: Callable[[str], None],
 ) -> CompileReport:
-    """Collect the graphs of `command` and compile into `cache` those that it lacks.
+    """Collect the graphs of `command`, and compile those that `cache` lacks into it.
 
     Args:
         command: the trial run. It starts in an empty folder, so paths in it must be absolute.
-        workdir: where the private folders of this call are made; they are gone afterwards.
-        environment: set for the tool and the command, over this process's own.
-        jobs: graphs compiled at once; None: as many as the tool finds fit for the host's memory.
+        workdir: where the private folders of this call are made; they are deleted afterwards.
+        environment: set for the tool and the command, in addition to that of this process.
+        jobs: graphs compiled at once; None: the tool chooses, by the host's memory.
         say: called with every line of output.
 
     Raises:
         ConfigError: the tool is not installed, or NEURON_CC_FLAGS names another cache.
-        CodeError: the tool would take an argument of `command` for its own.
-        CompileError: the trial run failed, a graph did not compile, or the report is missing, unreadable, or not
-            what the cache holds.
+        CodeError: the tool would read an argument of `command` as its own.
+        CompileError: the trial run failed, a graph did not compile, or the report is missing, unreadable, or does
+            not agree with the cache.
     """
     environment = {**os.environ, **environment, CACHE: str(cache.absolute())}
     environment["NEURON_PARALLEL_COMPILE_DUMP_RESULTS"] = "1"
-    environment.pop("NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None)  # half the graphs would count as all
+    environment.pop(
+        "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None
+    )  # it would hide that the trial run failed half-way
     _refuse_other_cache(environment)
     _refuse_taken_arguments(command)
     clear_stale_locks(cache)
@@ -127,7 +129,7 @@ def compile_ahead(
 
 
 def clear_failed(cache: Path) -> tuple[str, ...]:
-    """Remove the graphs that failed to compile, which would never be tried again; gives their names."""
+    """Remove the graphs that failed to compile, which the tool would never try again; return their names."""
     failed = [path for path in _modules(cache) if (path / "model.log").exists() and not _is_complete(path)]
     for path in failed:
         shutil.rmtree(path)
@@ -135,7 +137,7 @@ def clear_failed(cache: Path) -> tuple[str, ...]:
 
 
 def clear_stale_locks(cache: Path) -> tuple[str, ...]:
-    """Remove the locks of compilers that were killed; call it only while none runs. Gives their paths in the cache."""
+    """Remove the locks of killed compilers; call it only while none runs. Return their paths in the cache."""
     locks = sorted(cache.rglob("*.lock"))
     for path in locks:
         path.unlink(missing_ok=True)
@@ -143,7 +145,7 @@ def clear_stale_locks(cache: Path) -> tuple[str, ...]:
 
 
 def list_graphs(cache: Path) -> dict[str, GraphFile]:
-    """The complete graphs by name; of two compilers' graphs with one name, that of the later version."""
+    """Return the complete graphs by name; of two compilers' graphs with the same name, that of the later version."""
     found = {}
     for path in _modules(cache):
         if _is_complete(path):
@@ -190,7 +192,7 @@ def _judge(finished: _Finished, command: str, cache: Path) -> CompileReport:
     if finished.report is None:
         if finished.code != 0 or not finished.idle or finished.collected:
             raise CompileError(
-                f"{TOOL} exited with {finished.code} and left no report, so nothing is known of the graphs of: "
+                f"{TOOL} exited with {finished.code} and wrote no report, so nothing is known of the graphs of: "
                 f"{command}\nIts last lines:\n{finished.tail}"
             )
         return CompileReport(graphs=(), seconds=0.0)
@@ -232,21 +234,21 @@ def _read(text: str) -> CompileReport:
 
 
 def _describe(failed: Sequence[str], total: int, cache: Path) -> str:
-    """The sentence for failed graphs, with the compiler's words on the first few."""
+    """Return a sentence about failed graphs, with the last lines of the compiler's log for the first few."""
     logs = {path.name: path / "model.log" for path in _modules(cache)}
-    told = []
+    parts = []
     for name in failed[:NAMED_GRAPHS]:
         log = logs.get(name)
         text = log.read_text(errors="replace") if log is not None and log.exists() else ""
-        told.append(f"{name}:\n{tail(text, LOG_LINES) if text else '(no model.log)'}")
+        parts.append(f"{name}:\n{tail(text, LOG_LINES) if text else '(no model.log)'}")
     more = f"\nand {len(failed) - NAMED_GRAPHS} more" if len(failed) > NAMED_GRAPHS else ""
-    return f"{len(failed)} of {total} graphs did not compile:\n" + "\n".join(told) + more
+    return f"{len(failed)} of {total} graphs did not compile:\n" + "\n".join(parts) + more
 
 
 def _refuse_other_cache(environment: Mapping[str, str]) -> None:
     if "--cache_dir" in environment.get(FLAGS, ""):
         raise ConfigError(
-            f"{FLAGS} has --cache_dir, which beats {CACHE}={environment[CACHE]}, so the graphs would go elsewhere; "
+            f"{FLAGS} has --cache_dir, which overrides {CACHE}={environment[CACHE]}, so the graphs would go elsewhere; "
             "remove it"
         )
 
@@ -255,11 +257,11 @@ def _refuse_taken_arguments(command: Iterable[str]) -> None:
     for argument in command:
         name = argument.partition("=")[0]
         if name == "-h" or (len(name) > 2 and any(option.startswith(name) for option in _OWN_OPTIONS)):
-            raise CodeError(f"{TOOL} would take {argument!r} of the trial run's command for its own; rename it")
+            raise CodeError(f"{TOOL} would read {argument!r} of the trial run's command as its own option; rename it")
 
 
 def _modules(cache: Path) -> list[Path]:
-    """The folders of all graphs, an older compiler's first."""
+    """Return the folders of all graphs, those of older compilers first."""
     return sorted(cache.glob("neuronxcc-*/MODULE_*"), key=lambda path: (_version(path.parent.name), path.name))
 
 
@@ -274,14 +276,16 @@ def _is_complete(module: Path) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _checksum(neff: Path, size: int, modified_ns: int) -> str:
-    return sha256_of(neff)  # once per file: training lists the cache again and again
+    return sha256_of(neff)  # cached: training lists the compile cache often
 
 
 def _graph_name(path: str) -> str:
-    """Raises CompileError for a path that is not one of a cache."""
+    """Return the name of the graph. Raises CompileError for a path outside a compile cache."""
     name = next((part for part in PurePosixPath(path).parts if part.startswith("MODULE_")), None)
     if name is None:
-        raise CompileError(f"{TOOL} names the graph {path!r}, which is no path of a compile cache (no MODULE_ folder)")
+        raise CompileError(
+            f"{TOOL} names the graph {path!r}, which is not a path of a compile cache (no MODULE_ folder)"
+        )
     return name
 
 

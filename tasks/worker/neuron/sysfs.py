@@ -1,6 +1,6 @@
 """ECC errors that the devices of this machine could not correct, as the driver counts them in sysfs.
 
-They count from the moment the driver was loaded, so one may be from before this job: it is a fault all the same.
+The driver counts from the moment it was loaded, so an error may be older than this job: it is a fault all the same.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tasks.contracts import Action, Check
+from tasks.contracts.outcomes import Action, Check
 
 ROOT = Path("/sys/devices/virtual/neuron_device")
 FATAL = {"mem_ecc_uncorrected": "device memory", "sram_ecc_uncorrected": "SRAM"}
@@ -18,13 +18,13 @@ Counts = dict[str, dict[str, int]]  # device -> counter -> events
 
 
 def read_counts(root: Path = ROOT) -> Counts:
-    """The counters of each device; one that is not there, or not a number, is left out."""
+    """Return the counters of each device, without those that are missing or not a number."""
     folders = sorted(root.glob("neuron[0-9]*"), key=lambda path: (len(path.name), path.name))
     return {folder.name: dict(_counters(folder)) for folder in folders}
 
 
 def check_ecc(counts: Counts) -> tuple[Check, ...]:
-    """Errors for good exclude the machine, those that a driver's reload repairs do not; unread counters only warn."""
+    """Lasting errors exclude the machine, errors that a driver reload repairs do not; unread counters only warn."""
     return (
         _judge(
             "neuron ecc", counts, FATAL, "uncorrectable ECC errors", "exclude host",
@@ -40,9 +40,9 @@ def check_ecc(counts: Counts) -> tuple[Check, ...]:
 
 def _judge(name: str, counts: Counts, kinds: Mapping[str, str], what: str, action: Action, advice: str) -> Check:
     found = [
-        (f"{met[counter]} in the {place} of {device}", met[counter])
+        (f"{met[counter]} in the {memory} of {device}", met[counter])
         for device, met in counts.items()
-        for counter, place in kinds.items()
+        for counter, memory in kinds.items()
         if met.get(counter)
     ]
     sentence = f"no {what}"
@@ -59,7 +59,7 @@ def _judge(name: str, counts: Counts, kinds: Mapping[str, str], what: str, actio
 
 
 def _unread(counts: Counts) -> Check:
-    """What could not be read proves no fault, and no health."""
+    """A warning for counters that could not be read: that proves neither a fault nor health."""
     unread = [device for device, met in counts.items() if not met] if counts else ["any device"]
     sentence = f"the ECC counters of {len(counts)} devices were read"
     if unread:

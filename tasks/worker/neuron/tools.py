@@ -1,6 +1,6 @@
 """Programs of the Neuron SDK as child processes: found, run with a time limit, and never left running.
 
-What they print is understood in the module of each tool; nothing here knows a format.
+The module of each tool reads what it prints; this one knows no format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from tasks.errors import ConfigError, HangError, HostError
+from tasks.foundation.errors import ConfigError, HangError, HostError
 
 SDK_FOLDER = Path("/opt/aws/neuron/bin")  # where the packages install to; not every image has it on PATH
 EFA_FOLDER = Path("/opt/amazon/efa/bin")
@@ -34,7 +34,7 @@ TAIL_LINES = 15
 
 
 class ToolOutput(NamedTuple):
-    """What a tool left behind. `command` is as one would type it."""
+    """What a tool printed, and its exit code. `command` is as typed in a shell."""
 
     command: str
     code: int
@@ -43,15 +43,15 @@ class ToolOutput(NamedTuple):
 
     @property
     def tail(self) -> str:
-        """Its last words, for messages."""
+        """Its last lines, for messages."""
         return tail(self.stderr if self.stderr.strip() else self.stdout)
 
 
 def find_tool(name: str, path: str | None = None) -> str:
-    """The executable behind `name`, on `path` (default: PATH) or where its package installs to.
+    """Return the executable of `name`, on `path` (default: PATH) or where its package installs to.
 
     Raises:
-        ConfigError: there is none; names the package that has it.
+        ConfigError: it is not installed; names the package that has it.
     """
     path = os.environ.get("PATH", os.defpath) if path is None else path
     folder = EFA_FOLDER if name == "fi_info" else SDK_FOLDER
@@ -71,7 +71,7 @@ def started(
     folder: Path | None = None,
     merge: bool = False,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A tool while it runs, with piped output (`merge`: stderr in stdout); on leaving, it and its children are ended.
+    """Start a tool with piped output (`merge`: stderr in stdout); at the end of the block, end it and its children.
 
     Raises:
         ConfigError: the file can't be executed.
@@ -94,39 +94,39 @@ def started(
         try:
             yield process
         finally:
-            _end(process)
+            end_process(process)
 
 
 def run_tool(
     name: str, *arguments: str, timeout_seconds: float, environment: Mapping[str, str] | None = None
 ) -> ToolOutput:
-    """Run a tool to its end, whatever its exit status; `environment` None is this process's own.
+    """Run a tool to its end, with any exit status; `environment` None is that of this process.
 
     Raises:
         ConfigError: it is not installed.
-        HangError: it took longer than `timeout_seconds`, and was ended.
+        HangError: it took longer than `timeout_seconds` and was ended.
     """
     written = shlex.join([name, *arguments])
     with started([find_tool(name), *arguments], environment) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired as error:
-            _end(process)
+            end_process(process)
             stdout = stderr = ""
             with contextlib.suppress(subprocess.TimeoutExpired):  # a child that left its session may hold the pipes
                 stdout, stderr = process.communicate(timeout=GRACE_SECONDS)
             raise HangError(
-                f"{written} did not end within {timeout_seconds:g} s; the driver or a device may be stuck (dmesg says "
-                f"more). Its last lines:\n{tail(stderr or stdout)}"
+                f"{written} did not end within {timeout_seconds:g} s; the driver or a device may be stuck (see "
+                f"dmesg). Its last lines:\n{tail(stderr or stdout)}"
             ) from error
     return ToolOutput(written, process.returncode, stdout, stderr)
 
 
 def parse_json(text: str, source: str) -> Any:
-    """The JSON that a tool printed or wrote.
+    """Return the JSON that a tool printed or wrote.
 
     Raises:
-        HostError: there is none, or it breaks off; says what was there instead.
+        HostError: there is none, or it is cut off; shows the text.
     """
     if not text.strip():
         raise HostError(f"{source} is empty")
@@ -137,22 +137,22 @@ def parse_json(text: str, source: str) -> Any:
 
 
 def explain(error: ValidationError) -> str:
-    """`key: what is wrong with it`, for each key of a tool's output that is not as documented."""
+    """Return `key: problem` for each key of a tool's output that is not as documented."""
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'top level'}: {each['msg']}" for each in error.errors())
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
-    """The last lines that say something."""
-    said = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return "\n".join(said[-lines:]) or "(it said nothing)"
+    """Return the last lines that are not empty."""
+    written = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(written[-lines:]) or "(no output)"
 
 
 def _package(executable: str) -> str:
     return PACKAGES.get(Path(executable).name, "it")
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """SIGTERM to the tool and its children, SIGKILL after the grace time, and to children that it left behind."""
+def end_process(process: subprocess.Popen[str]) -> None:
+    """Send SIGTERM to a tool and its children, then SIGKILL after a grace time, also to children it left behind."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

@@ -17,7 +17,7 @@ from tests.benchmarks.faults import judge, page
 from tests.benchmarks.faults.cases import CASES, UNDISTURBED, Case
 from tests.benchmarks.faults.judge import Undisturbed
 from tests.benchmarks.faults.world import FROM_TRAINING_ON, Scene, World
-from tests.support.shop import STAGES, Told
+from tests.support.workspace.shop import STAGES, Told
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
 

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 from tests.benchmarks.faults.world import Command, Scene
-from tests.support.s3 import Fault
-from tests.support.shop import Told
+from tests.support.cloud.s3 import Fault
+from tests.support.workspace.shop import Told
 
 TRAIN, INFER = "*-train-*", "*-infer-*"
 OUTAGE_SECONDS = 10.0
@@ -170,7 +170,7 @@ def killed_and_reaped(scene: Scene) -> Told:
     command.finish()
 
     def reaped() -> bool:
-        told = scene.millrace("reap", "--config", str(scene.world.place), "--grace-minutes", "0", "--json")
+        told = scene.millrace("reap", "--config", str(scene.world.config_file), "--grace-minutes", "0", "--json")
         return any((one["job"], one["action"]) == (job, "ended") for one in told.json["jobs"])
 
     scene.wait_for(reaped, every=3.0)

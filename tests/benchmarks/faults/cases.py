@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from tests.benchmarks.faults import acts
 from tests.benchmarks.faults.world import FROM_TRAINING_ON, Scene
-from tests.support.shop import Told
+from tests.support.workspace.shop import Told
 
 ONCE = "each stage once"
-NOTHING = "Nobody"
+NOTHING = "No fault"
 AWS = "AWS Batch"
 MACHINES = "Machines"
 STORE = "S3"
@@ -18,16 +18,16 @@ ORCHESTRATOR = "The orchestrator"
 PEOPLE = "People"
 ABOUT = {
     NOTHING: "For comparison.",
-    AWS: """The calls to AWS Batch fail, or their answers are missing or late. They are repeated, and no job is ever
+    AWS: """Calls to AWS Batch fail, or their answers are missing or late. They are repeated, and no job is ever
         submitted twice.""",
-    MACHINES: """What runs is lost, stands still, or gets no machine. AWS Batch repeats what it sees by itself, Prefect
-        the rest, out of one budget (`retry.attempts`); the training goes on from its last checkpoint.""",
-    STORE: "Requests fail that should not. Each is repeated a few times, then the attempt is.",
-    ORCHESTRATOR: """The process that runs the flow ends before its jobs do: `millrace run`, or a deployment's. The next
-        run finds the job again, or goes on from what it saved. One that was killed holds its lineage for up to a minute
-        more, which the next one waits for.""",
-    PEOPLE: """Something is set wrong, or forbidden. No retry would help, so there is none: the run ends with one
-        sentence that says what is wrong and where to set it right.""",
+    MACHINES: """A job is lost, makes no progress, or gets no machine. AWS Batch retries what it can see, Prefect the
+        rest, from one budget (`retry.attempts`); training continues from its last checkpoint.""",
+    STORE: "Requests fail. Each is repeated a few times; then the attempt is retried.",
+    ORCHESTRATOR: """The process that runs the flow, `millrace run` or a deployment's, ends before its jobs do. The next
+        run finds the job again, or continues from what it saved. A killed process holds its lineage for up to a minute
+        more; the next one waits for that.""",
+    PEOPLE: """A setting is wrong, or access is denied. No retry would help, so there is none: the run ends with one
+        sentence that says what is wrong and where to correct it.""",
 }
 
 
@@ -51,13 +51,13 @@ CASES = (
     Case(AWS, "SubmitJob is answered with 500, and there is no job", acts.submission_fails, jobs=1),
     Case(
         AWS,
-        "each of four SubmitJob is accepted, but the reply lost",
+        "each of four SubmitJob calls is accepted, but the reply is lost",
         acts.reply_lost,
         jobs=4,
         stages=FROM_TRAINING_ON,
     ),
     Case(AWS, "each of four new jobs is not shown for 5 s", acts.job_invisible, jobs=4, stages=FROM_TRAINING_ON),
-    Case(AWS, "both: reply lost, and the job not shown for 5 s", acts.reply_lost_and_job_invisible, jobs=1),
+    Case(AWS, "both: the reply is lost, and the job is not shown for 5 s", acts.reply_lost_and_job_invisible, jobs=1),
     Case(
         MACHINES,
         "no machine for the training, and no retry is left",
@@ -68,28 +68,28 @@ CASES = (
     ),
     Case(
         MACHINES,
-        "no machine for the training's first try",
+        "no machine for the first attempt of the training",
         acts.machine_for_second_try,
         attempts="train CAPACITY, done",
         jobs=2,
     ),
     Case(
         MACHINES,
-        "the main node's host is lost in mid-training",
+        "the main node's host is lost during training",
         acts.main_host_lost,
         attempts="train HOST, done",
         jobs=1,
     ),
     Case(
         MACHINES,
-        "the other node's host is lost in mid-training",
+        "the other node's host is lost during training",
         acts.child_host_lost,
         attempts="train HOST, done",
         jobs=1,
     ),
     Case(
         MACHINES,
-        "each of three tries of the training loses its host",
+        "each of three attempts of the training loses its host",
         acts.every_host_lost,
         "HOST",
         ("the machine was lost: Host EC2", "try 3 of 3"),
@@ -98,7 +98,7 @@ CASES = (
     ),
     Case(
         MACHINES,
-        "one of four inference hosts is lost; its share alone runs again",
+        "one of four inference hosts is lost; only its share runs again",
         acts.inference_host_lost,
         attempts="infer HOST, done",
         jobs=1,
@@ -106,14 +106,14 @@ CASES = (
     ),
     Case(
         MACHINES,
-        "a training process stands still",
+        "a training process makes no progress",
         acts.worker_stands_still,
         attempts="train HANG, done",
         jobs=1,
     ),
     Case(
         MACHINES,
-        "the training's first try takes longer than `batch.attempt_seconds`",
+        "the first attempt of the training takes longer than `batch.attempt_seconds`",
         acts.time_is_up_once,
         attempts="train HANG, done",
         jobs=2,
@@ -143,24 +143,24 @@ CASES = (
         attempts="train STORE, done",
         jobs=1,
     ),
-    Case(ORCHESTRATOR, "killed with -9 in mid-training; run again", acts.killed_in_training, jobs=1),
+    Case(ORCHESTRATOR, "killed with -9 during training; run again", acts.killed_in_training, jobs=1),
     Case(
         ORCHESTRATOR,
-        "told to end (SIGTERM) in mid-training; run again",
+        "SIGTERM during training; run again",
         acts.told_to_end,
         attempts="train CANCELLED, done",
         jobs=2,
     ),
     Case(
         ORCHESTRATOR,
-        "the flow run is cancelled in Prefect in mid-training; run again",
+        "the flow run is cancelled in Prefect during training; run again",
         acts.flow_run_cancelled,
         attempts="train CANCELLED, done",
         jobs=2,
     ),
     Case(
         ORCHESTRATOR,
-        "killed with -9, nobody comes back, `millrace reap` ends its job; run again",
+        "killed with -9, not run again, `millrace reap` ends its job; run again",
         acts.killed_and_reaped,
         attempts="train HOST, done",
         jobs=2,

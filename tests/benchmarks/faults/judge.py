@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.errors import POLICIES
+from tasks.foundation.errors import POLICIES
 from tests.benchmarks.faults.cases import ONCE, Case
 from tests.benchmarks.faults.world import Scene
-from tests.support.shop import STAGES, Told
+from tests.support.workspace.shop import STAGES, Told
 
 _BEFORE_TRAINING = ("validate", "health", "warmup")  # done again where a setting differs
 Attempts = list[dict[str, Any]]  # records of the ledger

@@ -1,4 +1,4 @@
-"""docs/faults.md, written whole: the tables with what a reader must know to read them."""
+"""docs/faults.md as a whole: the tables, and what a reader must know to understand them."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _PAGE = """\
 # What happens when something breaks
 
 `make faults` runs the pipeline undisturbed, then through each of the faults below, and writes this page. {released} of
-the {faults} end in the same release as the undisturbed run, its weights equal to the last bit. The others end in a
-failure class that says who has something to do, and release nothing.
+the {faults} end in the same release as the undisturbed run, with exactly the same weights. The others end in a failure
+class that says who must act, and release nothing.
 
 **What is run.** A month of a small made-up shop, with `compute: batch` and a workspace on S3: training on two nodes,
-inference as an array of four jobs. AWS itself is not there. AWS Batch is played by the emulator of the tests, which
-really starts the containers' commands as processes, and S3 by moto; the command `millrace run`, the Prefect server and
-the workers are the real ones. Each fault gets a workspace of its own, in which the stages that it does not hit are done
-already; they are found done only if what they were made from comes out the same again. Some settings differ from
-[base.yaml](../configs/base.yaml) to keep it short: `train.hang_seconds: 10`, `batch.capacity_seconds: 15`,
-`batch.silence_seconds: 8`, `retry.jitter: 0`, a checkpoint every 20 steps. Longer ones lose more seconds.
+inference as an array of four jobs. The tests' emulator stands in for AWS Batch and really starts the containers'
+commands as processes; moto stands in for S3. The command `millrace run`, the Prefect server and the workers are real.
+Each fault has its own workspace, in which the stages before the fault are done already; they are cached only if their
+inputs come out the same again. Some settings differ from [base.yaml](../configs/base.yaml) to keep it short:
+`train.hang_seconds: 10`, `batch.capacity_seconds: 15`, `batch.silence_seconds: 8`, `retry.jitter: 0`, a checkpoint
+every 20 steps. With longer ones more seconds are lost.
 
 **Where.** {machine}, shared by the servers and all nodes.
-Undisturbed, train, evaluate, infer and release take {seconds:.0f} s there, most of it for processes that start.
+Undisturbed, train, evaluate, infer and release take {seconds:.0f} s there, most of it for starting processes.
 
-**The columns.** *Outcome* is `Released`, or the class with which the command ends. *Attempts* are those in the ledger
-(`millrace report`), by AWS Batch or by Prefect, of each stage that took more than one or was not done;
-"{once}" where nothing had to be tried again. *Seconds lost* is what the commands took, from the first one's
-start to the last one's end, less what an undisturbed run takes for the stages that were done. It is measured once, and
-where other work shares the cores ten seconds and more are noise.
+**The columns.** *Outcome* is `Released`, or the failure class with which the command ends. *Attempts* are those in
+the ledger (`millrace report`), by AWS Batch or by Prefect, of each stage that took more than one or failed; "{once}"
+means that nothing was retried. *Seconds lost* is the time from the start of the first command to the end of the last,
+less the time of an undisturbed run for the stages that finished. It is measured once; if other work shares the cores,
+ten seconds and more are noise.
 
 **Checked in every row**, or the command fails: outcome and attempts are as expected; the message names what is wrong
-and shows no traceback; no stage ever has two live jobs; no job and no container is left over; a release is whole, with
-no folder half written beside it; a run that failed releases nothing.
+and shows no traceback; no stage ever has two live jobs; no job and no container is left over; a release is complete,
+and no folder is half written; a run that failed releases nothing.
 
 {tables}
 """
@@ -80,6 +80,6 @@ def whole(rows: Sequence[Row], seconds: float) -> str:
 
 
 def _machine() -> str:
-    """Cores and processor, as Linux tells them."""
+    """Return the number of cores and the name of the processor, from Linux."""
     found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     return f"{len(os.sched_getaffinity(0))} cores of {found[1] if found else 'an unnamed processor'}"

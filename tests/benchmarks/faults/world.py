@@ -18,15 +18,16 @@ from typing import Any, TypeVar
 
 import yaml
 
-from infra.manifest import read_manifest
-from infra.store import Store, open_store
-from tasks import ledger
-from tasks.ingest import ingest
-from tasks.sources import Format
-from tasks.spans import SpanKind
-from tests.support.batch import BatchServer
-from tests.support.s3 import S3Server
-from tests.support.shop import MILLRACE, SETTINGS, Told, write_shop
+from infra.store.base import Store
+from infra.store.factory import open_store
+from infra.store.manifest import read_manifest
+from tasks.contracts.spans import SpanKind
+from tasks.data.ingest import ingest
+from tasks.data.sources import Format
+from tasks.runs import ledger
+from tests.support.cloud.batch import BatchServer
+from tests.support.cloud.s3 import S3Server
+from tests.support.workspace.shop import MILLRACE, SETTINGS, Told, write_shop
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class World:
     """Runs from its making until `stop`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.place = folder, folder / "shop.yaml"
+        self.folder, self.config_file = folder, folder / "shop.yaml"
         self.home = folder / "prefect"
         self._environment(AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none", AWS_DEFAULT_REGION="us-east-1")
         self._environment(AWS_EC2_METADATA_DISABLED="true", PREFECT_HOME=str(self.home))
@@ -69,7 +70,7 @@ class World:
         self._environment(AWS_ENDPOINT_URL_BATCH=self.batch.url, AWS_ENDPOINT_URL_CLOUDWATCH_LOGS=self.batch.url)
         self.batch.register_all()
         sections = {key: {**SETTINGS.get(key, {}), **changes} for key, changes in _CHANGED.items()}
-        self.place.write_text(yaml.safe_dump({**SETTINGS, **sections, "compute": "batch"}))
+        self.config_file.write_text(yaml.safe_dump({**SETTINGS, **sections, "compute": "batch"}))
         self.base = self.s3.new_workspace()
         source = folder / "shop.jsonl.gz"
         write_shop(source, spans=1, rows_per_span=ROWS, seed=3)
@@ -147,7 +148,7 @@ class Scene:
         """Begin `millrace run`."""
         self._started = self._started or time.monotonic()
         overrides = [word for setting in settings for word in ("--set", setting)]
-        fixed = ("run", "--config", str(self.world.place), "--span", SPAN, "--workspace", self.uri, "--json")
+        fixed = ("run", "--config", str(self.world.config_file), "--span", SPAN, "--workspace", self.uri, "--json")
         command = Command(self.world.folder, (*fixed, *overrides))
         self._commands.append(command)
         return command

@@ -15,14 +15,14 @@ import pytest
 import yaml
 
 from configs.load import load_config
-from infra.batch.retries import evaluate_on_exit
-from tasks.contracts import Chore, Stage
+from infra.compute.batch.retries import evaluate_on_exit
+from tasks.contracts.stages import TRAITS, Layout, Queue, compute_of
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = ROOT / "infra/aws/millrace.yaml"
-STAGES = [work.value for work in (*Stage, *Chore)]
-ON_NODES = ["health", "warmup", "train"]  # multi-node parallel, also on one node
-ON_CPU = ["validate", "release"]
+STAGES = [work.value for work in TRAITS]
+ON_NODES = [work.value for work, traits in TRAITS.items() if traits.layout is Layout.nodes]
+ON_CPU = [work.value for work, traits in TRAITS.items() if traits.queue is Queue.cpu]
 
 # What no resource can be named for, and why.
 WITHOUT_RESOURCES = {
@@ -314,7 +314,9 @@ def test_stages_may_not_do_what_others_do(stage: str) -> None:
 
 
 def test_the_control_plane_may_make_the_calls_that_it_makes() -> None:
-    calls = re.findall(r"self\._(batch|logs)\.([a-z]+_[a-z_]+)", (ROOT / "infra/batch/api.py").read_text())
+    calls = re.findall(
+        r"self\._(batch|logs)\.([a-z]+_[a-z_]+)", (ROOT / "infra/compute/batch/client/api.py").read_text()
+    )
     needed = {f"{service}:{''.join(word.capitalize() for word in call.split('_'))}" for service, call in calls}
     granted = {action for owner, one in statements() if owner == "ControlPolicy" for action in listed(one["Action"])}
     assert {"batch:SubmitJob", "logs:GetLogEvents"} <= needed
@@ -342,7 +344,7 @@ def test_the_settings_for_trainium_are_for_these_machines(nodes: int) -> None:
     """Two NeuronCores on each device, a process for each, and room for as many machines as are asked for."""
     workers = [f"train.workers={32 * nodes}", f"infer.workers={32 * nodes}", f"train.batch_rows={2048 * nodes}"]
     config = load_config(ROOT / "configs/trainium.yaml", workers)
-    assert {config.compute_of(stage) for stage in STAGES} == {"batch"}
+    assert {compute_of(config, work) for work in TRAITS} == {"batch"}
     machine = template()["Parameters"]["AcceleratorType"]["Default"]
     assert config.health.machine == machine
     assert config.batch.processes_per_node == 2 * config.health.machines[machine].devices

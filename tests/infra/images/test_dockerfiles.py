@@ -73,13 +73,19 @@ def test_nothing_else_reaches_the_builder(path: str) -> None:
 @pytest.mark.parametrize("image", WORKERS)
 def test_workers_hold_what_their_command_needs_and_no_flows(image: str) -> None:
     files = {path.as_posix() for source in copied(image) for path in files_below(source)}
-    assert {"tasks/worker/__main__.py", "infra/store.py", "configs/base.yaml"} <= files
+    assert {"tasks/worker/__main__.py", "infra/store/base.py", "configs/base.yaml"} <= files
     assert not any(path.startswith("flows/") for path in files)
 
 
 def test_the_control_image_has_no_worker_plane_and_no_extras() -> None:
     files = {path.as_posix() for source in copied("control") for path in files_below(source)}
-    assert {"tasks/train.py", "flows/pipeline.py", "infra/runner.py", "configs/base.yaml", "prefect.yaml"} <= files
+    assert {
+        "tasks/train.py",
+        "flows/pipeline.py",
+        "tasks/contracts/runner.py",
+        "configs/base.yaml",
+        "prefect.yaml",
+    } <= files
     assert not any(path.startswith("tasks/worker/") for path in files)
     for command in rests("control", "RUN"):
         assert "[" not in command

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tasks.errors import ConfigError
-from tasks.worker.accelerators import cpu, open_accelerator
+from tasks.foundation.errors import ConfigError
+from tasks.worker.accelerators import base, host_memory, open_accelerator
 from tasks.worker.accelerators.cpu import CpuAccelerator
-from tasks.worker.job import Rank
-from tests.support.processes import run_ranks
+from tasks.worker.process.job import Rank
+from tests.support.processes.ranks import run_ranks
 
 ALONE = Rank(0, 1, 0)
 GIB = 2**30
@@ -73,20 +73,25 @@ def host(folder: Path, available_kib: int, limit: str | None = None, used: int =
 
 
 def test_free_memory_counts_the_page_cache(tmp_path):
-    assert cpu.free_host_bytes(**host(tmp_path, 4 * 2**20)) == 4 * GIB
+    assert host_memory.free_host_bytes(**host(tmp_path, 4 * 2**20)) == 4 * GIB
 
 
 def test_free_memory_ends_at_the_limit_of_the_container(tmp_path):
     files = host(tmp_path, 4 * 2**20, limit=str(3 * GIB), used=2 * GIB, cached=GIB // 2)
-    assert cpu.free_host_bytes(**files) == 1.5 * GIB
+    assert host_memory.free_host_bytes(**files) == 1.5 * GIB
 
 
 def test_a_container_without_limit_has_the_machines_memory(tmp_path):
-    assert cpu.free_host_bytes(**host(tmp_path, 4 * 2**20, limit="max")) == 4 * GIB
+    assert host_memory.free_host_bytes(**host(tmp_path, 4 * 2**20, limit="max")) == 4 * GIB
+
+
+def test_an_unknown_accelerator_is_refused_with_those_that_there_are():
+    with pytest.raises(ConfigError, match=r"'tpu'; use one of cpu, cuda, xla, neuron"), open_accelerator("tpu", ALONE):
+        pass
 
 
 def test_workers_of_one_machine_share_its_memory(monkeypatch):
-    monkeypatch.setattr(cpu, "free_host_bytes", lambda: 8 * GIB)
+    monkeypatch.setattr(base, "free_host_bytes", lambda: 8 * GIB)
     assert CpuAccelerator(Rank(0, 2, 0, local_world=1)).free_memory_bytes() == 8 * GIB
     assert CpuAccelerator(Rank(1, 2, 1, local_world=2)).free_memory_bytes() == 4 * GIB
 
@@ -165,7 +170,7 @@ def fail_inside(rank: Rank) -> bool:
         return dist.is_initialized()
 
 
-def test_a_worker_that_fails_holds_its_connections_until_it_has_told_why():
+def test_a_worker_that_fails_keeps_its_connections_until_it_has_written_why():
     assert run_ranks(2, fail_inside) == [True, True]
 
 

@@ -3,13 +3,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from infra.store import DirectoryStore
-from tasks.contracts import EvaluateInputs, EvaluateOutcome, ModelRef, RowsRef
-from tasks.errors import DataError, StoreError
-from tasks.rows import is_holdout
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.outcomes import EvaluateOutcome
+from tasks.contracts.references import ModelRef, RowsRef
+from tasks.data.rows import is_holdout
+from tasks.foundation.errors import DataError, StoreError
 from tasks.worker import evaluate
-from tasks.worker.job import Rank
-from tests.support.jobs import (
+from tasks.worker.process.job import Rank
+from tests.support.processes.ranks import run_ranks
+from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
     make_job,
@@ -19,7 +22,6 @@ from tests.support.jobs import (
     train_model,
     write_rows,
 )
-from tests.support.processes import run_ranks
 
 SLICED = ["evaluate.slices=[locale, gift]", "evaluate.min_slice_rows=5"]
 

@@ -2,19 +2,21 @@ import time
 
 import pytest
 
-from infra.local_runner import LocalRunner
-from infra.store import DirectoryStore
-from tasks import hosts
-from tasks.contracts import HealthInputs, HealthOutcome, StageResult, WorkerFailure
-from tasks.errors import HostError, StoreError
-from tasks.findings import read_findings
+from infra.compute.local import LocalRunner
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import HealthInputs
+from tasks.contracts.outcomes import HealthOutcome
+from tasks.contracts.results import StageResult, WorkerFailure
+from tasks.foundation.errors import HostError, StoreError
+from tasks.hosts import host_records
+from tasks.hosts.findings import read_findings
 from tasks.worker import health
 from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.health import probe_store
-from tasks.worker.job import Rank
-from tests.support.broken import break_product
-from tests.support.jobs import make_job, tiny_config
-from tests.support.stand_ins import Heard, health_spec, replace_health
+from tasks.worker.process.job import Rank
+from tests.support.fakes.broken import break_product
+from tests.support.fakes.stand_ins import Heard, health_spec, replace_health
+from tests.support.workspace.jobs import make_job, tiny_config
 
 SMALL = ("health.matmul_size=64", "health.all_reduce_mib=1")
 COLLECTIVES = ["all-reduce", "all-gather", "reduce-scatter", "gradient sum", "gradient of all-gather"]
@@ -37,7 +39,7 @@ def run(store: DirectoryStore, *overrides: str) -> HealthOutcome:
 # --- the stage --------------------------------------------------------------------------------------------------
 
 
-def test_a_healthy_worker_tells_its_numbers_and_leaves_nothing_in_the_workspace(store):
+def test_a_healthy_worker_reports_its_numbers_and_leaves_nothing_in_the_workspace(store):
     outcome = run(store)
     assert outcome.device == "cpu"
     assert len(outcome.matmul_gflops) == len(outcome.free_memory_gib) == 1
@@ -58,7 +60,7 @@ def test_bf16_is_checked_where_it_is_fast(store, monkeypatch, fast):
 
 
 @pytest.mark.parametrize(("precision", "told"), [("fp32", 1.0), ("bf16", 4.0)])
-def test_the_speed_told_is_that_of_the_precision_in_training(store, monkeypatch, precision, told):
+def test_the_speed_reported_is_that_of_the_precision_in_training(store, monkeypatch, precision, told):
     monkeypatch.setattr(CpuAccelerator, "fast_bf16", True)
     seconds = {"fp32": 2 * 64**3 / 1e9, "bf16": 2 * 64**3 / 4e9}
     monkeypatch.setattr(health, "time_product", lambda accelerator, problem, precision: seconds[precision])
@@ -83,12 +85,12 @@ def test_a_device_that_multiplies_wrong_is_refused(store, monkeypatch):
     (failed,) = (check for check in findings.checks if not check.passed)
     assert (failed.name, failed.host, failed.action) == ("matmul fp32", "host-7", "exclude host")
     assert {"store", "free memory"} < {check.name for check in findings.checks}
-    told = hosts.excluded(store, "host-7", time.time())
+    told = host_records.excluded(store, "host-7", time.time())
     assert told is not None
     assert "by run run: worker 0 on host-7" in told
 
 
-def test_a_machine_that_nobody_hands_out_is_not_remembered(store, monkeypatch):
+def test_a_machine_outside_of_batch_is_not_recorded(store, monkeypatch):
     monkeypatch.delenv("MILLRACE_HOST", raising=False)
     break_product(monkeypatch, at_call=1, value=7.0)
     with pytest.raises(HostError, match="multiplies wrong"):
@@ -199,7 +201,7 @@ def test_one_worker_that_multiplies_wrong_ends_them_all_with_its_name_and_host(s
         def run(job):
             del sys.modules["tasks.worker.health"]
             from tasks.worker import health
-            from tasks.worker.products import time_product
+            from tasks.worker.checks.matmul_check import time_product
             def broken(accelerator, problem, precision):
                 if job.rank.index == 1:
                     problem = type(problem)(problem.left, problem.right, problem.answer + 1)
@@ -214,7 +216,7 @@ def test_one_worker_that_multiplies_wrong_ends_them_all_with_its_name_and_host(s
     assert len(said) == 2
     assert said[0] == said[1]
     assert not store.exists("runs/run/health/result.json")
-    assert [record.host for record in hosts.known_hosts(store)] == ["host-7"]
+    assert [record.host for record in host_records.known_hosts(store)] == ["host-7"]
 
 
 @pytest.mark.parametrize(
@@ -229,5 +231,5 @@ def test_slow_collectives_are_a_strike_for_every_host_that_took_part(store, monk
     machine = f"health.machines={{slow: {{devices: 0, efa_interfaces: 0, min_node_bus_gb_s: 0.0, {floor}}}}}"
     with pytest.raises(HostError, match=rf"{said}(?s:.*)\[retry elsewhere\]"):
         LocalRunner(store).run(health_spec(store, 2, *SMALL, "health.machine=slow", machine), Heard(), tries=1)
-    (record,) = hosts.known_hosts(store)
+    (record,) = host_records.known_hosts(store)
     assert (record.host, len(record.strikes), record.exclusion) == ("host-7", 1, None)

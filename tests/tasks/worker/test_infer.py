@@ -1,3 +1,4 @@
+import shutil
 import signal
 from pathlib import Path
 
@@ -7,13 +8,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from infra.manifest import MissingFolder, open_folder, read_manifest
-from infra.store import DirectoryStore, sha256_of
-from tasks.contracts import InferInputs, InferOutcome, JobSpec, ModelRef, RowsRef
-from tasks.errors import CodeError, DataError, StoreError
+from infra.store.base import sha256_of
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import MissingFolder, open_folder, read_manifest
+from tasks.contracts.jobs import InferInputs, JobSpec
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.references import ModelRef, RowsRef
+from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
-from tasks.worker.job import Rank
-from tests.support.jobs import (
+from tasks.worker.process.job import Rank
+from tests.support.processes.kills import Kill, infer_and_die
+from tests.support.processes.ranks import finish, run_ranks, start
+from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
     infer_vectors,
@@ -24,17 +30,25 @@ from tests.support.jobs import (
     train_model,
     write_rows,
 )
-from tests.support.kills import Kill, infer_and_die
-from tests.support.processes import finish, run_ranks, start
 
 CONFIG = tiny_config(*FEATURES)  # 100 items in shards of 40, 40 and 20
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> tuple[DirectoryStore, RowsRef, ModelRef]:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirectoryStore, RowsRef, ModelRef]:
     """130 rows about 100 items, and a model."""
-    store, rows = make_workspace(tmp_path, rows=130, distinct=100)
+    store, rows = make_workspace(tmp_path_factory.mktemp("trained"), rows=130, distinct=100)
     return store, rows, model_of(train_model(store, CONFIG, rows))
+
+
+@pytest.fixture
+def workspace(
+    trained: tuple[DirectoryStore, RowsRef, ModelRef], tmp_path: Path
+) -> tuple[DirectoryStore, RowsRef, ModelRef]:
+    """A copy for one test."""
+    store, rows, model = trained
+    shutil.copytree(store.root, tmp_path / "workspace")
+    return DirectoryStore(tmp_path / "workspace"), rows, model
 
 
 def run(workspace: tuple[DirectoryStore, RowsRef, ModelRef]) -> InferOutcome:
@@ -96,7 +110,7 @@ def test_the_vectors_are_the_models_own_of_the_last_text_about_each_item(
     assert vectors_of(other) == pytest.approx(vectors_of(table), abs=1e-6)
 
 
-def test_asked_again_no_shard_is_made_again(workspace: tuple[DirectoryStore, RowsRef, ModelRef]):
+def test_a_second_run_makes_no_shard_again(workspace: tuple[DirectoryStore, RowsRef, ModelRef]):
     store = workspace[0]
     first = run(workspace)
     before = read_manifest(store, first.prefix).sha256
@@ -105,13 +119,13 @@ def test_asked_again_no_shard_is_made_again(workspace: tuple[DirectoryStore, Row
     assert read_manifest(store, again.prefix).sha256 == before
 
 
-UPLOAD = "infra.store:DirectoryStore.upload"
+UPLOAD = "infra.store.directory:DirectoryStore.upload"
 KILLS = {
     "before any shard": (Kill("tasks.worker.infer:_embed_shard", 1, "before"), 0),
     "after a shard's file, before its note": (Kill(UPLOAD, 1, about="part-00001.parquet"), 1),
     "after the second shard": (Kill("tasks.worker.infer:Shards.write", 2), 2),
-    "before the manifest": (Kill("infra.store:DirectoryStore.write", 1, "before", about="MANIFEST.json"), 3),
-    "after the manifest": (Kill("infra.store:DirectoryStore.write", 1, about="MANIFEST.json"), 3),
+    "before the manifest": (Kill("infra.store.directory:DirectoryStore.write", 1, "before", about="MANIFEST.json"), 3),
+    "after the manifest": (Kill("infra.store.directory:DirectoryStore.write", 1, about="MANIFEST.json"), 3),
 }
 
 
@@ -187,18 +201,20 @@ def test_a_span_without_items_is_an_error_of_the_data(
         infer_vectors(store, CONFIG, empty, model)
 
 
-def test_a_note_of_a_shard_that_holds_too_little_is_not_believed(workspace: tuple[DirectoryStore, RowsRef, ModelRef]):
+def test_a_shard_with_too_few_vectors_is_found_by_the_count(workspace: tuple[DirectoryStore, RowsRef, ModelRef]):
     """Shards and notes agree with each other, but not with the rows: the count of the whole tells."""
     store, rows, model = workspace
     run(workspace)
     store.delete(f"vectors/{model.version}/2026-01/MANIFEST.json")
     shards = infer.Shards(store, f"vectors/{model.version}/2026-01", spec_of(workspace).stage_prefix)
     shards.write(1, pa.chunked_array([["a"]]), np.ones((1, 1), np.float32), model.version)
-    with pytest.raises(StoreError, match="holds 61 vectors, expected 100"):
+    with pytest.raises(StoreError, match="61 vectors, expected 100"):
         infer_vectors(store, CONFIG, rows, model)
 
 
-def test_spans_of_one_model_lie_side_by_side(workspace: tuple[DirectoryStore, RowsRef, ModelRef], tmp_path: Path):
+def test_spans_of_one_model_have_folders_of_their_own(
+    workspace: tuple[DirectoryStore, RowsRef, ModelRef], tmp_path: Path
+):
     store, _, model = workspace
     prefixes = [run(workspace).prefix]
     later = write_rows(store, "2026-02", 30, tmp_path)
@@ -219,9 +235,9 @@ def test_two_workers_make_the_vectors_of_one(workspace: tuple[DirectoryStore, Ro
     alone = run(workspace)
     expected = read(store, alone.prefix)
     store.delete(f"vectors/{model.version}")
-    told = run_ranks(2, run_as_rank, store.uri, InferInputs(rows=rows, model=model))
-    outcomes = [one for one in told if one is not None]
-    assert {(one.vectors, one.shards, one.shards_reused) for one in outcomes} == {(100, 3, 0)}
+    ended = run_ranks(2, run_as_rank, store.uri, InferInputs(rows=rows, model=model))
+    outcomes = [outcome for outcome in ended if outcome is not None]
+    assert {(each.vectors, each.shards, each.shards_reused) for each in outcomes} == {(100, 3, 0)}
     table = read(store, outcomes[0].prefix)
     assert table["item_id"] == expected["item_id"]
     assert vectors_of(table) == pytest.approx(vectors_of(expected), abs=1e-6)

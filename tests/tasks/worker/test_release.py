@@ -1,5 +1,7 @@
+import copy
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +13,16 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from infra.manifest import open_folder, read_manifest
-from tasks.contracts import ModelRef, ReleaseInputs, ReleaseOutcome
-from tasks.errors import CodeError, StoreError
-from tasks.rows import distinct_items
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import open_folder, read_manifest
+from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.outcomes import ReleaseOutcome
+from tasks.contracts.references import ModelRef
+from tasks.data.rows import distinct_items
+from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
-from tasks.worker.checkpoint import load_parts
-from tests.support.jobs import (
+from tasks.worker.training.checkpoint import load_parts
+from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
     infer_vectors,
@@ -97,7 +102,7 @@ def cosines(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
-def test_a_plain_model_loads_as_it_lies_with_the_released_vectors(releases, kind: str):
+def test_a_plain_model_loads_without_changes_with_the_released_vectors(releases, kind: str):
     made: Released = releases(kind)
     model = SentenceTransformer(made.folder, device="cpu")
     encoded = np.asarray(model.encode(made.items["item"].to_pylist(), show_progress_bar=False))
@@ -154,15 +159,15 @@ def test_the_tokenizer_loads_with_transformers(releases, kind: str):
     assert len(tokenizer("lamp " * 99, truncation=True)["input_ids"]) == 16, "cut where serving cuts"
 
 
-def test_what_is_released_says_what_it_is(releases):
+def test_a_release_names_its_model_and_configuration(releases):
     made: Released = releases("narrower")
     assert made.outcome.model == f"models/{made.model.version}"
     assert made.outcome.min_cosine > 0.9999
     assert made.outcome.probed == 40, "the probe rows, or all of the first shard"
     assert read_manifest(made.store, made.outcome.model).facts == {"model_version": made.model.version, "width": 24}
-    told = json.loads((Path(made.folder) / "millrace.json").read_text())
-    assert told["model_version"] == made.model.version
-    assert told["config"]["model"]["embedding_width"] == 24
+    facts = json.loads((Path(made.folder) / "millrace.json").read_text())
+    assert facts["model_version"] == made.model.version
+    assert facts["config"]["model"]["embedding_width"] == 24
     open_folder(made.store, made.outcome.model, "model")
 
 
@@ -195,9 +200,12 @@ def test_releasing_again_changes_nothing(releases):
 
 
 @pytest.fixture(scope="module")
-def unreleased(tmp_path_factory: pytest.TempPathFactory) -> Released:
-    """A release taken back: the workspace as it was before."""
-    made = Released(tmp_path_factory.mktemp("unreleased"), PLAIN["mean"])
+def unreleased(releases, tmp_path_factory: pytest.TempPathFactory) -> Released:
+    """A copy of a workspace as it was before the release."""
+    made = copy.copy(releases("mean"))
+    folder = tmp_path_factory.mktemp("unreleased") / "workspace"
+    shutil.copytree(made.store.root, folder)
+    made.store = DirectoryStore(folder)
     made.store.delete("models")
     return made
 

@@ -11,14 +11,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.manifest import CorruptFolder, commit, read_manifest
-from infra.store import DirectoryStore
-from tasks import progress
-from tasks.contracts import RowsRef, SpanRef, ValidateOutcome
-from tasks.errors import DataError
-from tasks.rows import ROWS_KIND, read_rows
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import CorruptFolder, commit, read_manifest
+from tasks.contracts import progress
+from tasks.contracts.outcomes import ValidateOutcome
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.data.rows import ROWS_KIND, read_rows
+from tasks.foundation.errors import DataError
 from tasks.worker import validate
-from tests.support.spans import APRIL, MARCH, TYPES, check, failed, job, quarantined, row, rows, write_span, written
+from tests.support.workspace.spans import (
+    APRIL,
+    MARCH,
+    TYPES,
+    check,
+    failed,
+    job,
+    quarantined,
+    row,
+    rows,
+    write_span,
+    written,
+)
 
 
 @pytest.fixture
@@ -234,7 +247,7 @@ def test_asking_an_attempt_again_changes_nothing(store: DirectoryStore, tmp_path
     assert validate.run(job(store)) == validate.run(job(store))
 
 
-def test_through_the_one_door_without_torch(store: DirectoryStore, tmp_path: Path):
+def test_through_the_worker_command_without_torch(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(60), row(60, item=None)])
     store.write("spec.json", job(store).spec.to_json())
     blocked = """

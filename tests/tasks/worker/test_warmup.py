@@ -3,13 +3,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from infra.store import DirectoryStore
-from tasks.contracts import RowsRef, TrainOutcome, WarmupInputs, WarmupOutcome
-from tasks.errors import ConfigError
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import WarmupInputs
+from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
+from tasks.contracts.references import RowsRef
+from tasks.foundation.errors import ConfigError
 from tasks.worker import warmup
-from tasks.worker.batches import Batch
-from tasks.worker.step import TrainStep
-from tests.support.jobs import make_job, make_workspace, tiny_config, train_model
+from tasks.worker.training.batches import Batch
+from tasks.worker.training.step import TrainStep
+from tests.support.workspace.jobs import make_job, make_workspace, tiny_config, train_model
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import ConfigError
+from tasks.foundation.errors import ConfigError
 from tasks.worker.accelerators import make_accelerator
-from tasks.worker.job import Rank
+from tasks.worker.process.job import Rank
 
 ALONE = Rank(0, 1, 0)
 
@@ -26,7 +26,7 @@ def test_without_the_package_it_says_what_is_needed():
 def test_the_package_of_pytorch_xla_has_the_same_name_and_is_not_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     install(tmp_path, "2.9.0.2.14.27725")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"here is 2\.9\.0\.2\.14\.27725, which is PyTorch/XLA: use accelerator: xla"):
+    with pytest.raises(ConfigError, match=r"2\.9\.0\.2\.14\.27725, which is PyTorch/XLA: use accelerator: xla"):
         make_accelerator("neuron", ALONE)
 
 

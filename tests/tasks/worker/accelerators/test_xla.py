@@ -7,14 +7,16 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from infra.manifest import read_manifest
-from infra.store import DirectoryStore
-from tasks.contracts import CheckpointState, RowsRef, TrainOutcome, WarmupOutcome
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
+from tasks.contracts.references import RowsRef
 from tasks.worker.accelerators import open_accelerator
-from tasks.worker.job import Rank
-from tests.support.jobs import make_workspace, tensors_of, tiny_config, train_model
-from tests.support.processes import run_ranks
-from tests.support.xla import SETTINGS, check_health, train_on, train_with_an_odd_shape, warm_up
+from tasks.worker.process.job import Rank
+from tests.support.processes.ranks import run_ranks
+from tests.support.processes.xla import SETTINGS, check_health, train_on, train_with_an_odd_shape, warm_up
+from tests.support.workspace.jobs import make_workspace, tensors_of, tiny_config, train_model
 
 CPU = [*SETTINGS, "accelerator=cpu"]
 
@@ -93,7 +95,7 @@ def test_a_second_warmup_meets_no_new_graph_and_says_what_it_can_not_do(warm: Wa
 
 
 def test_one_odd_shape_stops_the_training_with_step_and_shape(warm: Warm):
-    message = r"CompileError: step 4, 16 x \d+ tokens: graph \d+ was compiled in .* warmup has not seen it"
+    message = r"CompileError: step 4, 16 x \d+ tokens: graph \d+ was compiled in .* warmup did not compile it"
     with pytest.raises(AssertionError, match=message):
         run_ranks(1, train_with_an_odd_shape, warm.store.root, warm.rows, warm.outcome.compiled, "lineage=odd")
 
@@ -107,7 +109,7 @@ def test_one_odd_shape_is_reported_where_it_only_warns(warm: Warm):
 
 
 def test_without_warmup_nothing_is_trained(warm: Warm):
-    with pytest.raises(AssertionError, match="trains only what warmup has compiled"):
+    with pytest.raises(AssertionError, match="trains only with graphs that warmup has compiled"):
         run_ranks(1, train_on, warm.store.root, warm.rows, None, None, "lineage=cold")
 
 
@@ -206,7 +208,7 @@ def test_two_healthy_processes_prove_their_collectives(tmp_path: Path):
 
 
 def test_the_runtimes_own_all_reduce_is_caught_before_training(tmp_path: Path):
-    """XLA's processor runtime lets each process believe that it is alone: it gives back what it was given."""
+    """In XLA's processor runtime each process sees a world of one: an all-reduce returns its input."""
     (tmp_path / "workspace").mkdir()
     with pytest.raises(AssertionError, match=r"HostError: all-reduce over 2 workers.* got 1 at element 0, expected 3"):
         run_ranks(2, check_health, tmp_path / "workspace", True)

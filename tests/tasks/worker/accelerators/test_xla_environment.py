@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import ConfigError
+from tasks.foundation.errors import ConfigError
 from tasks.worker.accelerators import xla_environment
 from tasks.worker.accelerators.xla_environment import prepare_environment
-from tasks.worker.job import Rank
-from tests.support.jobs import tiny_config
+from tasks.worker.process.job import Rank
+from tests.support.workspace.jobs import tiny_config
 
 ALONE = Rank(0, 1, 0)
 
@@ -51,7 +51,7 @@ def test_the_compilers_own_level_is_left_alone():
     assert "XLA_FLAGS" not in prepare_environment(tiny_config("compiler.optlevel=null"), "fp32", ALONE).variables
 
 
-def test_a_machine_without_torch_xla_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_torch_xla_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(xla_environment.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[worker,xla\]'"):
         prepare_environment(None, "fp32", ALONE)

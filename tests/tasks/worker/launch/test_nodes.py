@@ -12,18 +12,18 @@ from typing import TypeVar
 
 import pytest
 
-from infra.store import DirectoryStore
-from tasks.contracts import Phases, WorkerFailure
-from tasks.errors import CancelledError, HostError
-from tasks.records import Record
+from infra.store.directory import DirectoryStore
+from tasks.contracts.results import Phases, WorkerFailure
+from tasks.foundation.errors import CancelledError, HostError
+from tasks.foundation.records import Record
 from tasks.worker.launch.child_node import ChildNode
+from tasks.worker.launch.container_position import ContainerPosition
 from tasks.worker.launch.main_node import MainNode
-from tasks.worker.launch.place import Place
+from tasks.worker.launch.node_link import Children, End, Ended, Hello, Link, Terminating, Welcome, connect
 from tasks.worker.launch.processes import Report, Workers
-from tasks.worker.launch.tether import Children, End, Ended, Hello, Link, Terminating, Welcome, connect
-from tasks.worker.launch.told import Told
+from tasks.worker.launch.stop_signals import StopSignals
 from tasks.worker.launch.torchrun import AgentReport
-from tests.support.stand_ins import health_spec
+from tests.support.fakes.stand_ins import health_spec
 
 DEADLINE_SECONDS = 20.0
 NEVER_ENDS = "import time; time.sleep(600)"
@@ -50,8 +50,8 @@ def store(tmp_path) -> DirectoryStore:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place(str(uuid.uuid4()), 1, 0, 2, "127.0.0.1", None)
+def position() -> ContainerPosition:
+    return ContainerPosition(str(uuid.uuid4()), 1, 0, 2, "127.0.0.1", None)
 
 
 def starter(program: str):
@@ -93,71 +93,71 @@ def until(condition: Callable[[], T | None]) -> T:
 class Main:
     """A main node at work, and the test as its child."""
 
-    def __init__(self, place, store, links, program, told=None, join_seconds=DEADLINE_SECONDS) -> None:
+    def __init__(self, position, store, links, program, signals=None, join_seconds=DEADLINE_SECONDS) -> None:
         spec = health_spec(store, 2, "batch.silence_seconds=1")
-        node = MainNode(place, store, spec, told or Told(), "", starter(program), join_seconds)
-        self.place, self.links = place, links
+        node = MainNode(position, store, spec, signals or StopSignals(), "", starter(program), join_seconds)
+        self.position, self.links = position, links
         self.result = in_background(node.run)
 
     def join(self, **changes) -> Link:
-        link = until(lambda: connect(self.place, 1))
+        link = until(lambda: connect(self.position, 1))
         self.links.append(link)
-        link.send(Hello(job=self.place.job, try_number=1, node=1, host="i-1").model_copy(update=changes))
+        link.send(Hello(job=self.position.job, try_number=1, node=1, host="i-1").model_copy(update=changes))
         return link
 
     def ending(self):
         return self.result.result(DEADLINE_SECONDS)
 
 
-def hear(link: Link, kind: type[M]) -> M:
-    """The next message of that kind; beats meanwhile."""
+def received(link: Link, kind: type[M]) -> M:
+    """The next message of that kind; sends heartbeats meanwhile."""
 
     def find() -> M | None:
-        link.beat()
+        link.send_heartbeat()
         assert not link.closed
         return next((message for message in link.receive() if isinstance(message, kind)), None)
 
     return until(find)
 
 
-def test_a_main_node_is_done_when_the_workers_of_all_nodes_are(place, store, links):
-    main = Main(place, store, links, ends())
+def test_a_main_node_is_done_when_the_workers_of_all_nodes_are(position, store, links):
+    main = Main(position, store, links, ends())
     link = main.join()
-    hear(link, Welcome)
+    received(link, Welcome)
     link.send(Ended(report=WELL))
-    assert hear(link, End).code == 0
+    assert received(link, End).code == 0
     assert main.ending() is None
 
 
-def test_the_main_nodes_workers_wait_until_all_nodes_are_there(place, store, links, tmp_path):
-    main = Main(place, store, links, f"open({str(tmp_path / 'begun')!r}, 'w')")
-    stranger = main.join(job="another")
-    until(lambda: stranger.receive() or stranger.closed)
+def test_the_main_nodes_workers_wait_until_all_nodes_are_there(position, store, links, tmp_path):
+    main = Main(position, store, links, f"open({str(tmp_path / 'begun')!r}, 'w')")
+    link = main.join(job="another")
+    until(lambda: link.receive() or link.closed)
     assert not (tmp_path / "begun").exists()
-    hear(link := main.join(), Welcome)
+    received(link := main.join(), Welcome)
     link.send(Ended(report=WELL))
     assert main.ending() is None
     assert (tmp_path / "begun").exists()
 
 
-def test_a_node_that_never_comes_is_host(place, store, links):
-    ending = Main(place, store, links, NEVER_ENDS, join_seconds=0.3).ending()
+def test_a_node_that_never_comes_is_host(position, store, links):
+    ending = Main(position, store, links, NEVER_ENDS, join_seconds=0.3).ending()
     assert (ending.failure, ending.node) == ("HOST", 1)
-    assert "node 1 of 2 did not come within 0.3 s" in ending.message
+    assert "node 1 of 2 did not connect within 0.3 s" in ending.message
 
 
 @pytest.mark.parametrize(
     ("what", "message"),
     [
         ("closes", "node 1 (i-1) is lost: its connection closed"),
-        ("is silent", "node 1 (i-1) is lost: nothing was heard of it for 1."),
-        ("terminating", "node 1 (i-1) was told to end (SIGTERM)"),
+        ("is silent", "node 1 (i-1) is lost: no message for 1."),
+        ("terminating", "node 1 (i-1) received SIGTERM"),
         ("nonsense", "node 1 (i-1) is lost"),
     ],
 )
-def test_a_node_that_goes_away_ends_the_main_nodes_workers_as_host(place, store, links, what, message):
-    main = Main(place, store, links, NEVER_ENDS)
-    hear(link := main.join(), Welcome)
+def test_a_node_that_goes_away_ends_the_main_nodes_workers_as_host(position, store, links, what, message):
+    main = Main(position, store, links, NEVER_ENDS)
+    received(link := main.join(), Welcome)
     began = time.monotonic()
     match what:
         case "closes":
@@ -172,10 +172,10 @@ def test_a_node_that_goes_away_ends_the_main_nodes_workers_as_host(place, store,
     assert message in ending.message
 
 
-def test_an_unfit_host_of_a_child_node_is_host_before_anything_starts(place, store, links, tmp_path):
-    main = Main(place, store, links, f"open({str(tmp_path / 'begun')!r}, 'w')")
+def test_an_unfit_host_of_a_child_node_is_host_before_anything_starts(position, store, links, tmp_path):
+    main = Main(position, store, links, f"open({str(tmp_path / 'begun')!r}, 'w')")
     link = main.join(unfit="host i-1 is excluded")
-    assert hear(link, End).code == 70
+    assert received(link, End).code == 70
     assert main.ending().message == "node 1 (i-1): host i-1 is excluded"
     assert not (tmp_path / "begun").exists()
 
@@ -193,103 +193,103 @@ def failure(store: DirectoryStore, rank: int, at: float, name: str, message: str
     ],
 )
 def test_the_error_that_a_lost_node_does_not_explain_is_the_cause(
-    place, store, links, name, failure_class, message, node
+    position, store, links, name, failure_class, message, node
 ):
     failure(store, 0, 1.0, name, "row 7 is bad")
-    main = Main(place, store, links, ends(1, AgentReport(codes={0: 65})))
-    hear(link := main.join(), Welcome)
+    main = Main(position, store, links, ends(1, AgentReport(codes={0: 65})))
+    received(link := main.join(), Welcome)
     link.close()
     ending = main.ending()
     assert (ending.failure, ending.node) == (failure_class, node)
     assert message in ending.message
 
 
-def test_a_killed_worker_of_a_child_node_is_the_cause_of_what_others_say(place, store, links):
+def test_a_killed_worker_of_a_child_node_is_the_cause_of_what_others_say(position, store, links):
     failure(store, 0, 1.0, "HOST", "connection closed by peer")
-    main = Main(place, store, links, ends(1, AgentReport(codes={0: 70})))
-    hear(link := main.join(), Welcome)
+    main = Main(position, store, links, ends(1, AgentReport(codes={0: 70})))
+    received(link := main.join(), Welcome)
     link.send(Ended(report=Report(code=1, agent=AgentReport(codes={1: -9}), tail=("last words",))))
-    assert hear(link, End).code == 70
+    assert received(link, End).code == 70
     ending = main.ending()
     assert (ending.failure, ending.node) == ("HOST", 1)
-    assert "worker 1 of 2 was killed by SIGKILL without a word" in ending.message
+    assert "worker 1 of 2 was killed by SIGKILL" in ending.message
     assert "[node 1] last words" in ending.message
     assert "[node 0] last line" in ending.message
 
 
-def test_a_failed_child_ends_workers_that_do_not_notice(place, store, links):
+def test_a_failed_child_ends_workers_that_do_not_notice(position, store, links):
     failure(store, 1, 1.0, "DATA", "row 7 is bad")
-    main = Main(place, store, links, NEVER_ENDS)
-    hear(link := main.join(), Welcome)
+    main = Main(position, store, links, NEVER_ENDS)
+    received(link := main.join(), Welcome)
     link.send(Ended(report=Report(code=1, agent=AgentReport(codes={1: 65}), tail=())))
-    assert hear(link, End).code == 65
+    assert received(link, End).code == 65
     assert main.ending().message == "row 7 is bad (worker 1 of 2)"
 
 
-def test_workers_of_a_child_that_do_not_end_with_the_others_are_a_hang(place, store, links):
-    main = Main(place, store, links, ends())
-    hear(link := main.join(), Welcome)
-    assert hear(link, End).code == 71
+def test_workers_of_a_child_that_do_not_end_with_the_others_are_a_hang(position, store, links):
+    main = Main(position, store, links, ends())
+    received(link := main.join(), Welcome)
+    assert received(link, End).code == 71
     ending = main.ending()
     assert (ending.failure, ending.node) == ("HANG", 1)
     assert "the workers of node 1 did not end within 1 s" in ending.message
 
 
-def test_torchrun_that_fails_before_there_are_workers_tells_why(place, store, links):
+def test_torchrun_that_fails_before_it_starts_workers_reports_why(position, store, links):
     broken = AgentReport(failure="HOST", message="DistNetworkError: address already in use")
-    main = Main(dataclasses.replace(place, nodes=1), store, links, ends(1, broken))
+    main = Main(dataclasses.replace(position, nodes=1), store, links, ends(1, broken))
     ending = main.ending()
     assert (ending.failure, ending.node) == ("HOST", 0)
     assert ending.message == "health: torchrun on node 0 failed: DistNetworkError: address already in use"
 
 
-def test_torchrun_that_dies_without_a_word_is_told_with_the_last_lines(place, store, links):
-    ending = Main(dataclasses.replace(place, nodes=1), store, links, ends(3)).ending()
+def test_torchrun_that_dies_silently_is_reported_with_its_last_lines(position, store, links):
+    ending = Main(dataclasses.replace(position, nodes=1), store, links, ends(3)).ending()
     assert (ending.failure, ending.node) == ("CODE", 0)
-    assert ending.message.endswith("torchrun on node 0 failed: it ended with 3; last lines:\nlast line")
+    assert ending.message.endswith("torchrun on node 0 failed: exit code 3; last lines:\nlast line")
 
 
 @pytest.mark.parametrize("child", ["none", "lost"])
-def test_being_told_to_end_explains_what_comes_after_it(place, store, links, child):
-    told = Told()
+def test_sigterm_explains_what_comes_after_it(position, store, links, child):
+    signals = StopSignals()
     main = Main(
-        place,
+        position,
         store,
         links,
         "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(9)); time.sleep(600)",
-        told,
+        signals,
     )
-    hear(link := main.join(), Welcome)
+    received(link := main.join(), Welcome)
     if child == "lost":
         link.close()
-    told.times = 1
+    signals.count = 1
     assert main.ending().failure == "CANCELLED"
 
 
-def test_told_twice_it_does_not_wait_for_workers_that_do_not_end(place, store, links):
-    told = Told()
+def test_a_second_sigterm_kills_workers_that_do_not_end(position, store, links):
+    signals = StopSignals()
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-    main = Main(dataclasses.replace(place, nodes=1), store, links, deaf, told)
+    main = Main(dataclasses.replace(position, nodes=1), store, links, deaf, signals)
     began = time.monotonic()
-    told.times = 2
+    signals.count = 2
     assert main.ending().failure == "CANCELLED"
     assert time.monotonic() - began < 5
 
 
-def test_a_taken_port_is_host(place, store, links):
-    with socket.create_server(("", place.tether_port)):
-        main = Main(place, store, links, NEVER_ENDS)
-        with pytest.raises(HostError, match=f"port {place.tether_port}"):
+def test_a_taken_port_is_host(position, store, links):
+    with socket.create_server(("", position.link_port)):
+        main = Main(position, store, links, NEVER_ENDS)
+        with pytest.raises(HostError, match=f"port {position.link_port}"):
             main.ending()
 
 
 class Child:
     """A child node at work, and the test as its main node."""
 
-    def __init__(self, place, store, program, told=None, join_seconds=DEADLINE_SECONDS) -> None:
+    def __init__(self, position, store, program, signals=None, join_seconds=DEADLINE_SECONDS) -> None:
         spec = health_spec(store, 2, "batch.silence_seconds=1")
-        own = dataclasses.replace(place, node=1)
-        node = ChildNode(own, spec, "i-1", told or Told(), "", starter(program), join_seconds)
+        own = dataclasses.replace(position, node=1)
+        node = ChildNode(own, spec, "i-1", signals or StopSignals(), "", starter(program), join_seconds)
         self.result = in_background(node.run)
 
     def code(self) -> int:
@@ -314,35 +314,35 @@ def see(children: Children, condition):
     return until(look)
 
 
-def test_a_child_node_waits_for_the_main_one_and_tells_how_its_workers_ended(place, store):
+def test_a_child_node_waits_for_the_main_node_and_reports_how_its_workers_ended(position, store):
     codes = AgentReport(codes={1: 65})
-    child = Child(place, store, ends(1, codes))  # before anybody listens
-    with Children(place, 1) as children:
+    child = Child(position, store, ends(1, codes))  # before anybody listens
+    with Children(position, 1) as children:
         seen = joined(children)
         assert seen.name == "node 1 (i-1)"
-        children.tell(Welcome())
+        children.send(Welcome())
         report = see(children, lambda: seen.report)
         assert (report.code, report.agent, report.tail) == (1, codes, ("last line",))
         assert not child.result.done()
-        children.tell(End(code=65))
+        children.send(End(code=65))
         assert child.code() == 65
 
 
-def test_a_child_node_starts_nothing_before_it_is_welcome(place, store, tmp_path):
-    child = Child(place, store, f"open({str(tmp_path / 'begun')!r}, 'w')")
-    with Children(place, 1) as children:
+def test_a_child_node_starts_nothing_before_it_is_welcome(position, store, tmp_path):
+    child = Child(position, store, f"open({str(tmp_path / 'begun')!r}, 'w')")
+    with Children(position, 1) as children:
         joined(children)
-        children.tell(End(code=70))
+        children.send(End(code=70))
         assert child.code() == 70
     assert not (tmp_path / "begun").exists()
 
 
 @pytest.mark.parametrize(("what", "message"), [("closes", "closed its connection"), ("is silent", "has been silent")])
-def test_a_child_node_ends_with_the_main_one(place, store, what, message):
-    child = Child(place, store, NEVER_ENDS)
-    with Children(place, 1) as children:
+def test_a_child_node_ends_with_the_main_one(position, store, what, message):
+    child = Child(position, store, NEVER_ENDS)
+    with Children(position, 1) as children:
         joined(children)
-        children.tell(Welcome())
+        children.send(Welcome())
         if what == "is silent":
             with pytest.raises(HostError, match=message):
                 child.code()
@@ -350,35 +350,35 @@ def test_a_child_node_ends_with_the_main_one(place, store, what, message):
         child.code()
 
 
-def test_a_child_node_whose_workers_are_done_does_not_mind_that_the_main_one_has_gone(place, store):
-    child = Child(place, store, ends())
-    with Children(place, 1) as children:
+def test_a_child_node_with_finished_workers_ends_well_without_the_main_node(position, store):
+    child = Child(position, store, ends())
+    with Children(position, 1) as children:
         seen = joined(children)
-        children.tell(Welcome())
+        children.send(Welcome())
         see(children, lambda: seen.report)
     assert child.code() == 0
 
 
-def test_a_child_node_without_a_main_one_gives_up(place, store):
-    with pytest.raises(HostError, match=rf"no main node at 127.0.0.1:{place.tether_port} within 0.3 s"):
-        Child(place, store, NEVER_ENDS, join_seconds=0.3).code()
+def test_a_child_node_without_a_main_one_gives_up(position, store):
+    with pytest.raises(HostError, match=rf"no main node at 127.0.0.1:{position.link_port} within 0.3 s"):
+        Child(position, store, NEVER_ENDS, join_seconds=0.3).code()
 
 
-def test_a_child_node_that_is_told_to_end_lets_the_main_one_decide_when(place, store):
-    told = Told()
-    child = Child(place, store, NEVER_ENDS, told)
-    with Children(place, 1) as children:
+def test_a_child_node_with_sigterm_lets_the_main_node_decide_when(position, store):
+    signals = StopSignals()
+    child = Child(position, store, NEVER_ENDS, signals)
+    with Children(position, 1) as children:
         seen = joined(children)
-        children.tell(Welcome())
-        told.times = 1
+        children.send(Welcome())
+        signals.count = 1
         see(children, lambda: seen.terminating)
         assert seen.report is None
-        children.tell(End(code=76))
+        children.send(End(code=76))
         assert child.code() == 76
 
 
-def test_a_child_node_that_is_told_to_end_before_it_began_is_cancelled(place, store):
-    told = Told()
-    told.times = 1
+def test_a_child_node_with_sigterm_before_it_began_is_cancelled(position, store):
+    signals = StopSignals()
+    signals.count = 1
     with pytest.raises(CancelledError):
-        Child(place, store, NEVER_ENDS, told).code()
+        Child(position, store, NEVER_ENDS, signals).code()

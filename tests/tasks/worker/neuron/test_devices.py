@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from tasks.errors import CodeError, HangError, HostError, StageError
+from tasks.foundation.errors import CodeError, HangError, HostError, StageError
 from tasks.worker.neuron import devices as module
 from tasks.worker.neuron.devices import NeuronDevice, check_devices, list_devices
-from tests.support.neuron_tools import FakeTools, sample
+from tests.support.fakes.neuron_tools import FakeTools, sample
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_no_device_at_all_is_refused(fakes, expected):
     assert list(refusals(list_devices(), expected)) == ["neuron devices"]
 
 
-def test_the_tool_is_asked_for_json(fakes, monkeypatch, tmp_path):
+def test_the_tool_is_run_with_json_output(fakes, monkeypatch, tmp_path):
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
     listed(fakes, "neuron-ls-trn1.json")
     assert json.loads((tmp_path / "log").read_text())["argv"] == ["-j"]
@@ -83,8 +83,8 @@ def test_the_tool_is_asked_for_json(fakes, monkeypatch, tmp_path):
         ({"stdout": "no devices found\n", "code": 2}, HostError, "exited with 2.*\nno devices found"),
         ({"stdout": ""}, HostError, "the output of neuron-ls -j is empty"),
         ({"stdout": sample("neuron-ls-cut-off.json")}, HostError, "is not JSON"),
-        ({"stdout": sample("neuron-ls-grouped.json")}, CodeError, 'no list of devices but:\n{"instance_type"'),
-        ({"stdout": sample("neuron-ls-missing-key.json")}, CodeError, "than is known here: 1.nc_count: Field required"),
+        ({"stdout": sample("neuron-ls-grouped.json")}, CodeError, 'else than a list of devices:\n{"instance_type"'),
+        ({"stdout": sample("neuron-ls-missing-key.json")}, CodeError, "unknown format: 1.nc_count: Field required"),
         ({"stdout": '[{"neuron_device": "a"}]'}, CodeError, "0.neuron_device: Input should be a valid integer"),
     ],
 )  # fmt: skip

@@ -1,9 +1,9 @@
 import pytest
 
-from tasks.errors import ConfigError, HangError, HostError
+from tasks.foundation.errors import ConfigError, HangError, HostError
 from tasks.worker.neuron import efa
 from tasks.worker.neuron.efa import check_interfaces, list_interfaces
-from tests.support.neuron_tools import FakeTools, sample
+from tests.support.fakes.neuron_tools import FakeTools, sample
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_missing_interface_excludes_the_machine(fakes):
 
 
 @pytest.mark.parametrize("said", [{"stderr": "fi_getinfo: -61 (No data available)\n", "code": 61}, {"stdout": ""}])
-def test_none_at_all_is_another_kind_of_machine_or_container(fakes, said):
+def test_no_interface_means_another_kind_of_machine_or_container(fakes, said):
     fakes.add("fi_info", **said)
     check = check_interfaces(list_interfaces(), 8)
     assert (check.passed, check.action) == (False, "stop")
@@ -47,7 +47,7 @@ def test_more_interfaces_than_needed_are_fine(fakes):
     assert check_interfaces(listed(fakes, "fi-info-trn1.txt"), 4).passed
 
 
-def test_the_provider_is_asked_for(fakes):
+def test_the_provider_is_an_argument_of_the_tool(fakes):
     fakes.add("fi_info", body="print('provider: efa'); print('domain: ' + '_'.join(sys.argv[1:]))")
     assert list_interfaces() == ("-p_efa",)
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from configs.load import load_config
-from configs.schema import Config
-from tasks.errors import ConfigError
+from configs.schema.config import Config
+from tasks.foundation.errors import ConfigError
 from tasks.worker.neuron.environment import compiler_flags, neuron_environment
 
 CACHE = Path("/var/tmp/graphs")

@@ -1,8 +1,8 @@
 import pytest
 
-from tasks.errors import FailureClass
+from tasks.foundation.errors import FailureClass
 from tasks.worker.neuron.errors import STATUSES, classify_runtime_log
-from tests.support.neuron_tools import sample
+from tests.support.fakes.neuron_tools import sample
 
 COMPLETED = "ERROR  NMGR:dlr_infer      Inference completed with err: {code}. mode->h_nn=1001, lnc=0"
 CLASSES = {

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import CodeError, HangError, HostError, StageError
+from tasks.foundation.errors import CodeError, HangError, HostError, StageError
 from tasks.worker.neuron.nccom import CollectiveSpeed, measure
-from tests.support.neuron_tools import FakeTools, sample
+from tests.support.fakes.neuron_tools import FakeTools, sample
 
 REPORT = """
 path = sys.argv[sys.argv.index("--report-to-json-file") + 1]
@@ -67,7 +67,7 @@ def test_a_count_of_no_errors_is_fine(fakes):
         ),
         (sample("nccom-missing-key.json"), CodeError, r"results.0.busbw\(GB/s\): Field required"),
         (sample("nccom-all-reduce.json").replace("0.165", "NaN"), CodeError, r"results.0.algbw\(GB/s\)"),
-        ("[]", CodeError, "another format than is known here: top level"),
+        ("[]", CodeError, "unknown format: top level"),
     ],
 )
 def test_a_report_without_speeds_is_an_error(fakes, report, kind: type[StageError], message):
@@ -76,9 +76,9 @@ def test_a_report_without_speeds_is_an_error(fakes, report, kind: type[StageErro
         run()
 
 
-def test_no_report_shows_what_was_said(fakes):
+def test_a_missing_report_shows_the_output(fakes):
     fakes.add("nccom-test", stderr="Neuron DKMS Driver is not running!\n", code=1)
-    with pytest.raises(HostError, match=r"exited with 1 and wrote no report. It said:\nNeuron DKMS Driver is not"):
+    with pytest.raises(HostError, match=r"exited with 1 and wrote no report. Output:\nNeuron DKMS Driver is not"):
         run()
 
 

@@ -4,9 +4,9 @@ import os
 import pytest
 
 from configs.load import load_config
-from tasks.contracts import Check
+from tasks.contracts.outcomes import Check
 from tasks.worker.neuron.node import check_node
-from tests.support.neuron_tools import FakeTools, make_sysfs, sample, set_counter
+from tests.support.fakes.neuron_tools import FakeTools, make_sysfs, sample, set_counter
 
 TRN1 = load_config(None, []).health.machines["trn1.32xlarge"]
 REPORT = """
@@ -131,10 +131,10 @@ def test_a_machine_of_another_kind_stops(machine):
     smaller = TRN1.model_copy(update={"devices": 1})
     (check,) = (check for check in machine.check(smaller) if not check.passed)
     assert check.action == "stop"
-    assert "lists 16 Neuron devices; 1 are expected. Set health.machine to the kind that this is" in check.sentence
+    assert "lists 16 Neuron devices; 1 are expected. Set health.machine to" in check.sentence
 
 
-def test_of_a_machine_of_unknown_kind_one_device_is_asked_and_no_speed(machine):
+def test_a_machine_of_unknown_kind_needs_one_device_and_no_speed(machine):
     machine.devices(lambda devices: devices.pop(7))
     machine.nccom(bus=0.1)
     machine.tools.add("fi_info", code=1)
@@ -150,7 +150,7 @@ def test_cores_that_are_in_use_or_missing_are_not_tried(machine):
     assert "nccom all-reduce" not in {check.name for check in machine.check()}
 
 
-def test_a_single_core_has_nobody_to_talk_to(machine):
+def test_a_single_core_has_no_collectives_to_check(machine):
     machine.devices(lambda devices: devices.__delitem__(slice(1, None)) or devices[0].update(nc_count=1))
     assert "nccom all-reduce" not in {check.name for check in machine.check(None)}
 

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import CodeError, CompileError, ConfigError, StageError
-from tasks.worker.neuron.precompile import (
-    CompileReport,
-    clear_failed,
-    clear_stale_locks,
-    compile_ahead,
-    list_graphs,
-)
-from tests.support.neuron_tools import COMPILER, FakeTools, sample
+from tasks.foundation.errors import CodeError, CompileError, ConfigError, StageError
+from tasks.worker.neuron.precompile import CompileReport, clear_failed, clear_stale_locks, list_graphs, precompile
+from tests.support.fakes.neuron_tools import COMPILER, FakeTools, sample
 
 TRIAL = [sys.executable, "-IS", "-c"]
 FINE = [*TRIAL, "print('trial step 1')"]
@@ -36,7 +30,7 @@ class Call:
 
     def run(self, command=FINE, jobs: int | None = None, **environment: str) -> CompileReport:
         environment = {"FAKE_LOG": str(self.log)} | environment
-        return compile_ahead(command, self.cache, self.workdir, environment, jobs, self.said.append)
+        return precompile(command, self.cache, self.workdir, environment, jobs, self.said.append)
 
     def refusal(self, command=FINE, kind: type[StageError] = CompileError, **environment: str) -> str:
         with pytest.raises(kind) as error:
@@ -79,7 +73,7 @@ def test_the_report_names_every_graph_compiled(call):
     assert list(list_graphs(call.cache)) == [graph.name for graph in report.graphs]
 
 
-def test_the_trial_runs_for_real_and_its_output_is_told_line_by_line(call):
+def test_the_trial_runs_for_real_and_its_output_is_passed_on_line_by_line(call):
     call.run([*TRIAL, "import os; print('graphs only:', os.environ['NEURON_EXTRACT_GRAPHS_ONLY'])"])
     assert call.said[0] == "graphs only: 1"
     assert call.said[-1].endswith("Total failed compilations: 0")
@@ -159,7 +153,7 @@ def test_a_trial_that_fails_is_an_error_with_its_last_lines(call):
     assert list_graphs(call.cache) == {}
 
 
-def test_a_failed_trial_counts_whatever_the_user_asked_the_tool_to_ignore(call, monkeypatch):
+def test_a_failed_trial_counts_even_if_the_user_lets_the_tool_ignore_it(call, monkeypatch):
     monkeypatch.setenv("NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", "1")
     call.run()
     assert "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE" not in call.given()[0]["environment"]
@@ -168,7 +162,7 @@ def test_a_failed_trial_counts_whatever_the_user_asked_the_tool_to_ignore(call, 
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
-        ("silent", ["exited with 0 and left no report", "got exception: out of files"]),
+        ("silent", ["exited with 0 and wrote no report", "got exception: out of files"]),
         ("malformed", ["the report of neuron_parallel_compile is malformed, so no graph counts as compiled"]),
         ("disagree", ["contradicts itself: its summary counts 3 compiled and 0 failed graphs, its list 2 and 1"]),
         ("killed", ["1 of the graphs collected are not in", "MODULE_00000+d41d8cd9. A compiler was killed"]),
@@ -215,7 +209,7 @@ def test_a_report_as_recorded(call, fakes):
             lambda tree: tree["compilation_report"].update(
                 {"/tmp/x/model.hlo.pb": tree["compilation_report"].popitem()[1]}
             ),
-            "names the graph '/tmp/x/model.hlo.pb', which is no path of a compile cache",
+            "names the graph '/tmp/x/model.hlo.pb', which is not a path of a compile cache",
         ),
     ],
     ids=["no summary", "no status", "no count", "no module"],
@@ -230,7 +224,7 @@ def test_a_report_of_another_shape_is_an_error(call, fakes, change, words):
 def test_nothing_to_do_is_not_believed_where_graphs_were_collected(call, fakes):
     log = "Extracting graphs (/c/neuronxcc-2/MODULE_1+a/model.hlo.pb) for later\nNo todo hlos found in cache"
     fakes.write("neuron_parallel_compile", f"print({log!r})")
-    assert "left no report" in call.refusal()
+    assert "wrote no report" in call.refusal()
 
 
 def test_another_cache_in_the_flags_is_refused(call):
@@ -241,7 +235,7 @@ def test_another_cache_in_the_flags_is_refused(call):
 
 @pytest.mark.parametrize("argument", ["--world_size=2", "--log_level", "--world", "-h"])
 def test_arguments_that_the_tool_would_take_are_refused(call, argument):
-    assert f"would take '{argument}'" in call.refusal([*FINE, argument], kind=CodeError)
+    assert f"would read '{argument}'" in call.refusal([*FINE, argument], kind=CodeError)
 
 
 @pytest.mark.parametrize("argument", ["--spec", "-m", "--", "--nproc_per_node=2", "--node_rank=1", "warmup"])

@@ -1,8 +1,8 @@
 import pytest
 
-from tasks.contracts import Check
+from tasks.contracts.outcomes import Check
 from tasks.worker.neuron.sysfs import check_ecc, read_counts
-from tests.support.neuron_tools import make_sysfs, set_counter
+from tests.support.fakes.neuron_tools import make_sysfs, set_counter
 
 
 def failed(root) -> list[Check]:
@@ -30,7 +30,7 @@ def test_devices_without_errors_pass(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_an_error_is_told_with_its_device_and_what_follows(tmp_path, counter, name, action, said):
+def test_an_error_is_reported_with_its_device_and_action(tmp_path, counter, name, action, said):
     root = make_sysfs(tmp_path / "sysfs", 16)
     set_counter(root, 7, counter, 3)
     (check,) = failed(root)

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from tasks.errors import ConfigError, HangError, HostError
+from tasks.foundation.errors import ConfigError, HangError, HostError
 from tasks.worker.neuron import tools
 from tasks.worker.neuron.tools import PACKAGES, parse_json, run_tool, started, tail
-from tests.support.neuron_tools import FakeTools
-from tests.support.stand_ins import is_running
+from tests.support.fakes.neuron_tools import FakeTools
+from tests.support.fakes.stand_ins import is_running
 
 # Says who it is, ignores SIGTERM where told, and starts a child that would outlive it.
 STUCK = """
@@ -113,4 +113,4 @@ def test_what_is_no_json_is_shown(text, message):
 
 def test_a_tail_is_the_last_lines_that_say_something():
     assert tail("a\n\nb \n\nc\n\n", lines=2) == "b\nc"
-    assert tail("\n") == "(it said nothing)"
+    assert tail("\n") == "(no output)"

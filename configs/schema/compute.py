@@ -1,0 +1,74 @@
+"""The configuration of machines, AWS Batch, the compiler, retries and prices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tasks.foundation.records import Record
+
+Compute = Literal["local", "batch"]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class MachineConfig(Record):
+    """What a node of one kind must have, and how fast it must be."""
+
+    devices: int = Field(ge=0, description="Neuron devices")
+    efa_interfaces: int = Field(ge=0)
+    min_node_bus_gb_s: float = Field(ge=0, description="nccom-test's all-reduce over a node's cores; 2**30 bytes")
+    min_bus_gb_s: float = Field(ge=0, description="the workers' own all-reduce over all nodes, in 1e9 bytes per second")
+    max_latency_us: float = Field(gt=0, description="the workers' own all-reduce of 4 bytes")
+
+
+class BatchConfig(Record):
+    """AWS Batch: where `compute: batch` sends a stage. Queues and definitions are those of infra/aws/millrace.yaml."""
+
+    cpu_queue: str = Field(description="of validate and release")
+    accelerator_queue: str = Field(description="of all other stages")
+    definition: str = Field(description="name of a stage's job definition, with {stage} in it")
+    share: str = Field(pattern=r"^[A-Za-z0-9]+$", description="share identifier; used on fair-share queues only")
+    priority: int = Field(ge=0, le=9999, description="higher runs first within a share; used on fair-share queues only")
+    processes_per_node: Positive = Field(description="worker processes on one node; on Trainium its NeuronCores")
+    capacity_seconds: Positive = Field(description="a job that waits longer for a machine ends as CAPACITY")
+    attempt_seconds: Annotated[int, Field(ge=60)] = Field(description="an attempt that runs longer ends as HANG")
+    silence_seconds: Positive = Field(description="a node that is silent for so long counts as lost")
+    cpu_dollars_per_node_hour: float = Field(ge=0)
+    accelerator_dollars_per_node_hour: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _definition_by_stage(self) -> Self:
+        if "{stage}" not in self.definition:
+            raise ValueError(f"batch.definition {self.definition!r} must hold {{stage}}, where the stage's name goes")
+        return self
+
+
+class CompilerConfig(Record):
+    """The compiler and runtime of the xla accelerator. On a CPU only `optlevel` counts, the rest is Neuron's."""
+
+    optlevel: Literal[1, 2, 3] | None = Field(description="1 compiles fastest; null: the compiler's own default")
+    target: Literal["trn1", "trn1n", "trn2", "inf2"] = Field(description="the machines that the graphs are made for")
+    model_type: Literal["generic", "transformer", "unet-inference"]
+    auto_cast: Literal["none", "matmult", "all"] = Field(
+        description="what the compiler itself turns from fp32 into auto_cast_type; none with train.precision bf16"
+    )
+    auto_cast_type: Literal["bf16", "fp16", "tf32", "fp8_e4m3"] = Field(description="ignored with auto_cast none")
+    efa: bool = Field(description="use EFA on a single node too; several nodes always do")
+    parallel_jobs: Positive | None = Field(description="graphs compiled at once; null: what fits the host's memory")
+    gradient_bucket_mib: Positive = Field(description="MiB of gradients that are reduced in one all-reduce")
+    exec_timeout_seconds: Positive = Field(description="one execution that takes longer is a hang")
+    rounding_seed: int = Field(ge=0, description="of stochastic rounding, which is on when the weights are bf16")
+
+
+class RetryConfig(Record):
+    """The budget of attempts of one stage."""
+
+    attempts: Positive
+    jitter: float = Field(ge=0, description="share of the delay that is random")
+
+
+class CostConfig(Record):
+    """Prices for the ledger."""
+
+    dollars_per_worker_hour: float = Field(ge=0)

@@ -1,0 +1,105 @@
+"""The typed configuration: every key, its meaning, unit and bounds. Defaults live in base.yaml, not here.
+
+A resolved configuration is one `Config`; it is hashed into the run key and saved with every run. Its sections are in
+training.py, stages.py, compute.py and operations.py.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from configs.schema.accelerators import AcceleratorName
+from configs.schema.compute import (
+    BatchConfig,
+    CompilerConfig,
+    Compute,
+    CostConfig,
+    RetryConfig,
+)
+from configs.schema.metrics import METRICS
+from configs.schema.operations import FreshnessConfig, LinksConfig, ScheduleConfig
+from configs.schema.stages import (
+    EvaluateConfig,
+    HealthConfig,
+    InferConfig,
+    ReleaseConfig,
+    ValidateConfig,
+    WarmupConfig,
+    WorkersConfig,
+)
+from configs.schema.training import FeaturesConfig, HeadsConfig, ModelConfig, TrainConfig
+from tasks.foundation.records import Record
+
+BESIDE_THE_WORK = ("batch", "retry", "cost", "schedule", "freshness", "links")
+
+
+class Config(Record):
+    """A resolved configuration."""
+
+    pipeline: str = Field(description="name of the pipeline; part of the run key")
+    lineage: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="the chain of checkpoints to continue")
+    compute: Compute = Field(description="where stages run that have no `compute` of their own")
+    accelerator: AcceleratorName
+    seed: int = Field(ge=0)
+    features: FeaturesConfig
+    validate_: ValidateConfig = Field(alias="validate")
+    health: HealthConfig
+    warmup: WarmupConfig
+    model: ModelConfig
+    heads: HeadsConfig
+    train: TrainConfig
+    evaluate: EvaluateConfig
+    infer: InferConfig
+    release: ReleaseConfig
+    compiler: CompilerConfig
+    batch: BatchConfig
+    retry: RetryConfig
+    cost: CostConfig
+    schedule: ScheduleConfig
+    freshness: FreshnessConfig
+    links: LinksConfig
+
+    def same_work_as(self, other: Config) -> bool:
+        """Whether both make the same model and vectors; settings of where, when and how often may differ."""
+        return self.model_copy(update={name: getattr(other, name) for name in BESIDE_THE_WORK}) == other
+
+    @model_validator(mode="after")
+    def _workers_fill_nodes(self) -> Self:
+        each = self.batch.processes_per_node
+        for name in type(self).model_fields:
+            section = getattr(self, name)
+            on_batch = isinstance(section, WorkersConfig) and (section.compute or self.compute) == "batch"
+            if on_batch and section.workers > each and section.workers % each:
+                wrong = f"{name}.workers {section.workers}"
+                raise ValueError(f"{wrong} must be a multiple of batch.processes_per_node {each}, or below it")
+        return self
+
+    @model_validator(mode="after")
+    def _gates_can_be_judged(self) -> Self:
+        for gate in self.evaluate.gates:
+            head = METRICS[gate.metric].head
+            if head is not None and getattr(self.heads, head) is None:
+                raise ValueError(f"the gate on {gate.metric} needs heads.{head}, which is null")
+        return self
+
+    @model_validator(mode="after")
+    def _features_have_an_interaction(self) -> Self:
+        if (self.features.numeric or self.features.categorical) and self.model.interaction.kind == "none":
+            raise ValueError("features reach the embedding through model.interaction, whose kind is none")
+        return self
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest text that any batch holds, in tokens."""
+        return max(self.train.shapes.query[-1], self.train.shapes.item[-1], self.infer.token_rungs[-1])
+
+    @model_validator(mode="after")
+    def _texts_fit_the_encoder(self) -> Self:
+        scratch = self.model.from_scratch
+        if scratch is not None and self.longest_tokens > scratch.max_tokens:
+            raise ValueError(
+                f"a shape of {self.longest_tokens} tokens is longer than model.scratch.max_tokens {scratch.max_tokens}"
+            )
+        return self

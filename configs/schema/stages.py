@@ -1,0 +1,106 @@
+"""The configuration of the stages apart from train: every key, its meaning, unit and bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from configs.schema.compute import (
+    Compute,
+    MachineConfig,
+    Positive,
+)
+from configs.schema.metrics import MetricName
+from tasks.foundation.records import Record
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Severity = Literal["critical", "warning"]
+
+
+class StageConfig(Record):
+    """The section of any stage."""
+
+    compute: Compute | None = Field(default=None, description="null: as the top-level key; health, warmup: as train")
+
+
+class WorkersConfig(StageConfig):
+    """The section of a stage that runs with any number of workers."""
+
+    workers: Positive = Field(description="worker processes; results do not depend on their number")
+
+
+class ValidateConfig(StageConfig):
+    """Limits that great-expectations holds the rows of a run against."""
+
+    min_rows: Positive = Field(description="fewer clean rows than this stop the run")
+    max_quarantined_share: Share = Field(description="more bad rows than this share stop the run")
+    min_text_chars: Positive
+    max_text_chars: Positive
+    label_min: float
+    label_max: float
+    numeric_min: float = Field(description="lowest value of any numeric feature")
+    numeric_max: float = Field(description="highest value of any numeric feature")
+    max_label_drift: float = Field(gt=0, description="population stability index to the spans before")
+    max_length_drift: float = Field(gt=0, description="the same, for the length of query and item text")
+
+
+class HealthConfig(StageConfig):
+    """Limits that a worker must meet before it may train."""
+
+    min_memory_gib: float = Field(ge=0)
+    min_disk_gib: float = Field(ge=0)
+    matmul_size: Positive = Field(description="rows and columns of the known-answer matrix product")
+    all_reduce_mib: Positive = Field(description="size of the buffer whose all-reduce is timed")
+    max_slowest_to_median: float = Field(gt=1, description="a worker slower than this ratio is a straggler")
+    machine: str | None = Field(description="the kind of node, one of `machines`; null: unknown, so not checked")
+    machines: dict[str, MachineConfig]
+    strikes: Positive = Field(description="suspicions of one host until it is excluded")
+    exclude_hours: float = Field(gt=0, description="how long strikes count and an exclusion lasts")
+
+    @model_validator(mode="after")
+    def _machine_is_known(self) -> Self:
+        if self.machine is not None and self.machine not in self.machines:
+            raise ValueError(f"health.machine {self.machine!r} is not in health.machines: {', '.join(self.machines)}")
+        return self
+
+
+class WarmupConfig(StageConfig):
+    """The length of the trial run."""
+
+    steps_per_shape: Positive
+
+
+class GateConfig(Record):
+    """One condition on a metric. With a baseline, the threshold is on the difference to it."""
+
+    metric: MetricName
+    direction: Literal["higher", "lower"]
+    threshold: float
+    baseline: Literal["none", "champion"]
+    severity: Severity
+
+
+class EvaluateConfig(StageConfig):
+    """The holdout and the gates before a release."""
+
+    holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(description="share of rows, by a stable hash of the id")
+    slices: tuple[str, ...] = Field(description="columns by whose values the metrics are also reported")
+    min_slice_rows: Positive = Field(description="slices with fewer holdout rows are not reported")
+    gates: tuple[GateConfig, ...]
+
+
+class InferConfig(WorkersConfig):
+    """Offline batch inference."""
+
+    batch_rows: Positive
+    token_rungs: tuple[Positive, ...] = Field(min_length=1, description="padded lengths, shortest first")
+    shard_rows: Positive = Field(description="vectors in one Parquet shard")
+    precision: Literal["auto", "bf16", "fp32"]
+
+
+class ReleaseConfig(StageConfig):
+    """The proof that the exported folder gives the vectors that are released with it."""
+
+    min_cosine: Annotated[float, Field(gt=0, lt=1)]
+    probe_rows: Positive = Field(description="items encoded again with the exported folder")

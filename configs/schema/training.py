@@ -1,0 +1,168 @@
+"""The configuration of the model and its training: every key, its meaning, unit and bounds."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from configs.schema.compute import (
+    Positive,
+)
+from configs.schema.stages import Share, WorkersConfig
+from tasks.foundation.records import Record
+
+
+class FeaturesConfig(Record):
+    """Columns that the interaction MLP sees in addition to the text. Items have all of them."""
+
+    numeric: tuple[str, ...] = Field(description="columns of numbers; standardised by the first run's rows")
+    categorical: tuple[str, ...] = Field(description="columns of names; the vocabulary is fixed by the first run")
+    query: tuple[str, ...] = Field(description="those of the above that queries have as well")
+
+    @model_validator(mode="after")
+    def _query_features_exist(self) -> Self:
+        if unknown := set(self.query) - {*self.numeric, *self.categorical}:
+            raise ValueError(f"features.query names {sorted(unknown)}, which is in neither numeric nor categorical")
+        return self
+
+
+class ScratchEncoder(Record):
+    """A new BERT encoder, with a byte-pair tokenizer trained on the first run's texts."""
+
+    vocab_size: Positive
+    hidden_size: Positive
+    layers: Positive
+    attention_heads: Positive
+    intermediate_size: Positive
+    max_tokens: Positive
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.hidden_size % self.attention_heads:
+            raise ValueError("model.scratch.hidden_size must be a multiple of attention_heads")
+        return self
+
+
+class InteractionConfig(Record):
+    """DCN-v2 over [text vector, numeric, categorical]: explicit crosses, an implicit deep part, both or none."""
+
+    kind: Literal["explicit", "implicit", "both", "none"]
+    cross_layers: Positive
+    deep_widths: tuple[Positive, ...] = Field(min_length=1)
+    categorical_width: Positive = Field(description="width of one categorical feature's embedding")
+
+
+class ModelConfig(Record):
+    """Encoder, pooling, interaction, embedding width."""
+
+    pretrained: str | None = Field(description="a local Hugging Face folder, or package:NAME for one inside a package")
+    scratch: ScratchEncoder | None = Field(description="the new encoder to make where pretrained is null")
+    pooling: Literal["mean", "cls"]
+    embedding_width: Positive | None = Field(description="null: as wide as the encoder")
+    dropout: Share
+    interaction: InteractionConfig
+
+    @model_validator(mode="after")
+    def _some_encoder(self) -> Self:
+        if self.pretrained is None and self.scratch is None:
+            raise ValueError("give model.pretrained or model.scratch")
+        return self
+
+    @property
+    def from_scratch(self) -> ScratchEncoder | None:
+        """The new encoder to make; None where a pretrained one is named."""
+        return self.scratch if self.pretrained is None else None
+
+
+class ContrastiveHead(Record):
+    """In-batch negatives: each query against all items of the global batch."""
+
+    weight: float = Field(ge=0)
+    scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
+    positives_only: bool = Field(description="only rows of the positive class are pairs")
+
+
+class ClassificationHead(Record):
+    """Two classes from the label: at most `negative_max` is 0, at least `positive_min` is 1, between is unlabelled."""
+
+    weight: float = Field(ge=0)
+    input: Literal["query", "pair"] = Field(description="judge the query alone, or query and item together")
+    negative_max: float
+    positive_min: float
+
+    @model_validator(mode="after")
+    def _classes_apart(self) -> Self:
+        if self.negative_max >= self.positive_min:
+            raise ValueError("heads.classification.negative_max must be below positive_min")
+        return self
+
+
+class HeadsConfig(Record):
+    """What the embedding is trained for; one head or both."""
+
+    contrastive: ContrastiveHead | None
+    classification: ClassificationHead | None
+
+    @model_validator(mode="after")
+    def _some_head(self) -> Self:
+        heads = list(type(self).model_fields)
+        if all(getattr(self, head) is None for head in heads):
+            raise ValueError(f"give at least one of {' and '.join(f'heads.{head}' for head in heads)}")
+        if self.contrastive and self.contrastive.positives_only and self.classification is None:
+            raise ValueError("heads.contrastive.positives_only needs heads.classification to say what is positive")
+        return self
+
+
+class Shape(Record):
+    """Padded tokens of the query side and of the item side of one batch; its rows are train.batch_rows."""
+
+    query: Positive
+    item: Positive
+
+
+class Ladder(Record):
+    """The shapes that batches may have: each query length with each item length, and no other."""
+
+    query: tuple[Positive, ...] = Field(min_length=1, description="padded tokens, shortest first; the last one cuts")
+    item: tuple[Positive, ...] = Field(min_length=1, description="padded tokens, shortest first; the last one cuts")
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return tuple(Shape(query=query, item=item) for query in self.query for item in self.item)
+
+    @model_validator(mode="after")
+    def _growing(self) -> Self:
+        for rungs in (self.query, self.item):
+            if list(rungs) != sorted(set(rungs)):
+                raise ValueError(f"the rungs of a ladder must grow, got {list(rungs)}")
+        return self
+
+
+class TrainConfig(WorkersConfig):
+    """The optimisation; everything that is counted in steps counts global steps along the lineage."""
+
+    batch_rows: Positive = Field(description="rows of the global batch")
+    shapes: Ladder
+    epochs: Positive = Field(description="passes over the rows of one run")
+    learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
+    warmup_steps: int = Field(ge=0)
+    decay_steps: Positive = Field(description="steps after warmup until the rate has fallen to 1/sqrt(2) of the peak")
+    weight_decay: float = Field(ge=0)
+    max_gradient_norm: float = Field(gt=0)
+    precision: Literal["auto", "bf16", "bf16-weights", "fp32"] = Field(
+        description="bf16: products only (autocast); bf16-weights: the encoder's weights too, rounded stochastically; "
+        "auto: bf16 where the device is fast at it, else fp32"
+    )
+    on_new_graph: Literal["fail", "warn"] = Field(description="what a graph that warmup has not compiled does")
+    evaluate_every_steps: Positive
+    evaluate_rows: Positive = Field(description="holdout rows that the in-loop evaluation looks at, at most")
+    checkpoint_every_steps: Positive
+    log_every_steps: Positive
+    hang_seconds: Positive = Field(description="without a step for so long an attempt is ended; longer than any step")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.batch_rows % self.workers:
+            raise ValueError(f"train.batch_rows {self.batch_rows} must be a multiple of train.workers {self.workers}")
+        return self

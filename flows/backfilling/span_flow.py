@@ -1,0 +1,66 @@
+"""The flow `backfill-span`: the stages of one span that its backfill requests and that are not done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+from prefect.states import Completed
+
+from flows.backfilling.span_run_pool import current_span_run
+from flows.presentation.run.publish import publish
+from flows.running.cancelling import cancellable
+from flows.running.recorded_invocation import invoked
+from infra.store.factory import open_store
+from tasks.evaluate import evaluate, forget_outdated
+from tasks.health import health
+from tasks.infer import infer
+from tasks.release import release
+from tasks.running.context import within
+from tasks.running.stage_output import logger
+from tasks.runs.results import Judgement
+from tasks.train import train
+from tasks.validate import validate
+from tasks.warmup import warmup
+
+
+@flow(name="backfill-span", validate_parameters=False)
+@cancellable
+def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages: list[str]) -> None:
+    """Run the stages of one span. Only the flow `backfill` starts this; it holds the locks and the plan.
+
+    Inference runs even if the evaluation failed, unless the span is to be released: then the gates must pass first.
+    The release waits for all other spans.
+    """
+    run = current_span_run()
+    plan, store, releasing = run.plan, open_store(workspace), run.span.release == "run"
+    with invoked(store, plan), within(publisher=publish):
+        with run.step("train"):
+            validated = validate(plan)
+            warm = warmup(plan, validated, after=health(plan, after=validated))
+            trained = train(plan, validated, warm)
+        run.trained.set()
+        with run.slot():
+            judged = inferred = None
+            if "evaluate" in stages or releasing:
+                judged = run.try_step("evaluate", lambda: evaluate(plan, validated, warm, trained))
+            if releasing and judged is not None and judged.refused:
+                return _rejected(judged, "infer", "release")
+            if "infer" in stages or (releasing and judged is not None):
+                inferred = run.try_step("infer", lambda: infer(plan, validated, warm, trained, after=judged))
+            run.raise_first()
+        if not releasing or judged is None or inferred is None or not run.wait_for_release():
+            return None
+        with run.step("release"):
+            if forget_outdated(store, plan, judged):
+                logger().warning("another release was made meanwhile: the model is evaluated again, against that one")
+                judged = evaluate(plan, validated, warm, trained)
+            if not judged.refused:
+                release(plan, validated, trained, judged, inferred)
+                return None
+        return _rejected(judged, "release")
+
+
+def _rejected(judged: Judgement, *not_run: str) -> Any:
+    current_span_run().refuse(*not_run)
+    return Completed(name="Rejected", message=judged.why)

@@ -1,0 +1,158 @@
+"""The status of a backfill: its record in the workspace, a table and a progress bar in the Prefect UI.
+
+The spans' threads record what happens; only the main thread writes the record and the pages.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+from uuid import UUID
+
+from prefect import get_client
+from prefect.artifacts import create_progress_artifact, create_table_artifact
+from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.runtime import flow_run
+
+from flows.presentation.markdown import text
+from infra.store.base import Store
+from tasks.backfill import backfill_state
+from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, SpanPlan, duration
+from tasks.backfill.backfill_state import BackfillState, planned
+from tasks.contracts.progress import Progress
+from tasks.foundation.errors import classify
+from tasks.running.context import stage_context
+from tasks.running.stage_output import logger
+
+SECONDS = 2.0  # at least, between two updates of the pages
+
+_SIGNS: Mapping[str, str] = {"run": "to do", "not asked": "\N{EN DASH}"}  # the UI shows a hyphen as a bullet
+
+
+class StatusPage:
+    """The state of a running backfill, and the pages that show it."""
+
+    def __init__(self, store: Store, plan: BackfillPlan, state: BackfillState) -> None:
+        self.state = state
+        self._store, self._plan, self._listener = store, plan, stage_context().listener
+        self._guard = threading.Lock()
+        self._changed, self._shown_at = True, 0.0
+        self._latest = ""
+        _tag(plan)
+        self._table = cast(UUID, create_table_artifact(rows(plan, state), _key(plan), description(plan, state)))
+        self._bar = cast(UUID, create_progress_artifact(0.0, f"{_key(plan)}-progress", self._summary()))
+
+    def record(self, span: SpanPlan, what: str, step: str, error: BaseException | None) -> None:
+        """Record from a span's thread how a stage stands; with `flow_run` as `what`, the id of its flow run."""
+        changes: dict[str, Any] = {what: step}
+        if step == "failed" and error is not None:
+            changes |= {"failure": classify(error), "message": f"{what}: {error}"}
+        self.update_span(span, **changes)
+        if what != "flow_run":
+            self._latest = f"{span.span.name} {what} {step}"
+
+    def update_span(self, span: SpanPlan, **changes: object) -> None:
+        """Change fields of one span; the next `flush` shows them."""
+        with self._guard:
+            spans = tuple(
+                state.model_copy(update=changes) if state.span == span.span else state for state in self.state.spans
+            )
+            self.state = self.state.model_copy(update={"spans": spans})
+            self._changed = True
+
+    def update(self, **changes: object) -> BackfillState:
+        """Change fields of the backfill, and show them at once."""
+        with self._guard:
+            self.state = self.state.model_copy(update=changes)
+            self._changed = True
+        self.flush(at_once=True)
+        return self.state
+
+    def flush(self, at_once: bool = False) -> None:
+        """Write and show all changes, unless the last update was a moment ago."""
+        if not at_once and time.monotonic() - self._shown_at < SECONDS:
+            return
+        with self._guard:
+            changed, self._changed, state = self._changed, False, self.state
+        if not changed:
+            return
+        self._shown_at = time.monotonic()
+        backfill_state.save(self._store, state)
+        done, total = state.steps
+        if self._listener is not None:
+            self._listener.progress(Progress(what="backfill", done=done, total=total, note=self._latest))
+        try:
+            with get_client(sync_client=True) as client:
+                table = ArtifactUpdate(
+                    data=json.dumps(rows(self._plan, state)), description=description(self._plan, state)
+                )
+                client.update_artifact(self._table, table)
+                bar = ArtifactUpdate(data=round(100 * done / total, 1) if total else 100.0, description=self._summary())
+                client.update_artifact(self._bar, bar)
+        except Exception as error:  # the server may be down for a while; the work continues
+            logger().debug("the pages of the backfill can't be updated: %s", error)
+
+    def _summary(self) -> str:
+        done, total = self.state.steps
+        failed = sum(span.failure is not None for span in self.state.spans)
+        parts = [f"{done} of {total} stages done", f"{failed} spans failed" if failed else "", self._latest]
+        return f"{self.state.state}: {', '.join(filter(None, parts))}"
+
+
+def announce(plan: BackfillPlan, dry_run: bool) -> BackfillState:
+    """Show a plan that is not carried out; return the state of its backfill."""
+    state = planned(plan)
+    _tag(plan)
+    create_table_artifact(rows(plan, state), _key(plan), description(plan, state))
+    if dry_run:
+        return state
+    ended = {"state": "Rejected" if plan.refused else "Done", "sentence": " ".join(plan.sentences)}
+    return state.model_copy(update=ended)
+
+
+def rows(plan: BackfillPlan, state: BackfillState) -> list[dict[str, Any]]:
+    """One row for each span: its stages, the reason, the expected time and the failure."""
+    return [
+        {
+            "span": f"{span.span.name} v{span.span.version}",
+            **{stage: _SIGNS.get(now.step(stage), now.step(stage)) for stage in BACKFILL_STAGES},
+            "why": span.why,
+            "expected": "" if span.expected_seconds is None or not span.left else duration(span.expected_seconds),
+            "failure": f"{now.failure}: {now.message}" if now.failure else "",
+        }
+        for span, now in zip(plan.spans, state.spans, strict=True)
+    ]
+
+
+def description(plan: BackfillPlan, state: BackfillState) -> str:
+    """The plan in sentences, as markdown; after the end, the result."""
+    reason = f"Reason: {plan.reason}" if plan.reason else ""
+    sentences = plan.sentences if state.ended_at is None else (_result(plan, state), text(state.sentence))
+    return "\n\n".join(filter(None, (f"Backfill `{plan.id}`", reason, *sentences)))
+
+
+def _result(plan: BackfillPlan, state: BackfillState) -> str:
+    """As in `Failed: 2 spans from 2021-Q3 to 2021-Q4; this attempt did train 1, evaluate 1.`"""
+    spans = list(zip(plan.spans, state.spans, strict=True))
+    counts = [
+        (stage, sum(stage in span.left and now.step(stage) == "done" for span, now in spans))
+        for stage in BACKFILL_STAGES
+    ]
+    did = ", ".join(f"{stage} {count}" for stage, count in counts if count) or "nothing"
+    return f"{state.state}: {len(plan.spans)} spans from {plan.first} to {plan.last}; this attempt did {did}."
+
+
+def _tag(plan: BackfillPlan) -> None:
+    """Tag the flow run with its lineage and backfill."""
+    if not flow_run.id:
+        return
+    tags = {*flow_run.tags, f"lineage:{plan.lineage}", f"backfill:{plan.id}"}
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run.id), tags=sorted(tags))
+
+
+def _key(plan: BackfillPlan) -> str:
+    return f"backfill-{plan.lineage}"

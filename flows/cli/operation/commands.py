@@ -1,0 +1,100 @@
+"""The commands that operate Millrace: freshness, doctor, hosts, reap, deploy, up, down."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flows.cli.terminal.options import HERE, AsJson, ConfigFile, Settings, Workspace, existing, tell
+from flows.cli.terminal.run_options import RunOptions
+from tasks.foundation.errors import POLICIES, FailureClass
+
+
+def freshness(
+    workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how old the released data is, how far each span has come, and what is missing, missed or late."""
+    import flows.cli.operation.freshness
+
+    report = flows.cli.operation.freshness.freshness(RunOptions(existing(workspace), config_file, settings or ()))
+    tell(report, flows.cli.operation.freshness.show, as_json)
+
+
+def doctor(
+    workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check everything that a run needs, and say how to fix what is wrong."""
+    import flows.cli.operation.doctor
+    from tasks.doctor.examine import examine
+
+    report = examine(workspace, config_file, settings or [])
+    tell(report, flows.cli.operation.doctor.show, as_json)
+    if report.failed:
+        raise typer.Exit(POLICIES[FailureClass.CONFIG].exit_code)
+
+
+def hosts(
+    forgive: Annotated[str | None, typer.Option(help="Forget the record of this host, after a repair.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List hosts that are excluded or suspected, and why."""
+    import flows.cli.operation.hosts
+
+    tell(flows.cli.operation.hosts.hosts(existing(workspace), forgive), flows.cli.operation.hosts.show, as_json)
+
+
+def reap(
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    grace_minutes: Annotated[float, typer.Option(help="End a job that no process has waited for this long.")] = 15.0,
+    dry_run: Annotated[bool, typer.Option(help="Only list what would be ended.", show_default=False)] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End jobs on AWS Batch whose flow run has ended or was lost."""
+    from flows.cli.operation import reaping
+
+    tell(reaping.reap(config_file, settings or [], grace_minutes, dry_run), reaping.show, as_json)
+
+
+def deploy(
+    workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    alert_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MILLRACE_ALERT_URL", help="Webhook to call when a run fails or is late, or data is stale."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the pipeline on its schedule: deployments, work pool, queue, alerts. Replaces an earlier deployment."""
+    from flows.cli.operation import deploying
+
+    options = RunOptions(existing(workspace), config_file, settings or ())
+    tell(deploying.deploy(options, alert_url), deploying.show, as_json)
+
+
+def up(as_json: AsJson = False) -> None:
+    """Start the Prefect server in the background, or find the running one."""
+    from flows.cli.results import show
+    from infra import prefect_server
+
+    server = prefect_server.up(prefect_server.state_home(), say=lambda line: typer.echo(line, err=True))
+    tell(server, show.server, as_json)
+
+
+def down() -> None:
+    """Stop the Prefect server that `up` or `run` started from this directory."""
+    from infra import prefect_server
+
+    home = prefect_server.state_home()
+    typer.echo("Prefect server stopped" if prefect_server.down(home) else f"no Prefect server of {home} is running")

@@ -1,0 +1,105 @@
+"""The commands that show results: status, releases, rollback, report, history, metrics, serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.terminal.options import HERE, AsJson, Workspace, existing, tell
+from tasks.foundation.errors import ConfigError
+
+
+def status(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
+    """Show spans, lineages, the current release, and what the attempts cost."""
+    from flows.cli.results import outputs, show
+
+    tell(outputs.status(existing(workspace)), show.status, as_json)
+
+
+def releases(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
+    """List all releases and mark the current one."""
+    from flows.cli.results import outputs, show
+
+    tell(outputs.releases(existing(workspace)), show.releases, as_json)
+
+
+def rollback(
+    to: Annotated[int | None, typer.Option(help="Release to return to; default: the one before.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Make an earlier release current again; model and vectors change together."""
+    from flows.cli.results import outputs, show
+
+    tell(outputs.rollback(existing(workspace), to), show.rolled_back, as_json)
+
+
+def report(
+    span: Annotated[str | None, typer.Option(help="Show the last run over this span.")] = None,
+    run_key: Annotated[str | None, typer.Option("--run", help="Show this run; default: the last one.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one HTML file instead of printing.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show one run in full: each stage, costs, failures, settings, files."""
+    from flows.cli.results import outputs, show
+
+    if span is not None and run_key is not None:
+        raise ConfigError("report: give --span or --run, not both")
+    store = existing(workspace)
+    key = run_key or outputs.last_run(store, span)
+    if html is not None:
+        from flows.cli.terminal.files import write
+        from flows.presentation.run.report import run_html
+
+        write(html, run_html(store, key))
+    if as_json:
+        typer.echo(outputs.report(store, key).to_json(), nl=False)
+    elif html is None:
+        show.report(store, key)
+
+
+def history(
+    html: Annotated[Path | None, typer.Option(help="Write one HTML file instead of printing.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show all runs with results, times and costs, and how fresh the released data is."""
+    from flows.cli.results import history
+
+    store = existing(workspace)
+    if html is not None:
+        from flows.cli.terminal.files import write
+        from flows.presentation.history.page import history_html
+
+        write(html, history_html(store))
+    if html is None or as_json:
+        tell(history.history(store), history.show, as_json)
+
+
+def metrics(
+    out: Annotated[Path | None, typer.Option(help="Write this file instead of printing.")] = None,
+    workspace: Workspace = HERE,
+) -> None:
+    """Print metrics for Prometheus: freshness, quality, success, goodput, cost, failures."""
+    from tasks.monitoring.prometheus import metrics_text
+
+    text = metrics_text(existing(workspace))
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        from flows.cli.terminal.files import write
+
+        write(out, text)
+
+
+def serve(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any free port.")] = 4280,
+    workspace: Workspace = HERE,
+) -> None:
+    """Serve the history and the run reports as web pages on this machine. Changes nothing."""
+    from flows.cli.results import serving
+
+    serving.serve(existing(workspace), port)

@@ -1,0 +1,320 @@
+"""What the commands print, as records: `--json` prints them as they are, `show.py` for people.
+
+docs/json.md is made from their descriptions: after a change, `make docs`. All is read from the workspace; Prefect is
+never asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+import tasks.runs.releases
+from configs.schema.config import Config
+from infra.store.base import Store
+from infra.store.manifest import read_manifest
+from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.outcomes import (
+    Check,
+    GraphUse,
+    HealthOutcome,
+    SliceMetrics,
+    TrainOutcome,
+    ValidateOutcome,
+    WarmupOutcome,
+)
+from tasks.contracts.references import SpanRef
+from tasks.contracts.results import StageResult
+from tasks.contracts.runs import Release, RunPlan, RunState
+from tasks.contracts.spans import first_day
+from tasks.contracts.stages import Stage
+from tasks.data import span_versions
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.hosts.findings import last_findings
+from tasks.runs import ledger, lineage
+from tasks.runs.ledger import LedgerRecord, Totals
+from tasks.runs.plan import read_plan
+from tasks.runs.results import read_judgement, read_result, vectors_made
+from tasks.runs.run_report import RunReport, all_reports, run_report
+
+
+class StageLine(Record):
+    """One stage of a run."""
+
+    stage: Stage
+    done: bool
+    cached: bool = Field(description="done before the command ran")
+    attempts: int
+    seconds: float = Field(description="wall time of all its attempts")
+
+
+class RunOutput(Record):
+    """`millrace run`. A refused model is a result like any other."""
+
+    state: RunState | Literal["NothingToDo"]
+    sentence: str = Field(description="why it was rejected, or why there is nothing to do; empty for a release")
+    ui_url: str | None = Field(description="of the Prefect server; null where none was needed")
+    run_url: str | None = Field(description="the flow run's page, with its log")
+    report: RunReport | None = Field(description="null where there was nothing to do")
+    stages: tuple[StageLine, ...]
+
+
+class PlanOutput(Record):
+    """What a run would do."""
+
+    run_key: str
+    span: SpanRef
+    window: tuple[SpanRef, ...] = Field(description="the spans that the run trains on")
+    history: tuple[str, ...] = Field(description="names of the spans that the lineage trained on before")
+    parent: str | None = Field(description="key of the checkpoint that training starts from")
+    parent_step: int | None
+
+
+class DryRunOutput(Record):
+    """`millrace run --dry-run`. `plan` is null where there is nothing to do; `sentence` says why."""
+
+    config: dict[str, Any] = Field(description="the resolved settings, with their keys in YAML")
+    plan: PlanOutput | None = Field(description="null where there is nothing to do")
+    sentence: str = Field(description="why there is nothing to do; else empty")
+
+
+class SpanRun(Record):
+    run_key: str
+    lineage: str
+    state: RunState
+    release: int | None = Field(description="number of the release that it made")
+
+
+class SpanStatus(Record):
+    """The latest version of one span."""
+
+    name: str
+    version: int
+    rows: int
+    trained: tuple[str, ...] = Field(description="lineages whose weights have seen this span, in whichever version")
+    runs: tuple[SpanRun, ...] = Field(description="runs that ended with this span")
+
+
+class LineageStatus(Record):
+    """The last completed checkpoint of a lineage."""
+
+    name: str
+    span: str | None = Field(description="the newest span in the weights; null: imported, and not trained on yet")
+    step: int
+    checkpoint: str
+    run_key: str
+
+
+class StatusOutput(Record):
+    """`millrace status`."""
+
+    workspace: str
+    spans: tuple[SpanStatus, ...]
+    lineages: tuple[LineageStatus, ...]
+    release: Release | None = Field(description="the current one")
+    totals: Totals = Field(description="sums over all attempts that have ended")
+
+
+class ReleasesOutput(Record):
+    """`millrace releases`, oldest first."""
+
+    current: int | None = Field(description="number of the current release; null before the first")
+    releases: tuple[Release, ...]
+
+
+class RollbackOutput(Record):
+    """`millrace rollback`: the release that is current now, and the one that was."""
+
+    previous: int | None = Field(description="number of the release that was current before")
+    release: Release = Field(description="the release that is current now")
+
+
+class StageCheck(Check):
+    stage: Stage
+
+
+class StageGraphs(GraphUse):
+    stage: Stage
+
+
+class ReportOutput(Record):
+    """`millrace report`."""
+
+    report: RunReport
+    window: tuple[SpanRef, ...]
+    stages: tuple[StageLine, ...]
+    checks: tuple[StageCheck, ...] = Field(description="of validate and health; of a refusal by health too")
+    quarantined: dict[str, int] = Field(description="reason -> rows set apart by validate")
+    losses: tuple[CurvePoint, ...] = Field(description="what training logged, by global step")
+    curve: tuple[CurvePoint, ...] = Field(description="holdout metrics found during training, by global step")
+    slices: tuple[SliceMetrics, ...]
+    graphs: tuple[StageGraphs, ...] = Field(description="of warmup and train, where the device compiles")
+    ledger: tuple[LedgerRecord, ...] = Field(description="one record for each attempt")
+
+
+def status(store: Store) -> StatusOutput:
+    """The workspace as it stands.
+
+    Raises:
+        StoreError: a record is not readable; names the file.
+    """
+    reports = all_reports(store)
+    names = sorted({key.split("/")[1] for key in store.list("lineages")})
+    heads = {name: head for name in names if (head := lineage.head(store, name)) is not None}
+    seen = {name: {rows.span.name for rows in state.consumed} for name, (_, state) in heads.items()}
+    return StatusOutput(
+        workspace=store.uri,
+        spans=tuple(
+            SpanStatus(
+                name=span.name,
+                version=span.version,
+                rows=int(read_manifest(store, span.prefix).facts["rows"]),
+                trained=tuple(name for name in heads if span.name in seen[name]),
+                runs=tuple(
+                    SpanRun(run_key=r.run_key, lineage=r.lineage, state=r.state, release=r.release)
+                    for r in reports
+                    if r.span == span.name
+                ),
+            )
+            for span in span_versions.list_spans(store)
+        ),
+        lineages=tuple(
+            LineageStatus(
+                name=name,
+                span=max((rows.span.name for rows in state.consumed), key=first_day, default=None),
+                step=ref.step,
+                checkpoint=ref.prefix,
+                run_key=state.run_key,
+            )
+            for name, (ref, state) in heads.items()
+        ),
+        release=tasks.runs.releases.current(store),
+        totals=ledger.totals(ledger.records(store), vectors_made(store)),
+    )
+
+
+def releases(store: Store) -> ReleasesOutput:
+    """All releases. Raises StoreError if one, or the pointer, is not readable."""
+    serving = tasks.runs.releases.current(store)
+    return ReleasesOutput(
+        current=serving.number if serving else None,
+        releases=tuple(tasks.runs.releases.history(store)),
+    )
+
+
+def rollback(store: Store, to: int | None) -> RollbackOutput:
+    """Go back to release `to`, by default to the one before. Raises as `tasks.runs.releases.rollback` does."""
+    try:
+        serving = tasks.runs.releases.current(store)
+    except tasks.runs.releases.StoreError:  # what a rollback is there to repair
+        serving = None
+    release = tasks.runs.releases.rollback(store, to)
+    return RollbackOutput(previous=serving.number if serving else None, release=release)
+
+
+def last_run(store: Store, span: str | None) -> str:
+    """The key of the run that was tried last, over this span if one is named.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    keys = _run_keys(store)
+    if span is not None:
+        first_day(span)  # a name in no known form gets that error
+        keys = [key for key in keys if read_plan(store, key).span.name == span]
+    if not keys:
+        raise ConfigError(f"{store.uri} holds no run{f' over span {span}' if span else ''}; begin one: millrace run")
+    tried = [record.run_key for record in ledger.records(store) if record.run_key in keys]
+    return tried[-1] if tried else keys[-1]
+
+
+def report(store: Store, run_key: str) -> ReportOutput:
+    """One run in full, whether or not it came to its end.
+
+    Raises:
+        ConfigError: there is no such run.
+        StoreError: a record of the run is not readable; names the file.
+    """
+    keys = _run_keys(store)
+    if run_key not in keys:
+        raise ConfigError(f"{store.uri} holds no run {run_key}; list the runs with: millrace history")
+    plan = read_plan(store, run_key)
+    attempts = tuple(ledger.records(store, run_key))
+    results = [result for stage in Stage if (result := read_result(store, run_key, stage)) is not None]
+    judged = read_judgement(store, run_key)
+    trained = next((r.outcome for r in results if isinstance(r.outcome, TrainOutcome)), None)
+    validated = next((r.outcome for r in results if isinstance(r.outcome, ValidateOutcome)), None)
+    return ReportOutput(
+        report=run_report(store, plan),
+        window=plan.window,
+        stages=stage_lines(store, run_key, attempts, cached=()),
+        checks=(*(check for result in results for check in _checks(result)), *_refusals(store, attempts, results)),
+        quarantined=validated.reasons if validated else {},
+        losses=trained.losses if trained else (),
+        curve=trained.curve if trained else (),
+        graphs=tuple(graphs for result in results for graphs in _graphs(result)),
+        slices=judged.outcome.slices if judged else (),
+        ledger=attempts,
+    )
+
+
+def plan_output(plan: RunPlan) -> PlanOutput:
+    """The part of a plan that tells what is special about it."""
+    return PlanOutput(
+        run_key=plan.run_key,
+        span=plan.span,
+        window=plan.window,
+        history=tuple(rows.span.name for rows in plan.history),
+        parent=plan.parent.prefix if plan.parent else None,
+        parent_step=plan.parent.step if plan.parent else None,
+    )
+
+
+def config_output(config: Config) -> dict[str, Any]:
+    """The resolved configuration with the keys that it has in YAML."""
+    return config.model_dump(mode="json", by_alias=True)
+
+
+def stage_lines(
+    store: Store, run_key: str, attempts: tuple[LedgerRecord, ...], cached: tuple[Stage, ...]
+) -> tuple[StageLine, ...]:
+    """One line for every stage, also for those that the run has not come to."""
+    return tuple(
+        StageLine(
+            stage=stage,
+            done=store.exists(f"{stage_prefix(run_key, stage)}/result.json"),
+            cached=stage in cached,
+            attempts=sum(record.stage is stage for record in attempts),
+            seconds=round(sum(record.wall_seconds for record in attempts if record.stage is stage), 3),
+        )
+        for stage in Stage
+    )
+
+
+def _checks(result: StageResult) -> list[StageCheck]:
+    if isinstance(result.outcome, ValidateOutcome | HealthOutcome):
+        return [StageCheck(stage=result.outcome.stage, **check.model_dump()) for check in result.outcome.checks]
+    return []
+
+
+def _refusals(store: Store, attempts: Sequence[LedgerRecord], results: Sequence[StageResult]) -> list[StageCheck]:
+    """What made health refuse its machines the last time; nothing once it was content."""
+    if any(isinstance(result.outcome, HealthOutcome) for result in results):
+        return []
+    found = last_findings(store, [record for record in attempts if record.stage is Stage.health])
+    return [StageCheck(stage=Stage.health, **check.model_dump()) for check in found]
+
+
+def _graphs(result: StageResult) -> list[StageGraphs]:
+    outcome = result.outcome
+    if isinstance(outcome, WarmupOutcome | TrainOutcome) and outcome.graphs:
+        return [StageGraphs(stage=outcome.stage, **outcome.graphs.model_dump())]
+    return []
+
+
+def _run_keys(store: Store) -> list[str]:
+    return [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]

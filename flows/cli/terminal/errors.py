@@ -1,0 +1,25 @@
+"""A failure on standard error: one line for a known class, a traceback only for an unexpected error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+
+from tasks.foundation.errors import POLICIES, FailureClass, StageError, classify
+from tasks.running.json_logs import JsonStream
+
+
+def explain(error: Exception) -> int:
+    """Print what happened on standard error; returns the exit code of its class."""
+    # Permissions are the place's fault, wherever they show.
+    failure = FailureClass.STORE if isinstance(error, PermissionError) else classify(error)
+    known = isinstance(error, StageError) or failure is not FailureClass.CODE
+    if isinstance(sys.stderr, JsonStream):
+        sys.stderr.log(str(error), logging.ERROR, None if known else error, failure=failure)
+    elif known:
+        print(f"{failure}: {error}", file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+        print(f"{failure}: {type(error).__name__}: {error} ({POLICIES[failure].meaning})", file=sys.stderr)
+    return POLICIES[failure].exit_code

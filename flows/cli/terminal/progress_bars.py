@@ -1,0 +1,136 @@
+"""Long work as people follow it: bars in a terminal, now and then a plain line elsewhere. Always on standard error.
+
+It knows nothing of the stages; results are printed by `flows/cli/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from tasks.contracts.progress import Progress
+from tasks.foundation.durations import duration
+
+LINE_SECONDS = 5.0  # between two plain lines about the same work
+
+_ROOT = Path(__file__).resolve().parents[3]
+_OURS = tuple(f"{_ROOT / folder}/" for folder in ("flows", "tasks", "infra"))
+_LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "millrace")
+
+
+class Lines:
+    """Plain lines: the first word of each kind of work, one at most every few seconds, and its end."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._begun: dict[str, tuple[float, int]] = {}  # what -> when it was first heard of, and how far it was then
+        self._last: dict[str, tuple[float, Progress]] = {}  # what -> when its last line was written, and that line
+
+    def log(self, line: str) -> None:
+        """Output of the workers is for the log, not for here."""
+
+    def say(self, line: str) -> None:
+        """A line that people should not miss."""
+        print(line, file=self._stream, flush=True)
+
+    def progress(self, progress: Progress) -> None:
+        """Show it, unless the same work was shown a moment ago; its end is always shown, once."""
+        now = self._clock()
+        last = self._last.get(progress.what)
+        if last is None or progress.done < last[1].done:
+            self._begun[progress.what] = now, progress.done
+        elif last[1] == progress or (progress.done < progress.total and now - last[0] < LINE_SECONDS):
+            return
+        self._last[progress.what] = now, progress
+        self.say(self._line(progress, now))
+
+    def _line(self, progress: Progress, now: float) -> str:
+        begun_at, begun_with = self._begun[progress.what]
+        parts = [f"{progress.what}: {progress.done} of {progress.total}", progress.note]
+        if begun_with < progress.done < progress.total:
+            seconds = (now - begun_at) / (progress.done - begun_with) * (progress.total - progress.done)
+            parts.append(f"{duration(seconds)} left")
+        return ", ".join(filter(None, parts))
+
+
+class Bars:
+    """One bar for each kind of work, in a terminal."""
+
+    def __init__(self, bars: RichProgress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def log(self, line: str) -> None:
+        """Output of the workers is for the log, not for here."""
+
+    def say(self, line: str) -> None:
+        """A line that people should not miss; above the bars."""
+        self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def progress(self, progress: Progress) -> None:
+        """Move the bar of this work, or begin it again if it went back."""
+        task = self._tasks.get(progress.what)
+        if task is None:
+            task = self._tasks[progress.what] = self._bars.add_task(progress.what, total=progress.total, note="")
+        elif progress.done < self._bars.tasks[self._bars.task_ids.index(task)].completed:
+            self._bars.reset(task, total=progress.total)
+        self._bars.update(task, completed=progress.done, total=progress.total, note=progress.note)
+
+
+@contextlib.contextmanager
+def display(stream: TextIO | None = None) -> Iterator[Lines | Bars]:
+    """A listener that shows work, and what this project's code warns of, on `stream` (standard error) meanwhile."""
+    output: TextIO = sys.stderr if stream is None else stream
+    console = Console(file=output)
+    if not console.is_terminal:
+        lines = Lines(output)
+        with _warnings(lines.say):
+            yield lines
+        return
+    columns = (
+        TextColumn("{task.description:<9}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    # Standard output stays itself: it may be a file, or the JSON that a script reads.
+    with RichProgress(*columns, console=console, redirect_stdout=False) as progress:
+        bars = Bars(progress)
+        with _warnings(bars.say):
+            yield bars
+
+
+class _Warnings(logging.Handler):
+    """Passes on what this project's own code warns of; Prefect's own words would tell every failure twice more."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.pathname.startswith(_OURS):
+            self._say(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def _warnings(say: Callable[[str], None]) -> Iterator[None]:
+    handler = _Warnings(say)
+    for name in _LOGGERS:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(handler)

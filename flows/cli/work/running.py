@@ -1,0 +1,104 @@
+"""`millrace run`: look before anything starts, make sure of a Prefect server, then run the flow in this process."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from configs.load import load_config
+from flows.cli.results import outputs
+from flows.cli.results.outputs import DryRunOutput, RunOutput
+from flows.cli.terminal.progress_bars import display
+from infra import prefect_server
+from infra.store.base import Store
+from tasks.foundation.errors import CancelledError, CodeError
+from tasks.running import json_logs
+from tasks.running.context import within
+from tasks.runs import ledger
+from tasks.runs.plan import NothingToDo, plan_run
+from tasks.runs.run_report import RunReport
+
+
+def dry_run(store: Store, span: str | None, config_file: Path | None, overrides: Sequence[str]) -> DryRunOutput:
+    """The resolved configuration and the plan; writes nothing.
+
+    Raises:
+        StageError: as `load_config` and `plan_run` do.
+    """
+    config = load_config(config_file, overrides)
+    shown = outputs.config_output(config)
+    try:
+        return DryRunOutput(config=shown, plan=outputs.plan_output(plan_run(store, config, span)), sentence="")
+    except NothingToDo as error:
+        return DryRunOutput(config=shown, plan=None, sentence=str(error))
+
+
+def run(store: Store, span: str | None, config_file: Path | None, overrides: Sequence[str], verbose: bool) -> RunOutput:
+    """Run the pipeline; a refused model and a lineage that has seen all spans are results too.
+
+    Raises:
+        StageError: of the class that stopped the run.
+    """
+    try:
+        plan_run(store, load_config(config_file, overrides), span)  # what can't be planned needs no server
+        done = run_flow(
+            "pipeline", verbose, store.uri, span, str(config_file) if config_file else None, tuple(overrides)
+        )
+        report = done.value
+        assert isinstance(report, RunReport)
+    except NothingToDo as error:
+        return RunOutput(state="NothingToDo", sentence=str(error), ui_url=None, run_url=None, report=None, stages=())
+    if report.state == "Unfinished":
+        raise CodeError(f"run {report.run_key} ended well, but with neither a release nor a rejection")
+    attempts = tuple(ledger.records(store, report.run_key))
+    return RunOutput(
+        state=report.state,
+        sentence=report.why if report.state == "Rejected" else "",
+        ui_url=done.ui_url,
+        run_url=done.run_url,
+        report=report,
+        stages=outputs.stage_lines(store, report.run_key, attempts, report.cached),
+    )
+
+
+class FlowDone(NamedTuple):
+    """What a flow returned, the address of the Prefect server, and that of the flow run's page, where its log is."""
+
+    value: Any
+    ui_url: str
+    run_url: str
+
+
+def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
+    """Make sure of a Prefect server, and run the flow `name` of `flows/<name>.py` in this process.
+
+    Raises:
+        StageError: of the class that stopped the flow.
+    """
+    verbose = verbose or json_logs.enabled()
+    server = prefect_server.up(prefect_server.state_home(), _say)
+    _say(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
+    os.environ.update(prefect_server.client_environment(server))
+    # The log is in the UI. Here its lines would run through the bars, and tell each error with two tracebacks.
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
+
+    flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    if verbose:
+        state = flow(*parameters, return_state=True)
+    else:
+        with display() as listener, within(listener=listener):
+            state = flow(*parameters, return_state=True)
+    url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
+    if state.is_failed():
+        _say(f"log: {url}")
+    if state.is_cancelled():
+        raise CancelledError(state.message or "the flow run was cancelled")
+    return FlowDone(state.result(), server.ui_url, url)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

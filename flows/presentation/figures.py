@@ -1,0 +1,164 @@
+"""One style for all figures: size, colours and marks. The same numbers give the same bytes of SVG.
+
+matplotlib is imported when something is drawn, and not before.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flows.presentation.model import Figure, thinned
+from flows.presentation.wording import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+Curve = Sequence[tuple[int, float]]  # (step, value), by step
+
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+INK, GREY, PALE = "#222222", "#707070", "#c4c4c4"
+
+# Never colour alone: a line has its own dashes and marker, a bar its own hatching.
+LINES: tuple[dict[str, Any], ...] = (
+    {"color": BLUE, "linestyle": "-", "marker": "o"},
+    {"color": VERMILLION, "linestyle": (0, (5, 1.5)), "marker": "s"},
+    {"color": GREEN, "linestyle": (0, (1.5, 1.2)), "marker": "^"},
+    {"color": INK, "linestyle": (0, (6, 1.5, 1.5, 1.5)), "marker": "D"},
+)
+PHASES: dict[str, dict[str, Any]] = {
+    "queued": {"facecolor": PALE},
+    "booting": {"facecolor": SKY, "hatch": "\\\\\\\\"},
+    "compiling": {"facecolor": ORANGE, "hatch": "////"},
+    "restoring": {"facecolor": PURPLE, "hatch": "----"},
+    "productive": {"facecolor": GREEN},
+    "lost": {"facecolor": VERMILLION, "hatch": "xxxx"},
+}
+WIDTH_PX = 420  # as wide as a phone shows it without making its text small
+MOST_BARS = 60  # in one figure; more are put together
+MOST_MARKERS = 45  # on one line; more would be a blot
+MOST_POINTS = 400  # of one line; it is about as many pixels wide
+_PX = 1 / 96  # inches
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "millrace",  # the same ids each time
+    "svg.fonttype": "path",  # needs no font that the reader may lack
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 9.5,
+    "hatch.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "0.9",
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+}
+
+_drawing = threading.Lock()  # matplotlib's settings are those of the whole process
+
+
+def svg(figure: Figure) -> bytes:
+    """Draw a figure. Threads may call this at the same time; they take turns."""
+    with _drawing:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure as Canvas
+
+        with mpl.rc_context(STYLE):
+            size = (WIDTH_PX * _PX, figure.height * _PX)
+            canvas = Canvas(figsize=size, facecolor="white", layout="constrained")
+            figure.draw(canvas)
+            drawn = io.BytesIO()
+            canvas.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+    return drawn.getvalue()
+
+
+def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, float]]]) -> Figure:
+    """Numbers over the steps, on one scale; values that are no numbers leave a gap.
+
+    Args:
+        points: at least one step, and what was measured there by name; by step.
+    """
+    names = list(dict.fromkeys(name for _, values in points for name in values))
+    known = {name: [(step, values[name]) for step, values in points if name in values] for name in names}
+    steps = f"steps {points[0][0]} to {points[-1][0]}"
+    ends = "; ".join(f"{name} from {number(line[0][1])} to {number(line[-1][1])}" for name, line in known.items())
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        for style, (name, line) in zip(LINES * len(known), known.items(), strict=False):
+            shown = thinned(line, MOST_POINTS)
+            values = [value if math.isfinite(value) else math.nan for _, value in shown]
+            every = max(1, len(shown) // MOST_MARKERS * 3)
+            axes.plot([step for step, _ in shown], values, **style, markevery=every, label=name)
+        axes.set_xlabel("global step")
+        whole_ticks(axes, x=5, y=5)
+        axes.margins(x=0.03, y=0.08)
+        legend(axes, columns=2 if len(known) > 3 else 3)
+
+    return Figure(title, f"{about}, {steps}" if about else steps, f"Line chart over {steps}: {ends}.", draw)
+
+
+def whole_ticks(axes: Axes, y: int, x: int = 0) -> None:
+    """At most so many ticks on the y axis, and on the x axis if `x` is given, there at whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=y))
+    if x:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=x, integer=True))
+
+
+def legend(axes: Axes, columns: int) -> None:
+    """Above the plot, where it hides nothing."""
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, borderaxespad=0, handletextpad=0.5, columnspacing=1.2
+    )
+
+
+def name_value(axes: Axes, words: str, at: tuple[float, float], below: bool = False, align: str = "right") -> None:
+    """Words above or below a point of a line; a white rim keeps them legible on the line."""
+    from matplotlib.patheffects import withStroke
+
+    axes.annotate(
+        words,
+        at,
+        xytext=(0, -8 if below else 8),
+        textcoords="offset points",
+        ha=align,
+        va="top" if below else "bottom",
+        fontsize=8.5,
+        path_effects=[withStroke(linewidth=3, foreground="white")],
+    )
+
+
+def name_positions(axes: Axes, names: Sequence[str], most: int = 4) -> None:
+    """Names below the positions 0, 1, 2 ... of the x axis: the first, the last, and some between."""
+    last = len(names) - 1
+    step = max(1, math.ceil(last / (most - 1)))
+    shown = [position for position in range(0, last, step) if last - position >= step] + [last]
+    axes.set_xticks(shown, [names[position] for position in shown])
+    axes.set_xlim(-0.6, max(last, 0) + 0.6)
+
+
+def groups(length: int, most: int = MOST_BARS) -> list[range]:
+    """`length` positions put together, in order, into `most` groups of about one size; alone where they are fewer."""
+    many = min(length, most)
+    return [range(length * i // many, length * (i + 1) // many) for i in range(many)]
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,272 @@
+"""The figures of a pipeline's history: quality over spans, freshness over time, and what each run took and gave."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flows.presentation.figures import (
+    BLUE,
+    GREEN,
+    GREY,
+    MOST_BARS,
+    MOST_MARKERS,
+    ORANGE,
+    PHASES,
+    VERMILLION,
+    groups,
+    legend,
+    mean,
+    name_positions,
+    name_value,
+    whole_ticks,
+)
+from flows.presentation.model import Figure
+from flows.presentation.wording import dollars, duration, number, share
+from tasks.contracts.outcomes import InferOutcome, TrainOutcome
+from tasks.contracts.runs import Release
+from tasks.contracts.stages import Stage
+from tasks.monitoring.history import History, PastRun, by_span
+from tasks.monitoring.span_progress import span_end
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+MOST_METRICS = 5
+DAY = 86400.0
+
+# Kind of run -> its label and how its points look.
+_MARKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Released": ("released", {"color": BLUE, "marker": "o", "linestyle": "-"}),
+    "Rejected": ("rejected", {"color": VERMILLION, "marker": "X", "linestyle": "", "markersize": 7}),
+    "other": ("not released", {"color": GREY, "marker": "D", "linestyle": "", "markerfacecolor": "white"}),
+}
+
+
+def quality(history: History) -> list[Figure]:
+    """One figure for each metric, those of the gates first: every judged run at its span."""
+    runs = [run for run in by_span(history.runs) if run.judged is not None]
+    if not runs:
+        return []
+    gated = [gate.metric for run in reversed(runs) if run.plan for gate in run.plan.config.evaluate.gates]
+    measured = [name for run in reversed(runs) for name in run.metrics]
+    names = [name for name in dict.fromkeys([*gated, *measured]) if any(name in run.metrics for run in runs)]
+    return [_metric(name, runs) for name in names[:MOST_METRICS]]
+
+
+def _metric(name: str, runs: Sequence[PastRun]) -> Figure:
+    spans = list(dict.fromkeys(run.span for run in runs))
+    known = [run for run in runs if name in run.metrics]
+    released = [run for run in known if run.state == "Released"]
+    newest = f"the newest release has {number(released[-1].metrics[name])}" if released else "none was released"
+    rejected = sum(run.state == "Rejected" for run in runs)
+    caption = f"{newest}; {rejected} of {len(runs)} judged runs rejected"
+    if len(released) > MOST_BARS:
+        caption += f"; the line is the mean of about {round(len(released) / MOST_BARS)} releases at a time"
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        for kind, (label, style) in _MARKS.items():
+            drawn = [run for run in known if _kind(run) == kind]
+            unmarked: dict[str, Any] = {}
+            places, values = [float(spans.index(run.span)) for run in drawn], [run.metrics[name] for run in drawn]
+            if kind == "Released" and len(drawn) > MOST_MARKERS:
+                bars, unmarked = groups(len(drawn)), {"marker": ""}
+                places, values = ([mean([each[i] for i in bar]) for bar in bars] for each in (places, values))
+            if drawn:
+                axes.plot(places, values, label=label, **style | unmarked)
+        if released:
+            last, position = released[-1].metrics[name], spans.index(released[-1].span)
+            near = [run for run in known if 0 < abs(position - spans.index(run.span)) <= len(spans) / 5]
+            crowded_above = sum(run.metrics[name] > last for run in near) > len(near) / 2
+            align = "right" if len(spans) > 1 else "center"
+            name_value(axes, number(last), (position, last), below=crowded_above, align=align)
+        name_positions(axes, spans)
+        whole_ticks(axes, y=5)
+        axes.margins(y=0.16)
+        legend(axes, columns=3)
+
+    return Figure(name, caption, f"{name} on the holdout over {len(spans)} spans: {caption}.", draw)
+
+
+def _kind(run: PastRun) -> str:
+    return run.state if run.state in ("Released", "Rejected") else "other"
+
+
+def freshness(history: History, now: dt.datetime) -> Figure | None:
+    """The age of the newest released data over time; each release lets it drop. None before the first release."""
+    steps = _ages(history.releases, history.current, now)
+    if not steps:
+        return None
+    target = history.target_hours
+    longest = max(age for _, age in steps)
+    unit, seconds = ("days", DAY) if max(longest, (target or 0.0) * 3600) > 3 * DAY else ("hours", 3600.0)
+    many = len(steps) > 4 * MOST_BARS  # teeth too close to be seen: their tips alone
+    age = f"{duration(steps[-1][1])} now"
+    caption = f"{age}; the target is {duration(target * 3600)}" if target is not None else age
+    caption += "; of every stretch of time the highest is drawn" if many else ""
+
+    def draw(canvas: Canvas) -> None:
+        from matplotlib.dates import date2num
+
+        axes = canvas.add_subplot()
+        at, ages = [float(date2num(moment)) for moment, _ in steps], [each / seconds for _, each in steps]
+        if many:
+            highest = [max(bar, key=ages.__getitem__) for bar in groups(len(steps) - 1, 2 * MOST_BARS)]
+            at, ages = [[of[i] for i in highest] + of[-1:] for of in (at, ages)]
+        axes.plot(at, ages, color=BLUE, label="newest released data")
+        axes.plot(at[-1], ages[-1], color=BLUE, marker="o", markersize=6)
+        name_value(axes, age, (at[-1], ages[-1]))
+        if target is not None:
+            axes.axhline(target * 3600 / seconds, color=VERMILLION, linestyle=(0, (5, 2)), label="target")
+        _dates(axes, steps[0][0], now)
+        axes.set_ylabel(unit)
+        axes.set_ylim(0, max(longest, (target or 0.0) * 3600) / seconds * 1.15)
+        legend(axes, columns=2)
+
+    since = f"Age of the newest released data since {steps[0][0]:%Y-%m-%d}"
+    return Figure("Freshness", caption, f"{since}: {caption}; at most it was {duration(longest)}.", draw)
+
+
+def _ages(releases: Sequence[Release], current: Release | None, now: dt.datetime) -> list[tuple[dt.datetime, float]]:
+    """Moment and age in seconds, twice for each release: just before it, and just after."""
+    points: list[tuple[dt.datetime, float]] = []
+    before: dt.datetime | None = None
+    for release in sorted(releases, key=lambda release: release.created_at):
+        made, end = dt.datetime.fromisoformat(release.created_at), span_end(release.span.name)
+        if before is not None:
+            points.append((made, (made - before).total_seconds()))
+        points.append((made, (made - end).total_seconds()))
+        before = end
+    serving = span_end(current.span.name) if current is not None else None
+    if not points or serving is None:
+        return points
+    if serving != before:  # a rollback, whose time is not on record
+        points.append((now, (now - before).total_seconds() if before else 0.0))
+    return [*points, (now, (now - serving).total_seconds())]
+
+
+def time_per_run(runs: Sequence[PastRun]) -> Figure:
+    """Stacked bars by phase; there is one run at least."""
+    longest = max(run.wall_seconds for run in runs)
+    unit, seconds = ("hours", 3600) if longest > 5400 else ("minutes", 60) if longest > 90 else ("seconds", 1)
+    spent = [run.totals.seconds for run in runs]
+    bars = groups(len(runs))
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        ends = [0.0] * len(bars)
+        for phase, style in PHASES.items():
+            heights = [mean([getattr(spent[i], phase) / seconds for i in bar]) for bar in bars]
+            if any(heights):
+                places, look = range(len(bars)), {"edgecolor": "white", "linewidth": 0} | style
+                axes.bar(places, heights, bottom=ends, width=_width(bars), label=phase, **look)
+                ends = [end + height for end, height in zip(ends, heights, strict=True)]
+        _named(axes, bars, runs)
+        axes.set_ylabel(unit)
+        legend(axes, columns=3)
+
+    average = f"{duration(sum(run.wall_seconds for run in runs) / len(runs))} of work a run on average"
+    caption = average + _put_together(bars, len(runs))
+    return Figure("Time of each run", caption, f"Stacked bars by phase: {average}.", draw)
+
+
+def goodput(runs: Sequence[PastRun]) -> Figure:
+    """The productive share of each run's time."""
+    worked = [run for run in runs if run.totals.goodput is not None]
+    good = [run.totals.goodput or 0.0 for run in worked]
+    whole = sum(run.wall_seconds for run in worked)
+    overall = sum(run.totals.seconds.productive for run in worked) / whole if whole else None
+    says = f"{share(overall)} of all seconds were productive"
+    return _bars("Goodput", "percent", worked, [value * 100 for value in good], says, GREEN, top=100)
+
+
+def cost(runs: Sequence[PastRun]) -> Figure | None:
+    """Dollars of each run; None where no prices are configured."""
+    spent = [sum(each.cost for each in run.attempts) for run in runs]
+    if not any(spent):
+        return None
+    says = f"{dollars(sum(spent))} in all, {dollars(sum(spent) / len(runs))} a run on average"
+    return _bars("Cost of each run", "dollars", runs, spent, says, ORANGE)
+
+
+def compiling(runs: Sequence[PastRun]) -> Figure | None:
+    """Seconds that each run compiled; None where nothing is compiled."""
+    spent = [run.totals.seconds.compiling for run in runs]
+    if not any(spent):
+        return None
+    says = f"{duration(sum(spent) / len(runs))} a run on average, {duration(spent[-1])} in the last"
+    return _bars("Compiling", "seconds", runs, spent, says, ORANGE)
+
+
+def throughput(runs: Sequence[PastRun]) -> list[Figure]:
+    """Speeds of training and of inference."""
+    made = []
+    for title, unit, speed in (("Training speed", "pairs/s", _pairs), ("Inference speed", "texts/s", _texts)):
+        known = [(run, value) for run in runs if (value := speed(run)) is not None]
+        if known:
+            timed, values = [run for run, _ in known], [value for _, value in known]
+            says = f"{values[-1]:,.0f} {unit} in the last run, {mean(values):,.0f} on average"
+            made.append(_bars(title, unit, timed, values, says, BLUE))
+    return made
+
+
+def _pairs(run: PastRun) -> float | None:
+    outcome = run.outcome(Stage.train)
+    return outcome.pairs_per_second if isinstance(outcome, TrainOutcome) else None
+
+
+def _texts(run: PastRun) -> float | None:
+    outcome = run.outcome(Stage.infer)
+    return outcome.texts_per_second if isinstance(outcome, InferOutcome) else None
+
+
+def _bars(
+    title: str,
+    unit: str,
+    runs: Sequence[PastRun],
+    values: Sequence[float],
+    says: str,
+    colour: str,
+    top: float | None = None,
+) -> Figure:
+    """One bar for each run, or for some together, with their mean as its height."""
+    bars = groups(len(runs))
+    heights = [mean([values[i] for i in bar]) for bar in bars]
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        axes.bar(range(len(bars)), heights, width=_width(bars), color=colour)
+        _named(axes, bars, runs)
+        axes.set_ylabel(unit)
+        axes.set_ylim(0, top or max(heights, default=1.0) * 1.1 or 1.0)
+
+    caption = says + _put_together(bars, len(runs))
+    return Figure(title, caption, f"{title}, {unit} for each run: {says}.", draw, height=200)
+
+
+def _named(axes: Axes, bars: Sequence[range], runs: Sequence[PastRun]) -> None:
+    name_positions(axes, [runs[bar[0]].span for bar in bars])
+    whole_ticks(axes, y=5)
+
+
+def _width(bars: Sequence[range]) -> float:
+    return 0.8 if len(bars) > 3 else 0.35
+
+
+def _put_together(bars: Sequence[range], runs: int) -> str:
+    return f"; each bar is the mean of about {round(runs / len(bars))} runs" if len(bars) < runs else ""
+
+
+def _dates(axes: Axes, first: dt.datetime, last: dt.datetime) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+
+    if last - first < dt.timedelta(minutes=1):
+        first -= dt.timedelta(hours=1)
+    room = (last - first) * 0.03
+    axes.set_xlim(float(date2num(first - room)), float(date2num(last + room)))
+    locator = AutoDateLocator(minticks=2, maxticks=5)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))

@@ -1,0 +1,227 @@
+"""The pipeline's history: how good and how fresh the released model is, what runs cost, and what stopped them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from flows.presentation import html
+from flows.presentation.history import figures
+from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, facts, state, table, unreadable
+from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share
+from infra.store.base import Store
+from tasks.foundation.errors import POLICIES
+from tasks.monitoring.history import History, age_seconds, read_history
+from tasks.runs.ledger import Totals
+
+MOST_ROWS = 60
+REFERENCE = 0.985  # of runs that come to a result, at Amazon Search M5
+
+
+def history_html(store: Store, at: dt.datetime | None = None) -> bytes:
+    """Return the history of a workspace as HTML; ages are those at `at`, by default now.
+
+    Raises:
+        StoreError: the workspace could not be read.
+    """
+    return html.render(page(store.uri, read_history(store), at or now()))
+
+
+def page(workspace: str, history: History, at: dt.datetime) -> Page:
+    """Return the report of a past that was read already."""
+    summed = history.totals
+    names = {run.plan.config.pipeline: None for run in history.runs if run.plan}
+    title = f"{', '.join(names) or 'Pipeline'}: history"
+    return Page(
+        title=title,
+        workspace=workspace,
+        key=HISTORY_KEY,
+        heading=title,
+        summary=_summary(history),
+        about=(),
+        state=None,
+        tiles=tuple(_tiles(history, summed, at)),
+        boxes=(*_boxes(history, at), *unreadable(history.problems)),
+        sections=tuple(section for section in _sections(history, summed, at) if section is not None),
+    )
+
+
+def _summary(history: History) -> str:
+    if not history.runs:
+        return "No run yet. Begin one: millrace run"
+    states = [run.state for run in history.runs]
+    counts = ", ".join(f"{states.count(each)} {each.lower()}" for each in dict.fromkeys(states))
+    first = history.runs[0].began_at
+    return f"{plural(len(states), 'run')}{f' since {first[:10]}' if first else ''}: {counts}."
+
+
+def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
+    succeeded, over = history.judged_runs
+    current, last = history.current, history.last
+    made = f"span {current.span.name}, made {moment(current.created_at)}" if current else "none yet"
+    per_million = summed.dollars_per_million_vectors
+    tiles = [
+        _freshness_tile(history, at),
+        Tile("Current release", Cell(str(current.number) if current else NONE), made),
+        Tile(
+            "Runs that came to a result",
+            Cell(f"{succeeded} of {over}" if over else NONE),
+            f"{share(succeeded / over)}; {share(REFERENCE)} is the reference in the field" if over else "",
+        ),
+        Tile(
+            "Goodput", Cell(share(summed.goodput)), f"of {duration(sum(summed.seconds.model_dump().values()))} in all"
+        ),
+        Tile(
+            "Attempts that succeeded",
+            Cell(f"{summed.succeeded} of {summed.attempts}"),
+            share(summed.success_rate) if summed.success_rate is not None else "",
+        ),
+        Tile(
+            "Cost",
+            Cell(dollars(summed.cost)),
+            f"{dollars(per_million)} per million vectors" if per_million and summed.cost else "no prices configured",
+        ),
+    ]
+    if last is not None:
+        tiles.insert(0, Tile("Last run", state(last.state), f"{last.span}, begun {moment(last.began_at)}"))
+    return tiles
+
+
+def _freshness_tile(history: History, at: dt.datetime) -> Tile:
+    age, target = age_seconds(history.current, at), history.target_hours
+    if age is None or target is None:
+        return Tile("Newest released data", Cell(duration(age)), "nothing is released yet" if age is None else "")
+    stale = age > target * 3600
+    cell = Cell(f"{duration(age)} old", "!" if stale else "✓", "bad" if stale else "good")
+    return Tile(
+        "Newest released data", cell, f"{'beyond' if stale else 'within'} the target of {duration(target * 3600)}"
+    )
+
+
+def _boxes(history: History, at: dt.datetime) -> list[Section]:
+    """What should be seen first."""
+    boxes = []
+    age, target, current = age_seconds(history.current, at), history.target_hours, history.current
+    if age is not None and target is not None and age > target * 3600:
+        lines = (
+            f"The newest data in release {current.number if current else ''} is {duration(age)} old; "
+            f"freshness.target_hours allows {duration(target * 3600)}. "
+            "The table of runs shows what kept newer spans from being released.",
+        )
+        boxes.append(Section("Stale", lines, id="stale", mood="bad"))
+    if current is not None and history.releases and current.number != history.releases[-1].number:
+        newest = history.releases[-1].number
+        lines = (f"Release {current.number} serves, though {newest} is the newest: it was rolled back.",)
+        boxes.append(Section("Rolled back", lines, id="rolled-back", mood="refused"))
+    return boxes
+
+
+def _sections(history: History, summed: Totals, at: dt.datetime) -> list[Section | None]:
+    runs = history.runs
+    worked = [run for run in runs if run.attempts and run.wall_seconds]
+    if not runs:
+        return []
+    fresh = figures.freshness(history, at)
+    money = [
+        figures.time_per_run(worked),
+        figures.goodput(worked),
+        figures.cost(worked),
+        figures.compiling(worked),
+        *figures.throughput(worked),
+    ] if worked else []  # fmt: skip
+    shown = tuple(figure for figure in (fresh, *figures.quality(history)) if figure)
+    return [
+        Section("Freshness and quality", id="quality", figures=shown) if shown else None,
+        Section("What runs take", id="effort", figures=tuple(figure for figure in money if figure)) if money else None,
+        _failures(summed),
+        _runs(history),
+        _spans(history),
+    ]
+
+
+def _failures(summed: Totals) -> Section | None:
+    if not summed.attempts_by_class:
+        return Section("Failures", ("No attempt has failed.",), id="failures") if summed.attempts else None
+    rows = [
+        (failure.value, str(attempts), share(attempts / summed.attempts), duration(summed.seconds_by_class[failure]),
+         POLICIES[failure].meaning)
+        for failure, attempts in sorted(summed.attempts_by_class.items(), key=lambda one: -one[1])
+    ]  # fmt: skip
+    columns = ("class", ">attempts", ">of all attempts", ">time", "~meaning")
+    return Section("Failures", id="failures", tables=(table("Attempts that failed, by class", columns, rows),))
+
+
+def _runs(history: History) -> Section:
+    shown = list(reversed(history.runs))[:MOST_ROWS]
+    metric = next((v.metric for run in shown if run.judged for v in run.judged.verdicts), None)
+    lineages = {run.lineage for run in history.runs}
+    serving = history.current.run_key if history.current else ""
+    rows = []
+    for run in shown:
+        summed = run.totals
+        failed = summed.attempts - summed.succeeded
+        ended = (
+            f"{run.state} as {run.release.number}"
+            if run.release
+            else f"{run.state}: {run.failure}"
+            if run.state == "Failed"
+            else ""
+        )
+        rows.append(
+            (
+                Cell(run.span or run.run_key, key=f"runs/{run.run_key}/report.html"),
+                state(run.state, f"{ended}, serves" if run.run_key == serving else ended),
+                *((run.lineage,) if len(lineages) > 1 else ()),
+                number(run.metrics.get(metric)) if metric else NONE,
+                moment(run.began_at)[:10],
+                duration(run.wall_seconds),
+                share(summed.goodput),
+                f"{len(run.attempts)}" + (f", {failed} failed" if failed else ""),
+                dollars(summed.cost),
+                run.message.partition("\n")[0][:160] or NONE,
+            )
+        )
+    columns = (
+        "span",
+        "state",
+        *(("lineage",) if len(lineages) > 1 else ()),
+        f">{metric or 'metric'}",
+        "began",
+        ">time",
+        ">goodput",
+        ">attempts",
+        ">cost",
+        "~why",
+    )
+    cut = (
+        f"The newest {MOST_ROWS} of {count(len(history.runs))} runs; the figures show all."
+        if len(history.runs) > MOST_ROWS
+        else ""
+    )
+    made = table("Newest first; each span links to the report of its run", columns, rows)
+    return Section("Runs", (cut,) if cut else (), id="runs", tables=(made,))
+
+
+def _spans(history: History) -> Section | None:
+    if not history.spans:
+        return None
+    rows = [
+        (
+            Cell(row.span, key=f"runs/{row.run_key}/report.html" if row.run_key else ""),
+            state(row.state),
+            f"v{row.version}" if row.version else NONE,
+            *map(moment, (row.arrived_at, row.validated_at, row.trained_at, row.evaluated_at)),
+            *map(moment, (row.embedded_at, row.released_at)),
+        )
+        for row in reversed(history.spans)
+    ]
+    columns = ("span", "state", "version", "arrived", "validated", "trained", "evaluated", "embedded", "released")
+    line = "What is due, missed or late: millrace freshness"
+    return Section("Spans", (line,), id="spans", tables=(table("How far each has come, newest first", columns, rows),))
+
+
+def summary(history: History, at: dt.datetime) -> Section:
+    """Return the numbers at the top of the page as a section, for the Prefect UI and the terminal."""
+    rows = [tile.noted for tile in _tiles(history, history.totals, at)]
+    page = (("the page", Cell("", key=HISTORY_KEY)),)
+    line = f"The page shows the newest {MOST_ROWS} runs."
+    return Section("History", (_summary(history), line), tables=(facts((*rows, *page)),))

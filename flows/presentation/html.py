@@ -1,0 +1,42 @@
+"""A page as one self-contained HTML file: no script, and nothing is fetched from anywhere."""
+
+from __future__ import annotations
+
+import base64
+import posixpath
+import re
+from pathlib import Path
+
+from flows.presentation.figures import WIDTH_PX, svg
+from flows.presentation.model import Cell, Figure, Page
+from flows.presentation.wording import moment, now
+
+_SERVED = re.compile(r"runs/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html")  # by `millrace serve`
+
+
+def render(page: Page) -> bytes:
+    """The file; all that is put into it is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed to start a command
+
+    def address(cell: Cell) -> str:
+        """What a cell links to: files that `millrace serve` shows are linked to relative to the page."""
+        if cell.key and _SERVED.fullmatch(cell.key):
+            return posixpath.relpath(cell.key, posixpath.dirname(page.key))
+        return cell.link if cell.link.startswith(("http://", "https://")) else ""
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,  # a message may hold anything
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"address": address, "data_uri": _data_uri}
+    made_at = moment(now().isoformat())
+    template = environment.get_template("page.html.jinja")
+    return template.render(page=page, made_at=made_at, figure_width=WIDTH_PX).encode() + b"\n"
+
+
+def _data_uri(figure: Figure) -> str:
+    """Each figure is an image of its own, so that the ids inside of two can't meet."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg(figure)).decode()}"

@@ -1,0 +1,123 @@
+"""Sections as Markdown for the Prefect UI. All words are escaped: a message may hold anything.
+
+`Markup` is text that was escaped here already.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from flows.presentation.figures import svg
+from flows.presentation.model import Cell, Column, Section, thinned
+from flows.presentation.wording import address, uri
+
+MOST_ROWS = 10  # of a table that a report folds
+MOST_LETTERS, MOST_LINES = 70, 12  # in one cell of a table
+FEW_LETTERS = 54  # in one of more than three columns, or a window of 1280 pixels cuts the last one off
+
+_SPACE = re.compile(r"\s+")
+_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+_BACKTICKS = re.compile(r"`+")
+
+
+class Markup(str):
+    """Markdown of one line, fit for a cell of a table."""
+
+    __slots__ = ()
+
+
+def text(words: str) -> Markup:
+    """Words from anywhere as one line that shows just them: no markup, no HTML, no end of a table's cell."""
+    line = _SPACE.sub(" ", words).strip()
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return Markup(_SPECIAL.sub(r"\\\1", line))
+
+
+def wrapped(words: str, letters: int = MOST_LETTERS) -> Markup:
+    """In several lines if long: the UI never breaks the lines of a cell, and hides what does not fit."""
+    lines = textwrap.wrap(words, letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
+    return Markup("<br>".join(text(line) for line in lines))
+
+
+def code(words: str) -> Markup:
+    """A name, path or command as one line of code; in a table too."""
+    line = _SPACE.sub(" ", words).strip().replace("|", r"\|")
+    fence = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(line)), default=0))
+    pad = " " if "`" in line else ""
+    return Markup(f"{fence}{pad}{line}{pad}{fence}") if line else Markup()
+
+
+def bold(words: str) -> Markup:
+    return Markup(f"**{text(words)}**")
+
+
+def link(words: str, address: str) -> Markup:
+    """A link that opens `address`, which is written so that nothing in it ends the link."""
+    sound = "".join(f"%{ord(sign):02X}" if sign in ' ()<>|\\"`' else sign for sign in address)
+    return Markup(f"[{text(words)}]({sound})")
+
+
+def page(section: Section, workspace: str) -> str:
+    """A section as a page of its own."""
+    return "\n".join(section_lines(section, workspace))
+
+
+def section_lines(section: Section, workspace: str, level: int = 1) -> list[str]:
+    """The lines of a section and of its parts, one level of heading below it."""
+    lines = [f"{'#' * level} {text(section.title)}", ""]
+    for line in section.lines:
+        lines += [text(line), ""]
+    if section.quote:
+        lines += commands(*section.quote.splitlines())
+    if section.figures:
+        lines += [*(image(figure.alt, svg(figure)) for figure in section.figures), ""]
+    for each in section.tables:
+        rows = thinned(each.rows, MOST_ROWS) if each.folded else each.rows
+        cut = f" ({len(rows)} of {len(each.rows)} rows)" * (len(rows) < len(each.rows))
+        lines += [text(each.caption) + cut, ""] if each.caption else []
+        lines += table(each.columns, [[cell(one, workspace) for one in row] for row in rows])
+    for command in section.commands:
+        lines += [text(command.does), "", *commands(*command.lines)]
+    for part in section.parts:
+        lines += section_lines(part, workspace, level + 1)
+    return lines
+
+
+def cell(content: Cell, workspace: str = "") -> str:
+    """The content of a cell, plain text where it needs no markup."""
+    if content.key:
+        stored = uri(workspace, content.key)
+        if opened := address(workspace, content.key):
+            return link(content.text or stored, opened)
+        return content.text or code(stored)
+    if content.link.startswith(("http://", "https://")):
+        return link(content.text, content.link)
+    if content.code:
+        return code(content.text)
+    signed = f"{content.sign} {content.text}".lstrip()
+    return bold(signed) if content.mood in ("bad", "refused") else signed
+
+
+def image(alt: str, drawn: bytes) -> Markup:
+    """An SVG inside of the page; `alt` is for those who can't see it."""
+    return Markup(f"![{text(alt)}](data:image/svg+xml;base64,{base64.b64encode(drawn).decode()})")
+
+
+def commands(*lines: str) -> list[str]:
+    """A block of code, to be copied, and an empty line after it."""
+    fence = "`" * max(3, 1 + max((len(run) for line in lines for run in _BACKTICKS.findall(line)), default=0))
+    return [fence, *lines, fence, ""]
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table with an empty line after it."""
+    rules = ["---:" if column.number else "---" for column in columns]
+    return [_row([column.name for column in columns]), f"| {' | '.join(rules)} |", *map(_row, rows), ""]
+
+
+def _row(cells: Sequence[str]) -> str:
+    letters = MOST_LETTERS if len(cells) <= 3 else FEW_LETTERS
+    return f"| {' | '.join(each if isinstance(each, Markup) else wrapped(each, letters) for each in cells)} |"

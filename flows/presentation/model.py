@@ -1,0 +1,179 @@
+"""What is shown, as plain values: sections of sentences, tables, figures and commands; three renderers lay them out.
+
+A stage or a run is turned into sections once; `markdown.py`, `html.py` and `terminal.py` show the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from flows.presentation.wording import SIGNS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+T = TypeVar("T")
+
+HISTORY_KEY = "reports/history.html"  # the page above all reports
+
+Named = tuple[str, str]  # what a file is -> its key in the workspace
+
+
+class Cell(NamedTuple):
+    """A text with perhaps a sign, an address, or the key of a file in the workspace.
+
+    `mood` names the colour, which never stands without `sign` and text. A cell with a `key` and no text shows where
+    the file is stored.
+    """
+
+    text: str
+    sign: str = ""
+    mood: str = ""
+    link: str = ""
+    key: str = ""
+    code: bool = False
+
+
+class Column(NamedTuple):
+    """`number`: its cells are set to the right. `long`: they may take several lines."""
+
+    name: str
+    number: bool = False
+    long: bool = False
+
+
+class Table(NamedTuple):
+    """The first cell of a row is the row's name. A `folded` one is long: a page opens it on request."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    folded: bool = False
+
+    @property
+    def facts(self) -> bool:
+        """Whether it is names and what is said of them, without a heading."""
+        return not any(column.name for column in self.columns)
+
+    @property
+    def texts(self) -> bool:
+        """Whether it is names and texts under headings; where they don't fit side by side, all may break."""
+        return not self.facts and all(column.long for column in self.columns[1:])
+
+
+class Figure(NamedTuple):
+    """A picture that is drawn when it is shown. `alt` says what it shows, `caption` what to look for."""
+
+    title: str
+    caption: str
+    alt: str
+    draw: Callable[[Canvas], None]
+    height: int = 230  # pixels
+
+
+class Command(NamedTuple):
+    """Lines to be copied, and what they do."""
+
+    does: str
+    lines: tuple[str, ...]
+
+
+class Section(NamedTuple):
+    """A heading and what stands below it. `files` are gathered into one table for the whole page."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    id: str = ""
+    short: str = ""  # the title in a list of sections
+    mood: str = ""  # of a box at the top of a page
+    quote: str = ""  # a message, as it came
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+    commands: tuple[Command, ...] = ()
+    parts: tuple[Section, ...] = ()
+    files: tuple[Named, ...] = ()
+
+
+class Tile(NamedTuple):
+    """A number at the top of a page, with what to compare it with."""
+
+    name: str
+    cell: Cell
+    note: str = ""
+
+    @property
+    def noted(self) -> tuple[str, Cell]:
+        """The name, and the number with its note, as a row of facts."""
+        return self.name, self.cell._replace(text=f"{self.cell.text}; {self.note}") if self.note else self.cell
+
+
+class Page(NamedTuple):
+    """A report. `key` is where it is stored in the workspace, to which its links are relative."""
+
+    title: str
+    workspace: str
+    key: str
+    heading: str
+    summary: str
+    about: tuple[str, ...]
+    state: Cell | None
+    tiles: tuple[Tile, ...]
+    boxes: tuple[Section, ...]
+    sections: tuple[Section, ...]
+    up: Cell | None = None  # the page above it
+
+
+def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str]], folded: bool = False) -> Table:
+    """A table; `>` before a column's name sets its numbers to the right, `~` lets its text run over several lines.
+
+    Raises:
+        ValueError: a row has more or fewer cells than there are columns.
+    """
+    made = tuple(Column(name.lstrip(">~"), name.startswith(">"), name.startswith("~")) for name in columns)
+    cells = tuple(tuple(content if isinstance(content, Cell) else Cell(content) for content in row) for row in rows)
+    for row in cells:
+        if len(row) != len(made):
+            raise ValueError(f"a row of {len(row)} cells in a table of {len(made)} columns")
+    return Table(caption, made, cells, folded)
+
+
+def facts(rows: Iterable[tuple[str, Cell | str]], caption: str = "") -> Table:
+    """Names and what is said of them; those of which nothing is known (an empty text) are left out."""
+    return table(caption, ("", "~"), [row for row in rows if row[1]])
+
+
+def files(named: Iterable[Named], *pages: tuple[str, Cell | str]) -> Section:
+    """Where things are stored; `pages` first."""
+    rows = [*pages, *((what, Cell("", key=key)) for what, key in dict.fromkeys(named))]
+    return Section("Files", id="files", tables=(facts(rows, "Where the files are"),))
+
+
+def unreadable(problems: Sequence[str]) -> tuple[Section, ...]:
+    """What had to be left out, in a box; nothing where all could be read."""
+    if not problems:
+        return ()
+    lines = ("Some files can't be read, and are left out here. Restore them, or move them away:", *problems)
+    return (Section("Not readable", lines, id="unreadable", mood="bad"),)
+
+
+def state(of: str, text: str = "") -> Cell:
+    """The state of a run or a span."""
+    sign, mood = SIGNS.get(of, ("○", "quiet"))
+    return Cell(text or of, sign, mood)
+
+
+def passed(yes: bool | None, severity: str) -> Cell:
+    """What a check or a gate came to; None: it does not apply."""
+    if yes is None:
+        return Cell("does not apply", "○", "quiet")
+    if yes:
+        return Cell("passed", "✓", "good")
+    return Cell("refused", "✕", "bad") if severity == "critical" else Cell("warning", "!", "refused")
+
+
+def thinned(rows: Sequence[T], most: int) -> Sequence[T]:
+    """At most `most` of them, evenly spread, with the first and the last."""
+    if len(rows) <= most:
+        return rows
+    return [rows[round(place * (len(rows) - 1) / (most - 1))] for place in range(most)]

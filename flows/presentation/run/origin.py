@@ -1,0 +1,155 @@
+"""Where a run comes from: its data, its parent checkpoint, its settings, and each time that it was started."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs.load import load_config
+from configs.schema.config import Config
+from flows.presentation.model import Cell, Command, Named, Section, facts, state, table
+from flows.presentation.wording import NONE, moment, plural
+from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.runs.invocations import Invocation
+
+
+def report_key(run_key: str) -> str:
+    """Where the report of a run is stored."""
+    return f"runs/{run_key}/report.html"
+
+
+def data(plan: RunPlan, parent_run: str | None = None) -> tuple[tuple[str, Cell | str], ...]:
+    """Return the facts of a plan: what is trained on, and from where. `parent_run` made the parent checkpoint."""
+    history = [rows.span.name for rows in plan.history]
+    parent = plan.parent
+    return (
+        ("run key", Cell(plan.run_key, code=True)),
+        ("trains on", ", ".join(f"{span.name} v{span.version}" for span in plan.window)),
+        ("trained before", f"{plural(len(history), 'span')}, the last {history[-1]}" if history else "nothing"),
+        ("starts from", f"{parent.prefix}, step {parent.step}" if parent else "nothing: it begins the lineage"),
+        ("which was made by", Cell(f"run {parent_run}", key=report_key(parent_run)) if parent_run else ""),
+    )
+
+
+def places(plan: RunPlan) -> tuple[tuple[str, Cell | str], ...]:
+    """Return where to look: the report, the curves, the workspace and the run's files."""
+    links, report = plan.config.links, report_key(plan.run_key)
+    shown = Cell("", key=report)
+    if links.reports is not None:
+        shown = Cell("report of the run", link=f"{links.reports.rstrip('/')}/{report}")
+    board = Cell("TensorBoard", link=links.tensorboard) if links.tensorboard else Cell("", key=_curves(plan))
+    return (
+        ("report", shown),
+        ("TensorBoard", board),
+        ("workspace", Cell(plan.workspace, code=True)),
+        ("this run's files", Cell("", key=f"runs/{plan.run_key}")),
+    )
+
+
+def commands(plan: RunPlan) -> tuple[Command, ...]:
+    """How to look at a run from a terminal."""
+    report = f"millrace report --run {plan.run_key} --workspace {shlex.quote(plan.workspace)}"
+    shown = [Command("The report in a terminal:", (report,))]
+    if plan.config.links.tensorboard is None:
+        board = f"tensorboard --logdir {shlex.quote(f'{plan.workspace}/{_curves(plan)}')}"
+        shown.append(Command("TensorBoard over all attempts of its training:", (board,)))
+    return tuple(shown)
+
+
+def begun(plan: RunPlan, invocation: Invocation) -> Section:
+    """Return the page that an invocation begins with: what it is of, and when it should be over."""
+    times = (
+        ("scheduled", _utc(invocation.scheduled_at) if invocation.scheduled_at else "by hand"),
+        ("began", _utc(invocation.began_at)),
+        ("expected to end", _utc(expected_end(invocation)) if invocation.expected_seconds is not None else _UNKNOWN),
+        ("late after", _utc(invocation.deadline)),
+    )
+    return Section(
+        f"{plan.span.name} attempt {invocation.number}",
+        (f"Lineage {plan.config.lineage}, pipeline {plan.config.pipeline}.",),
+        tables=(facts((*places(plan), *data(plan), *times)),),
+        commands=commands(plan),
+    )
+
+
+def expected_end(invocation: Invocation) -> str | None:
+    """As ISO 8601; None where no run like it is on record."""
+    if invocation.expected_seconds is None:
+        return None
+    began = dt.datetime.fromisoformat(invocation.began_at)
+    return (began + dt.timedelta(seconds=invocation.expected_seconds)).isoformat()
+
+
+def invocations(all_of: Sequence[Invocation]) -> tuple[Section, ...]:
+    """Each time that the run was started."""
+    if not all_of:
+        return ()
+    rows = [
+        (
+            f"attempt {each.number}",
+            state(each.state, f"{each.state}: {each.failure.value}" if each.failure else ""),
+            moment(each.scheduled_at) if each.scheduled_at else "by hand",
+            moment(each.began_at),
+            moment(each.ended_at) if each.ended_at else f"expected {moment(expected_end(each))}",
+            _deadline(each.deadline, each.ended_at),
+            Cell("flow run", link=each.page) if each.page.startswith(("http://", "https://")) else NONE,
+        )
+        for each in all_of
+    ]
+    columns = ("invocation", "ended as", "scheduled", "began", "ended", "deadline", "in Prefect")
+    return (Section("Invocations", id="invocations", tables=(table("", columns, rows),)),)
+
+
+def settings(plan: RunPlan) -> Section:
+    """What differs from the base configuration."""
+    base, own = _flat(_tree(load_config())), _flat(_tree(plan.config))
+    keys = [key for key in dict.fromkeys([*base, *own]) if base.get(key) != own.get(key)]
+    rows = [(Cell(key, code=True), _value(own.get(key)), _value(base.get(key))) for key in keys]
+    if not rows:
+        return Section("Settings", ("All as in configs/base.yaml.",), id="settings")
+    made = table("What differs from configs/base.yaml; config.yaml has all settings", ("key", "~here", "~base"), rows)
+    return Section("Settings", id="settings", tables=(made,))
+
+
+def stored(plan: RunPlan, stage: Stage) -> Named:
+    """The folder of a stage."""
+    return f"files of {stage.value}", stage_prefix(plan.run_key, stage)
+
+
+_UNKNOWN = "not known: no run like it is on record"
+
+
+def _curves(plan: RunPlan) -> str:
+    return stage_prefix(plan.run_key, Stage.train)
+
+
+def _utc(iso: str | None) -> str:
+    return f"{moment(iso)} UTC"
+
+
+def _deadline(deadline: str, ended_at: str | None) -> Cell:
+    if ended_at is None:
+        return Cell(moment(deadline))
+    late = ended_at > deadline
+    return Cell(f"{moment(deadline)} missed" if late else "kept", "!" if late else "✓", "bad" if late else "good")
+
+
+def _tree(config: Config) -> dict[str, Any]:
+    """With the keys that it has in YAML."""
+    return config.model_dump(mode="json", by_alias=True)
+
+
+def _flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        leaves |= _flat(value, f"{path}{key}.") if isinstance(value, dict) and value else {f"{path}{key}": value}
+    return leaves
+
+
+def _value(value: object) -> str:
+    return NONE if value is None else value if isinstance(value, str) else json.dumps(value)

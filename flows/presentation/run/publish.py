@@ -1,0 +1,85 @@
+"""Pages of the Prefect UI: one when an invocation begins, one for each stage that ended. They may be lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.artifacts import create_markdown_artifact
+
+from flows.presentation import markdown
+from flows.presentation.model import Section, files
+from flows.presentation.run import account, origin
+from flows.presentation.stages import failure
+from flows.presentation.stages.facts import StageFacts, section_of
+from infra.store.base import Store
+from infra.store.factory import open_store
+from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import StageError
+from tasks.running.stage_output import logger
+from tasks.runs import ledger, releases
+from tasks.runs.attempts import Attempts
+from tasks.runs.invocations import Invocation
+from tasks.runs.results import Judgement, read_result
+
+
+def links(plan: RunPlan, invocation: Invocation) -> None:
+    """Make the page of a run that begins, of the flow run in which this is called; a failure to is a warning."""
+    try:
+        create_markdown_artifact(
+            key=f"run-{plan.config.lineage}",
+            markdown=markdown.page(origin.begun(plan, invocation), plan.workspace),
+            description=f"span {plan.span.name}, attempt {invocation.number}: report, TensorBoard, workspace",
+        )
+    except Exception as error:  # a run is not kept from its work by a page
+        logger().warning("the page of links could not be made: %s", error)
+
+
+def publish(plan: RunPlan, stage: str, value: Any) -> None:
+    """Make the page of a stage that is done, or failed with the error `value`, of the task run in which this is called.
+
+    Its key names stage and lineage alone, so that the history of a page goes over the spans.
+
+    Raises:
+        StoreError: a record of the run is not readable; names the file.
+    """
+    store, of = open_store(plan.workspace), Stage(stage)
+    attempt = Attempts(store, plan.run_key, of).last
+    create_markdown_artifact(
+        key=f"{of}-{plan.config.lineage}",
+        markdown=markdown.page(stage_page(store, plan, of, value), plan.workspace),
+        description=f"span {plan.span.name}, attempt {attempt} of {of}"
+        + (f": {value.failure}" if isinstance(value, StageError) else ""),
+    )
+
+
+def stage_page(store: Store, plan: RunPlan, stage: Stage, value: Any) -> Section:
+    """Return what a stage came to (an outcome, a judgement, a release or an error), with its attempts and files.
+
+    Raises:
+        StoreError: a record of the run is not readable; names the file.
+    """
+    attempts = tuple(Attempts(store, plan.run_key, stage).records())
+    if isinstance(value, StageError):
+        made = failure.section(value.failure, str(value), stage.value)
+    else:
+        made = section_of(stage, _facts(store, plan, attempts, value))
+    whose = f"Span {plan.span.name} v{plan.span.version}, lineage {plan.config.lineage}, run {plan.run_key}."
+    parts = (
+        *made.parts,
+        *account.attempts(attempts),
+        *account.failures(store, attempts),
+        files((origin.stored(plan, stage), *made.files), origin.places(plan)[0]),
+    )
+    return made._replace(lines=(*made.lines, whose), parts=parts)
+
+
+def _facts(store: Store, plan: RunPlan, attempts: tuple[ledger.LedgerRecord, ...], value: Any) -> StageFacts:
+    facts = StageFacts(plan.workspace, plan, value, attempts)
+    if isinstance(value, Judgement):
+        return facts._replace(outcome=value.outcome, judged=value)
+    if isinstance(value, Release):
+        result, serving = read_result(store, plan.run_key, Stage.release), releases.current(store)
+        outcome = result.outcome if result else None
+        return facts._replace(outcome=outcome, release=value, serving=serving.number if serving else None)
+    return facts

@@ -1,0 +1,190 @@
+"""The report of one run, made from the workspace alone, also of a run that failed or is not over."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from flows.presentation import html
+from flows.presentation.model import HISTORY_KEY, Cell, Command, Page, Section, Tile, facts, files, state, unreadable
+from flows.presentation.run import account, origin
+from flows.presentation.run.origin import report_key
+from flows.presentation.stages import failure
+from flows.presentation.stages.facts import StageFacts, section_of
+from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share
+from infra.store.base import Store
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
+from tasks.monitoring.history import PastRun, read_run
+from tasks.runs import releases
+from tasks.runs.lineage import STATE
+
+
+def write_run_report(store: Store, run_key: str) -> str | None:
+    """Make the report of a run and store it with the run's records; returns its key, None where that failed.
+
+    Never raises: what went wrong is in the log, and the run's own end is not touched by it.
+    """
+    from tasks.running.stage_output import logger  # loads Prefect, which a report does not need
+
+    try:
+        store.write(report_key(run_key), run_html(store, run_key))
+    except Exception as error:
+        logger().warning("the report of run %s could not be made: %s: %s", run_key, type(error).__name__, error)
+        return None
+    return report_key(run_key)
+
+
+def run_html(store: Store, run_key: str) -> bytes:
+    """Return the report of one run as HTML. Raises as `run_page`."""
+    return html.render(run_page(store, run_key))
+
+
+def run_page(store: Store, run_key: str) -> Page:
+    """Return the report of one run.
+
+    Raises:
+        ConfigError: there is no such run.
+        StoreError: the workspace could not be read.
+    """
+    run, problems = read_run(store, run_key)
+    pipeline = f"pipeline {run.plan.config.pipeline}" if run.plan else ""
+    failed, more_problems = _failures(store, run)
+    stages = _stages(store, run)
+    return Page(
+        title=f"{run.span}: {run.state} (run {run_key})",
+        workspace=store.uri,
+        key=report_key(run_key),
+        heading=run.span,
+        summary=_summary(run),
+        about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),
+        state=state(run.state, f"{run.state} as {run.release.number}" if run.release else ""),
+        tiles=tuple(_tiles(run)),
+        boxes=(*_trouble(store, run), *unreadable((*problems, *more_problems))),
+        sections=(*stages, *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts),
+                  *failed, *origin.invocations(run.invocations),
+                  *_origin(store, run, stages)),
+        up=Cell("History of all runs", key=HISTORY_KEY),
+    )  # fmt: skip
+
+
+def _stages(store: Store, run: PastRun) -> tuple[Section, ...]:
+    try:
+        serving = releases.current(store)
+    except StoreError:  # read_run names it
+        serving = None
+    made = []
+    for stage in Stage:
+        if (outcome := run.outcome(stage)) is not None:
+            own = tuple(record for record in run.attempts if record.stage is stage)
+            number = serving.number if serving else None
+            made.append(
+                section_of(stage, StageFacts(store.uri, run.plan, outcome, own, run.judged, run.release, number))
+            )
+    return tuple(made)
+
+
+def _failures(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[str, ...]]:
+    """The attempts that failed; findings that can't be read are named."""
+    try:
+        return account.failures(store, run.attempts), ()
+    except StoreError as error:
+        return (), (str(error),)
+
+
+def _origin(store: Store, run: PastRun, stages: tuple[Section, ...]) -> tuple[Section, ...]:
+    plan = run.plan
+    if plan is None:
+        return ()
+    data = (*origin.data(plan, _parent_run(store, run)), *origin.places(plan))
+    from_where = Section("Where it comes from", id="origin", tables=(facts(data),), commands=origin.commands(plan))
+    done = [origin.stored(plan, stage) for stage in run.results]
+    named = [each for section in stages for each in section.files]
+    return (origin.settings(plan), from_where, files((*done, *named)))
+
+
+def _summary(run: PastRun) -> str:
+    """One sentence about the whole."""
+    if not run.began_at:
+        return "It was planned, and nothing of it has begun."
+    took = f"{duration(run.wall_seconds)} of attempts, begun {moment(run.began_at)}"
+    match run.state:
+        case "Released" if run.release:
+            return (
+                f"Model {run.release.model.version} and its {count(run.release.vectors)} vectors became release "
+                f"{run.release.number} at {moment(run.release.created_at)}, after {took}."
+            )
+        case "Rejected":
+            return f"The gates refused the model, so the champion stays. It took {took}."
+        case "Running":
+            return f"It is running, or its orchestrator was killed: {took}."
+        case "Failed" | "Cancelled":
+            return f"It stopped after {took}. What was finished is kept."
+        case _:
+            return f"It ended before a release or a rejection, after {took}."
+
+
+def _tiles(run: PastRun) -> list[Tile]:
+    summed, inferred = run.totals, run.outcome(Stage.infer)
+    failed = summed.attempts - summed.succeeded
+    tiles = [
+        Tile("Time", Cell(duration(run.wall_seconds)), f"begun {moment(run.began_at)}" if run.began_at else ""),
+        Tile("Goodput", Cell(share(summed.goodput)), f"{duration(summed.seconds.queued)} of it queued"),
+        Tile("Attempts", Cell(str(len(run.attempts))), f"{failed or 'none'} failed"),
+        Tile("Cost", Cell(dollars(summed.cost)), "" if summed.cost else "no prices configured"),
+    ]
+    for verdict in run.judged.verdicts[:2] if run.judged else ():
+        champion = f"champion {number(verdict.baseline)}" if verdict.baseline is not None else ""
+        tiles.append(Tile(verdict.metric, Cell(number(verdict.value)), champion))
+    if isinstance(inferred, InferOutcome):
+        released = f"release {run.release.number}" if run.release else ""
+        tiles.append(Tile("Vectors", Cell(count(inferred.vectors)), released))
+    return tiles
+
+
+def _trouble(store: Store, run: PastRun) -> tuple[Section, ...]:
+    """The box at the top of a run that did not end in a release."""
+    match run.state:
+        case "Released":
+            return ()
+        case "Rejected":
+            lines = (
+                "Nothing has to be repaired: the champion and its vectors stay, and the next span trains from here.",
+                f"Look at the slices and the data below; {RUNBOOK} says how to find what made the model worse.",
+            )
+            return (Section("Rejected by the gates", lines, id="trouble", mood="refused", quote=run.message),)
+        case "Running":
+            return (Section("It is running", (_running(run),), id="trouble", mood="going"),)
+        case "Failed" | "Cancelled":
+            stage = run.attempts[-1].stage.value if run.attempts and run.attempts[-1].failure else ""
+            return (failure.section(run.failure or FailureClass.CODE, run.message, stage, _again(store, run)),)
+        case _:
+            go_on = Command("Run the span again, and it continues from here:", tuple(_again(store, run).splitlines()))
+            return (Section("Not finished", id="trouble", mood="going", commands=(go_on,)),)
+
+
+def _running(run: PastRun) -> str:
+    open_attempts = [each for each in run.attempts if each.ended_at is None]
+    last = run.invocations[-1] if run.invocations else None
+    doing = [f"{each.stage.value} {each.attempt} since {moment(each.started_at)}" for each in open_attempts[-1:]]
+    if last is not None:
+        doing.append(f"the deadline is {moment(last.deadline)}")
+    return sentence("; ".join((*doing, "if no process works on it, run the span again")))
+
+
+def _again(store: Store, run: PastRun) -> str:
+    """The command that continues the run, with its own settings where they are a file on this machine."""
+    local = "://" not in store.uri
+    settings = [f"--config {store.uri}/runs/{run.run_key}/config.yaml"] if local else []
+    return " \\\n  ".join([f"millrace run --span {run.span}", f"--workspace {store.uri}", *settings])
+
+
+def _parent_run(store: Store, run: PastRun) -> str | None:
+    """The run that made the parent checkpoint; None where there is none, or its state is gone."""
+    if run.plan is None or run.plan.parent is None:
+        return None
+    try:
+        return CheckpointState.model_validate_json(store.read(f"{run.plan.parent.prefix}/{STATE}")).run_key
+    except (FileNotFoundError, ValidationError):
+        return None

@@ -1,0 +1,23 @@
+"""The table of checks, as validate and health make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flows.presentation.model import Section, passed, table
+from tasks.contracts.outcomes import Check
+from tasks.hosts.findings import with_verdict
+
+
+def section(checks: Sequence[Check], title: str = "Checks") -> tuple[Section, ...]:
+    """What was checked, failed checks first, with the host where one is named; nothing without checks."""
+    if not checks:
+        return ()
+    hosts = any(check.host for check in checks)
+    failed_first = sorted(checks, key=lambda check: (check.passed, check.severity != "critical"))
+    rows = [
+        (c.name, *((c.host or "all",) if hosts else ()), passed(c.passed, c.severity), with_verdict(c))
+        for c in failed_first
+    ]
+    columns = ("check", *(("host",) if hosts else ()), "result", "~what was found")
+    return (Section(title, tables=(table("", columns, rows),)),)

@@ -1,0 +1,31 @@
+"""What is known of a stage that is done, and the file that makes a section of it: the one with the stage's name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+from flows.presentation.model import Section
+from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.stages import Stage
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.results import Judgement
+
+
+class StageFacts(NamedTuple):
+    """Of one stage: its outcome, its attempts, and what the control plane made of it."""
+
+    workspace: str
+    plan: RunPlan | None  # None: written by another version
+    outcome: Any  # of the stage's own type
+    attempts: tuple[LedgerRecord, ...]  # of this stage
+    judged: Judgement | None = None
+    release: Release | None = None
+    serving: int | None = None  # number of the current release
+
+
+def section_of(stage: Stage, facts: StageFacts) -> Section:
+    """Return the section of a stage: `section` of `flows/presentation/stages/<stage>.py`, under the stage's name."""
+    made: Section = importlib.import_module(f"flows.presentation.stages.{stage.value}").section(facts)
+    name = stage.value.capitalize()
+    return made._replace(title=f"{name}: {made.title}", id=stage.value, short=name)

@@ -1,0 +1,80 @@
+"""Release: what was released, how to load it, and how to go back."""
+
+from __future__ import annotations
+
+import shlex
+
+from flows.presentation.model import Cell, Command, Section, facts
+from flows.presentation.stages.facts import StageFacts
+from flows.presentation.wording import count, moment, number, plural
+from tasks.contracts.outcomes import ReleaseOutcome
+from tasks.contracts.runs import Release
+
+
+def section(of: StageFacts) -> Section:
+    """Return the release with the commands for it; of a model that was exported only, the export alone."""
+    export, release = of.outcome, of.release
+    probed = _probed(export) if isinstance(export, ReleaseOutcome) else ()
+    if release is None:
+        return Section("the model is exported, not released", tables=(facts(probed),), files=(("model", export.model),))
+    rows: list[tuple[str, str | Cell]] = [
+        ("release", str(release.number)),
+        ("model", Cell(release.model.version, code=True)),
+        ("vectors", count(release.vectors)),
+        ("previous release", "none" if release.previous is None else str(release.previous)),
+        ("made at", f"{moment(release.created_at)} UTC"),
+        *((name, number(value)) for name, value in release.metrics.items()),
+        *probed,
+    ]
+    return Section(
+        f"number {release.number}",
+        (_standing(release.number, of.serving),),
+        tables=(facts(rows),),
+        commands=(*_loading(of, release), *_rollback(of.workspace, release)),
+        files=(
+            ("release", f"releases/{release.number}.json"),
+            ("model", release.model_prefix),
+            ("vectors", release.vectors_prefix),
+        ),
+    )
+
+
+def _standing(number: int, serving: int | None) -> str:
+    if serving == number:
+        return "It is the current release: readers of releases/CURRENT get this model and these vectors."
+    return f"Release {serving or '(none)'} is current: a later one, or one that was gone back to."
+
+
+def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str]]:
+    smallest = f"at least {export.min_cosine:.6f} over {plural(export.probed, 'item')}"
+    return (("cosine of exported and released vectors", smallest),)
+
+
+def _loading(of: StageFacts, release: Release) -> tuple[Command, ...]:
+    """The commands for this very model; one with feature interaction carries modules of its own."""
+    folder, copied = f"{of.workspace}/{release.model_prefix}", ()
+    if "://" in of.workspace:
+        local = release.model.version
+        copy = f"aws s3 cp --recursive {shlex.quote(folder)} {shlex.quote(local)}"
+        folder, copied = local, (Command("Copy the model:", (copy,)),)
+    plain = of.plan is not None and of.plan.config.model.interaction.kind == "none"
+    lines = (
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f"folder = {folder!r}",
+        f"model = SentenceTransformer(folder{'' if plain else ', trust_remote_code=True'})",
+    )
+    return (*copied, Command("Load it in Python:", lines))
+
+
+def _rollback(workspace: str, release: Release) -> tuple[Command, ...]:
+    """Model and vectors go back together; the first release has nothing to go back to."""
+    if release.previous is None:
+        return ()
+    command = f"millrace rollback --workspace {shlex.quote(workspace)} --to"
+    return (
+        Command(
+            f"Go back to release {release.previous}, model and vectors at once:", (f"{command} {release.previous}",)
+        ),
+        Command(f"And to release {release.number} again:", (f"{command} {release.number}",)),
+    )

@@ -1,0 +1,97 @@
+"""Train: losses and holdout metrics over the steps, speed, precision, graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from configs.schema.metrics import Family, names_of
+from flows.presentation.figures import curves
+from flows.presentation.model import Cell, Figure, Section, Table, facts, table
+from flows.presentation.stages import compiling
+from flows.presentation.stages.facts import StageFacts
+from flows.presentation.wording import count, difference, number, plural
+from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.outcomes import DeviceUse, TrainOutcome
+from tasks.contracts.stages import Stage, compute_of
+
+RANKING = names_of(Family.ranking)
+HOLDOUT = "during training, on a part of the holdout"
+
+
+def section(of: StageFacts) -> Section:
+    """Return curves, speed and steps, the holdout before and after, and every point of the curves."""
+    value: TrainOutcome = of.outcome
+    config = of.plan.config if of.plan else None
+    speed: list[tuple[str, str | Cell]] = [
+        ("steps of the lineage", f"{count(value.first_step)} to {count(value.last_step)}"),
+        ("resumed at step", "not at all" if value.resumed_at_step is None else count(value.resumed_at_step)),
+        ("pairs per second", f"{value.pairs_per_second:,.1f}"),
+        ("workers", str(config.train.workers) if config else ""),
+        ("accelerator", f"{config.accelerator}, compute {compute_of(config, Stage.train)}" if config else ""),
+        ("precision", value.precision),
+        ("model", Cell(value.model_version, code=True)),
+    ]
+    return Section(
+        f"{plural(value.last_step - value.first_step, 'step')} over {plural(value.rows_trained, 'pair')}",
+        (_sentence(value),),
+        figures=tuple(_figures(value)),
+        tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
+                *_points("Losses", value.losses), *_points("Holdout metrics", value.curve)),
+        parts=compiling.parts(value.graphs, value.environment),
+        files=(("checkpoint", value.checkpoint.prefix),),
+    )  # fmt: skip
+
+
+def _sentence(value: TrainOutcome) -> str:
+    if not value.losses:
+        return "No loss was logged: train.log_every_steps is more than the number of steps."
+    first, last = value.losses[0].metrics, value.losses[-1].metrics
+    return f"The loss went from {number(first['loss'])} to {number(last['loss'])}."
+
+
+def _figures(value: TrainOutcome) -> Iterator[Figure]:
+    """Losses, then metrics of retrieval, then those of classification; what was not measured has none."""
+    asked = (
+        ("Training loss", "as the optimiser saw it", value.losses, None),
+        ("Retrieval on the holdout", HOLDOUT, value.curve, True),
+        ("Classification on the holdout", HOLDOUT, value.curve, False),
+    )
+    for title, about, points, retrieval in asked:
+        kept = [(p.step, {n: v for n, v in p.metrics.items() if retrieval in (None, n in RANKING)}) for p in points]
+        if any(values for _, values in kept):
+            yield curves(title, about, kept)
+
+
+def _before_and_after(curve: Sequence[CurvePoint]) -> tuple[Table, ...]:
+    if not curve:
+        return ()
+    first, last = curve[0], curve[-1]
+    rows = [
+        (name, number(first.metrics.get(name)), number(value), difference(value, first.metrics.get(name)))
+        for name, value in last.metrics.items()
+    ]
+    columns = ("metric", f">step {first.step}", f">step {last.step}", ">difference")
+    return (table("Holdout, before and after", columns, rows),)
+
+
+def _device_use(nodes: Sequence[DeviceUse] | None) -> tuple[Table, ...]:
+    if nodes is None:
+        return ()
+    columns = (">node", ">busy, median %", ">busy, peak %", ">memory, median GiB", ">memory, peak GiB")
+    rows = [
+        (
+            str(use.node),
+            *(f"{percent:.1f}" for percent in (use.utilization_median, use.utilization_peak)),
+            *(f"{gib:.2f}" for gib in (use.memory_gib_median, use.memory_gib_peak)),
+        )
+        for use in nodes
+    ]
+    return (table("NeuronCores and device memory", columns, rows),)
+
+
+def _points(what: str, points: Sequence[CurvePoint]) -> tuple[Table, ...]:
+    if not points:
+        return ()
+    names = list(dict.fromkeys(name for point in points for name in point.metrics))
+    rows = [(str(point.step), *(number(point.metrics.get(name)) for name in names)) for point in points]
+    return (table(f"{what} by step", (">step", *(f">{name}" for name in names)), rows, folded=True),)

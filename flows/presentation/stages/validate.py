@@ -1,0 +1,45 @@
+"""Validate: how many rows are clean, why the others are not, and what was checked."""
+
+from __future__ import annotations
+
+from flows.presentation.model import Section, Table, table
+from flows.presentation.stages import checks
+from flows.presentation.stages.facts import StageFacts
+from flows.presentation.wording import count, plural, share
+from tasks.contracts.outcomes import ValidateOutcome
+
+
+def section(facts: StageFacts) -> Section:
+    """Return the rows by what became of them, and the checks."""
+    value: ValidateOutcome = facts.outcome
+    warnings = sum(not check.passed for check in value.checks)
+    all_passed = f"All {plural(len(value.checks), 'check')} passed."
+    files = [(f"clean rows of {rows.span.name}", rows.prefix) for rows in value.rows]
+    return Section(
+        f"{count(value.rows_clean)} of {count(value.rows_in)} rows are clean",
+        (f"{warnings} of {plural(len(value.checks), 'check')} gave a warning." if warnings else all_passed,),
+        tables=(_rows(value), *_reasons(value), *_spans(value)),
+        parts=checks.section(value.checks),
+        files=(*files, *((("rows set apart", value.quarantine),) if value.quarantine else ())),
+    )
+
+
+def _rows(value: ValidateOutcome) -> Table:
+    part = share(value.rows_quarantined / value.rows_in if value.rows_in else 0.0)
+    row = (count(value.rows_in), count(value.rows_clean), count(value.rows_quarantined), part)
+    return table("", (">rows in", ">clean", ">set apart", ">share set apart"), [row])
+
+
+def _reasons(value: ValidateOutcome) -> tuple[Table, ...]:
+    if not value.reasons:
+        return ()
+    by_rows = sorted(value.reasons.items(), key=lambda item: (-item[1], item[0]))
+    rows = [(reason, count(rows), share(rows / value.rows_in)) for reason, rows in by_rows]
+    return (table("Why rows were set apart", ("reason", ">rows", ">of all rows"), rows),)
+
+
+def _spans(value: ValidateOutcome) -> tuple[Table, ...]:
+    if len(value.rows) < 2:
+        return ()
+    rows = [(f"{each.span.name} v{each.span.version}", count(each.rows)) for each in value.rows]
+    return (table("Clean rows by span", ("span", ">rows"), rows),)

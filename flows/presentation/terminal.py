@@ -1,0 +1,102 @@
+"""Sections for a terminal, as rich prints them; figures are left out, their tables show the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from flows.presentation.model import Cell, Column, Page, Section, Table, facts, thinned
+from flows.presentation.wording import uri
+
+MOST_ROWS = 10  # of a table that a report folds
+NARROWEST = 24  # letters of a column whose text may take several lines
+GAP = 2
+_STYLES = {"good": "green", "bad": "bold red", "refused": "yellow", "going": "cyan"}
+
+
+def page(content: Page) -> Iterator[RenderableType]:
+    """A whole report: what it is of, its numbers, and its sections."""
+    yield _headline(content.heading, content.state)
+    yield Text(content.summary)
+    yield from map(Text, content.about)
+    yield Columns(facts(tile.noted for tile in content.tiles))
+    for section in (*content.boxes, *content.sections):
+        yield from render(section, content.workspace)
+
+
+def render(section: Section, workspace: str) -> Iterator[RenderableType]:
+    """A section and its parts, an empty line before each."""
+    yield Text()
+    yield Text(section.title, style="bold")
+    yield from map(Text, section.lines)
+    if section.quote:
+        yield _unbroken(section.quote)
+    for table in section.tables:
+        rows = thinned(table.rows, MOST_ROWS) if table.folded else table.rows
+        cut = f" ({len(rows)} of {len(table.rows)} rows)" * (len(rows) < len(table.rows))
+        if table.caption:
+            yield Text(table.caption + cut, style="dim")
+        yield Columns(table._replace(rows=tuple(rows)), workspace)
+    for command in section.commands:
+        yield Text(command.does)
+        yield _unbroken("\n".join(f"  {line}" for line in command.lines))
+    for part in section.parts:
+        yield from render(part, workspace)
+
+
+class Columns:
+    """A table without frame. One that is too wide is cut into several, each with the names of the rows."""
+
+    def __init__(self, table: Table, workspace: str = "") -> None:
+        self._table = table
+        self._texts = [[_text(cell, workspace) for cell in row] for row in table.rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        for places in self._cut(options.max_width):
+            made = RichTable(box=None, header_style="bold", pad_edge=False, show_header=not self._table.facts)
+            for place in places:
+                column = self._table.columns[place]
+                wraps = column.long or len(places) <= 2
+                made.add_column(
+                    column.name, justify="right" if column.number else "left", overflow="fold", no_wrap=not wraps
+                )
+            for row in self._texts:
+                made.add_row(*(row[place] for place in places))
+            yield made
+
+    def _cut(self, width: int) -> list[list[int]]:
+        """Positions of the columns of each part."""
+        needed = [self._needed(place, column) for place, column in enumerate(self._table.columns)]
+        parts, room = [[0]], width - needed[0]
+        for place in range(1, len(needed)):
+            if needed[place] + GAP > room and len(parts[-1]) > 1:
+                parts.append([0])
+                room = width - needed[0]
+            parts[-1].append(place)
+            room -= needed[place] + GAP
+        return parts
+
+    def _needed(self, place: int, column: Column) -> int:
+        widest = max((cell_len(str(row[place])) for row in self._texts), default=0)
+        wanted = max(widest, cell_len(column.name))
+        return min(wanted, NARROWEST) if column.long else wanted
+
+
+def _headline(heading: str, state: Cell | None) -> Text:
+    line = Text(heading, style="bold")
+    return line.append("  ").append_text(_text(state)) if state else line
+
+
+def _unbroken(words: str) -> Text:
+    """Lines to be copied."""
+    return Text(words, no_wrap=True, overflow="ignore")
+
+
+def _text(cell: Cell, workspace: str = "") -> Text:
+    """Text, and never markup: brackets in a message mean nothing."""
+    words = cell.link or cell.text or (uri(workspace, cell.key) if cell.key else "")
+    return Text(f"{cell.sign} {words}".lstrip(), style=_STYLES.get(cell.mood, ""))

@@ -1,0 +1,105 @@
+"""How durations, moments, numbers, money and states are written, wherever people read them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import tasks.foundation.durations
+
+NONE = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+
+# State of a run -> the sign before it and the class of its colour.
+SIGNS: Mapping[str, tuple[str, str]] = {
+    "Released": ("✓", "good"),
+    "Rejected": ("✕", "refused"),
+    "Failed": ("!", "bad"),
+    "Cancelled": ("■", "quiet"),
+    "Running": ("▶", "going"),
+    "Unfinished": ("○", "quiet"),
+}
+
+
+def duration(seconds: float | None) -> str:
+    """With two units at most, as in `4.1 s`, `2 h 31 min` or `14 d`."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    if seconds < 0:
+        return f"{MINUS}{duration(-seconds)}"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    days, hours = divmod(round(seconds / 3600), 24)
+    if days >= 2:
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    return tasks.foundation.durations.duration(seconds)
+
+
+def seconds(value: float) -> str:
+    """A part of an attempt's time, for a column of such parts."""
+    return f"{value:,.1f}" if value else NONE
+
+
+def moment(iso: str | None) -> str:
+    """An ISO 8601 time in UTC to the minute, as in `2026-11-13 06:12`."""
+    return dt.datetime.fromisoformat(iso).astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M") if iso else NONE
+
+
+def dollars(value: float) -> str:
+    """With cents; less than ten cents with as many digits as show it."""
+    return f"${value:,.2f}" if value == 0 or value >= 0.1 else f"${value:.2g}"
+
+
+def number(value: float | None) -> str:
+    """A metric, with four decimals."""
+    return NONE if value is None else f"{value:.4f}"
+
+
+def difference(value: float | None, other: float | None) -> str:
+    """With its sign."""
+    if value is None or other is None:
+        return NONE
+    return f"{value - other:+.4f}".replace("-", MINUS)
+
+
+def share(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1%}".replace("%", " %")
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def plural(how_many: int, what: str) -> str:
+    """As in `1 shard` and `2,000 shards`."""
+    return f"{how_many:,} {what}{'' if how_many == 1 else 's'}"
+
+
+def sentence(words: str) -> str:
+    """With a capital letter and a full stop."""
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}."
+
+
+def address(workspace: str, key: str) -> str:
+    """The page of a key in AWS's console; empty for a local directory, as a browser opens no path from a page."""
+    scheme, separator, rest = workspace.partition("://")
+    if not separator or scheme != "s3":
+        return ""
+    bucket, _, prefix = rest.partition("/")
+    inside = "/".join(part for part in (prefix.strip("/"), key) if part)
+    is_file = key.endswith((".json", ".html", ".parquet", ".svg"))
+    inside += "/" if inside and not is_file else ""
+    kind = "object" if is_file else "buckets"
+    return f"https://s3.console.aws.amazon.com/s3/{kind}/{bucket}?prefix={quote(inside)}"
+
+
+def uri(workspace: str, key: str) -> str:
+    """Where a key is stored."""
+    return f"{workspace}/{key}" if key else workspace
+
+
+def now() -> dt.datetime:
+    """The time that a page is of."""
+    return dt.datetime.now(dt.UTC)

@@ -1,0 +1,50 @@
+"""Cancelling a flow run, whichever way it was started: it ends as Cancelled, and so do its jobs on AWS Batch.
+
+A Prefect worker or `serve` interrupts the flow's process. A flow in any other process sees the cancellation itself
+(tasks/running/stage_output.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from prefect import Flow
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import CancelledRun
+from prefect.states import Cancelled
+
+from configs.load import load_config
+from tasks.foundation.errors import CancelledError
+from tasks.running.stage_output import logger
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def cancellable(body: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a flow to end as Cancelled if a cancellation stopped a stage or child run; else it stays Cancelling."""
+
+    @functools.wraps(body)
+    def flow_body(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return body(*args, **kwargs)
+        except (CancelledError, CancelledRun) as error:
+            ended: Any = Cancelled(message=str(error))
+            return ended
+
+    # Prefect looks up the names of annotations in the module that made the function, which is this one.
+    flow_body.__signature__ = inspect.signature(body, eval_str=True)  # pyright: ignore[reportAttributeAccessIssue]
+    return flow_body
+
+
+def end_jobs(flow: Flow[..., Any], flow_run: FlowRun, state: State) -> None:
+    """End the jobs of a cancelled flow run on AWS Batch. A hook: the Prefect worker runs it in another process."""
+    from infra.compute.batch.reap import end_jobs_of
+
+    parameters = flow_run.parameters
+    config_file, overrides = parameters.get("config_file"), parameters.get("overrides") or ()
+    for job in end_jobs_of(load_config(config_file, overrides), str(flow_run.id)):
+        logger().warning("job %s (%s): %s, %s", job.job, job.name, job.action, job.why)

@@ -1,0 +1,103 @@
+"""One run at a time on a lineage: a queue that the Prefect UI shows, and the workspace's lock, which decides.
+
+The queue is a global concurrency limit named after the lineage; `millrace deploy` makes it. With a queue a run waits
+for the run before it; without one it fails with Conflict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import ConcurrencyLeaseHolder
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
+from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectNotFound
+from prefect.runtime import flow_run
+
+from infra.store.base import Conflict, Store
+from tasks.running.lineage_lock import hold_lineage
+from tasks.running.stage_output import StageOutput, logger
+
+LEASE_SECONDS = 60.0  # the shortest that Prefect allows; a killed run blocks the queue this long
+PATIENCE_SECONDS = 120.0  # well over a lease; after it the lock decides whether a run is at work
+POLL_SECONDS = 2.0
+
+
+def queue_name(lineage: str) -> str:
+    """Return the name of a lineage's concurrency limit."""
+    return f"millrace-{lineage}"
+
+
+@contextlib.contextmanager
+def in_turn(store: Store, lineage: str) -> Iterator[None]:
+    """Hold a lineage inside the block, so that no other run works on it. First wait in its queue, if there is one.
+
+    Raises:
+        Conflict: a process that is not in the queue works on the lineage.
+        CancelledError: the flow run was cancelled while it waited.
+    """
+    key = f"lineages/{lineage}.run"
+    with contextlib.ExitStack() as held:
+        if flow_run.id:
+            _wait(held, store, key, queue_name(lineage))
+        held.enter_context(hold_lineage(store, key, logger().warning))
+        yield
+
+
+def _wait(held: contextlib.ExitStack, store: Store, key: str, queue: str) -> None:
+    """Wait for the slot of the queue and take it; go on without it if it stays taken while the lineage is free."""
+    waiter, began, logged = StageOutput(), time.monotonic(), False
+    while (free := _has_free_slot(queue)) is not None:
+        if free and _take_slot(held, queue, waiter.flow_run):
+            return
+        if not logged:
+            logger().info("waiting in the queue %s for another run to end", queue)
+            logged = True
+        if time.monotonic() - began > PATIENCE_SECONDS and _is_unlocked(store, key):
+            logger().warning("the queue %s is full, but no process holds %s: running without the queue", queue, key)
+            return
+        waiter.pulse()
+        time.sleep(POLL_SECONDS)
+
+
+def _has_free_slot(queue: str) -> bool | None:
+    """Return whether the queue's slot is free; None if there is no such queue."""
+    try:
+        with get_client(sync_client=True) as client:
+            limit = client.read_global_concurrency_limit_by_name(queue)
+    except ObjectNotFound:
+        return None
+    except Exception as error:  # the server may be away for a while
+        logger().debug("the queue %s can't be read: %s", queue, error)
+        return False
+    return limit.active_slots < limit.limit if limit.active else None
+
+
+def _take_slot(held: contextlib.ExitStack, queue: str, holder: str) -> bool:
+    """Take the slot until `held` is closed; return False if another run was faster."""
+    try:
+        # A lease that can't be renewed, because the server is away, must not end hours of training.
+        held.enter_context(
+            concurrency(
+                queue,
+                lease_duration=LEASE_SECONDS,
+                max_retries=0,
+                holder=ConcurrencyLeaseHolder(type="flow_run", id=UUID(holder)),
+                raise_on_lease_renewal_failure=False,
+            )
+        )
+    except ConcurrencySlotAcquisitionError:
+        return False
+    return True
+
+
+def _is_unlocked(store: Store, key: str) -> bool:
+    try:
+        with store.lock(key):
+            return True
+    except Conflict:
+        return False

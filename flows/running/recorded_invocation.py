@@ -1,0 +1,99 @@
+"""One invocation of a run in the Prefect UI and in the workspace: its name, pages, record and report."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
+
+from flows.presentation.run.origin import report_key
+from flows.presentation.run.publish import links, publish
+from flows.presentation.run.report import write_run_report
+from flows.running.preloading import preloading
+from infra.store.base import Store
+from tasks.contracts.runs import RunPlan, RunState
+from tasks.foundation.errors import FailureClass, StoreError, classify
+from tasks.running import json_logs
+from tasks.running.context import within
+from tasks.running.stage_output import logger
+from tasks.runs import invocations, ledger
+from tasks.runs.estimates import estimate_run
+from tasks.runs.invocations import Invocation
+from tasks.runs.results import judgement_key
+from tasks.runs.run_report import RunReport, run_report
+
+
+class RecordedInvocation:
+    """An invocation of a run, and the report on it."""
+
+    def __init__(self, store: Store, plan: RunPlan, invocation: Invocation) -> None:
+        self.invocation = invocation
+        self._store, self._plan = store, plan
+
+    @functools.cached_property
+    def report(self) -> RunReport:
+        """Made once: read it when all stages have ended."""
+        return run_report(self._store, self._plan, since=self.invocation.began_at)
+
+
+@contextlib.contextmanager
+def invoked(store: Store, plan: RunPlan, scheduled_at: str | None = None) -> Iterator[RecordedInvocation]:
+    """Name the flow run after its span and attempt, and record when and how the invocation ended.
+
+    Every stage that ends inside the block gets a page, and the run an HTML report, also where it failed.
+    """
+    page = page_of(flow_run.id)
+    expected = estimate_run(store, plan)
+    invocation = invocations.begin(
+        store, plan, flow_run=flow_run.id or "", page=page, scheduled_at=scheduled_at, expected_seconds=expected
+    )
+    _name(plan, invocation)
+    links(plan, invocation)
+    recorded = RecordedInvocation(store, plan, invocation)
+    preload = contextlib.nullcontext() if store.exists(judgement_key(plan.run_key)) else preloading()
+    try:
+        with json_logs.run_log_context(plan), within(publisher=publish), preload:
+            yield recorded
+    except BaseException as error:
+        failure = classify(error)
+        state = RunState.CANCELLED if failure is FailureClass.CANCELLED else RunState.FAILED
+        try:
+            invocations.end(store, invocation, state, failure, str(error))
+        except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
+            logger().error("the end of invocation %d was not recorded: %s", invocation.number, unwritable)
+        _report(store, invocation)
+        raise
+    invocations.end(store, invocation, recorded.report.state)
+    _report(store, invocation)
+
+
+def _report(store: Store, invocation: Invocation) -> None:
+    """Write the HTML report of the run, unless no attempt was started since the last invocation."""
+    try:
+        started = (record.started_at for record in ledger.records(store, invocation.run_key))
+        if any(at >= invocation.began_at for at in started) or not store.exists(report_key(invocation.run_key)):
+            write_run_report(store, invocation.run_key)
+    except (OSError, StoreError) as error:
+        logger().warning("the report of run %s was not written: %s", invocation.run_key, error)
+
+
+def _name(plan: RunPlan, invocation: Invocation) -> None:
+    """Name the flow run as in `2026-W47 attempt 2`, and give it tags to search by."""
+    if not invocation.flow_run:
+        return
+    name = f"{invocation.span} attempt {invocation.number}"
+    tags = {*flow_run.tags, f"span:{invocation.span}", f"lineage:{invocation.lineage}", f"run:{invocation.run_key}"}
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(invocation.flow_run), name=name, tags=sorted(tags))
+
+
+def page_of(run_id: str | None) -> str:
+    """Return the address of a flow run's page; it is on the server of PREFECT_API_URL unless PREFECT_UI_URL is set."""
+    address = PREFECT_UI_URL.value() or os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
+    return f"{address}/runs/flow-run/{run_id}" if run_id and address else ""

@@ -1,0 +1,65 @@
+"""Flow runs whose process is gone: Prefect would show them as Running for ever, so they are set to Crashed.
+
+The workspace alone says which are lost: no end on record, and no process holds the lock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Crashed
+
+from infra.store.base import Store
+from tasks.backfill import backfill_state
+from tasks.backfill.backfill_runs import is_lost
+from tasks.monitoring.deadlines import START_MINUTES
+from tasks.monitoring.freshness import FreshnessReport
+from tasks.running.stage_output import logger
+
+LOST = "the process is gone and recorded no end; run it again: finished stages are kept"
+
+
+def set_lost_runs_crashed(store: Store, report: FreshnessReport) -> None:
+    """Set each lost flow run, and the flow runs that it is part of, to Crashed."""
+    found: dict[UUID, FlowRun] = {}
+    with get_client(sync_client=True) as client:
+        for identity in _lost(store, report):
+            for run in _with_parents(client, identity):
+                found[run.id] = run
+        for run in found.values():
+            client.set_flow_run_state(run.id, Crashed(message=LOST), force=True)
+            logger().warning("%s: %s", run.name, LOST)
+
+
+def _lost(store: Store, report: FreshnessReport) -> Iterator[str]:
+    yield from (clock.flow_run for clock in report.clocks if clock.lost)
+    for backfill in backfill_state.read_all(store):
+        if is_lost(store, backfill):
+            yield backfill.flow_run
+            yield from (span.flow_run for span in backfill.spans if "running" in span.steps)
+
+
+def _with_parents(client: SyncPrefectClient, identity: str) -> Iterator[FlowRun]:
+    """Yield the flow run and those in whose process it ran, as long as they show Running."""
+    try:
+        run = client.read_flow_run(UUID(identity))
+        if _shows_running(run):
+            yield run
+            if run.parent_task_run_id is not None:
+                parent = client.read_task_run(run.parent_task_run_id).flow_run_id
+                yield from _with_parents(client, str(parent))
+    except (ObjectNotFound, ValueError):  # of another server, or started without one
+        return
+
+
+def _shows_running(run: FlowRun) -> bool:
+    """Return whether it has shown Running for a while; just after its start a run may not hold its lock yet."""
+    if run.state is None or run.state.type not in (StateType.RUNNING, StateType.CANCELLING):
+        return False
+    return dt.datetime.now(dt.UTC) - run.state.timestamp > dt.timedelta(minutes=START_MINUTES)

@@ -1,0 +1,159 @@
+"""The attempts that AWS Batch made of a job, as the ledger records them: cause, seconds, cost and hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from infra.compute.batch.causes import EXITED, TIMED_OUT, Cause, cause_of, ending_of
+from infra.compute.batch.client.job_detail import ON_MACHINE, JobDetail, Run
+from infra.compute.batch.job import dollars_per_node_hour
+from infra.compute.batch.retries import HOST_LOST, is_repeated
+from infra.store.base import Store
+from tasks.contracts.jobs import JobSpec, stage_prefix
+from tasks.contracts.runner import BatchAttempt
+from tasks.foundation.errors import POLICIES
+
+Boots = dict[tuple[str, int], float]  # (job or child, number of the attempt) -> when it was first seen on a machine
+
+
+@dataclass(frozen=True)
+class JobPart:
+    """A part of a job that has attempts of its own: a job with its nodes, or one child of an array."""
+
+    detail: JobDetail
+    machines: int = 1
+    index: int | None = None
+    nodes: tuple[JobDetail, ...] = ()  # the main one included
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The attempts that have ended, with one more for a job that was ended before its next attempt began."""
+        detail = self.detail
+        if detail.status == "FAILED" and (not detail.runs or (detail.asked_to_end and _is_repeated(detail.runs[-1]))):
+            never = Run(stopped_at=detail.stopped_at, reason=detail.now.reason, status_reason=detail.status_reason)
+            return (*detail.runs, never)
+        return detail.runs
+
+    @property
+    def gave_up(self) -> bool:
+        return self.detail.status == "FAILED"
+
+
+class _Seconds(NamedTuple):
+    queued: float
+    booting: float
+    running: float
+
+
+@dataclass
+class BatchAttempts:
+    """Records when the parts of a job got their machines, and which of its attempts were reported already."""
+
+    spec: JobSpec
+    store: Store
+    job: str
+    tail: Callable[[str], Sequence[str]]  # the last lines of a log stream
+    boots: Boots = field(default_factory=dict)
+    reported: list[BatchAttempt] = field(default_factory=list)
+
+    def see(self, parts: Sequence[JobPart], now: float) -> list[BatchAttempt]:
+        """Return the attempts that have ended since the last call, in order."""
+        for part in parts:
+            if part.detail.status in ON_MACHINE:
+                self.boots.setdefault((part.detail.id, len(part.detail.runs) + 1), now)
+        new = []
+        while (number := len(self.reported) + 1) <= max((len(part.runs) for part in parts), default=0):
+            if not all(len(part.runs) >= number or part.detail.over for part in parts):
+                break  # a child of the array has not ended
+            self.reported.append(self._attempt(parts, number))
+            new.append(self.reported[-1])
+        return new
+
+    def _attempt(self, parts: Sequence[JobPart], number: int) -> BatchAttempt:
+        taking_part = [part for part in parts if len(part.runs) >= number]
+        cause = self._cause(parts, number)
+        seconds = {part.index: self._seconds(part, number) for part in taking_part}
+        longest = max(seconds.values(), key=lambda seconds: seconds.running)
+        price = dollars_per_node_hour(self.spec)
+        machines = sum(part.machines for part in taking_part)
+        held = sum(part.machines * (seconds[part.index].booting + seconds[part.index].running) for part in taking_part)
+        hosts = (host for part in taking_part for host in _hosts(part, number))
+        return BatchAttempt(
+            attempt=self.spec.submitted_as + number - 1,
+            failure=cause.failure if cause else None,
+            message=cause.message if cause else "",
+            queued=longest.queued,
+            booting=longest.booting,
+            running=longest.running,
+            dollars_per_hour=machines * price,
+            cost=held / 3600 * price,
+            job=self.job,
+            hosts=tuple(dict.fromkeys(hosts)),
+        )
+
+    def _cause(self, parts: Sequence[JobPart], number: int) -> Cause | None:
+        """Return the cause of a part that a retry can't help, else of the part that failed first.
+
+        A part that gave up in an earlier attempt is still missing in this one.
+        """
+        found = []
+        for part in parts:
+            tried = min(number, len(part.runs))
+            if (tried == number or part.gave_up) and (cause := self._cause_in(part, tried)) is not None:
+                found.append((POLICIES[cause.failure].transient, part.runs[tried - 1].stopped_at or 0.0, cause))
+        return min(found, key=lambda one: one[:2], default=(None, None, None))[2]
+
+    def _cause_in(self, part: JobPart, tried: int) -> Cause | None:
+        run, last = part.runs[tried - 1], tried == len(part.runs)
+        if last and part.detail.status == "SUCCEEDED":
+            return None
+        prefix = f"{stage_prefix(self.spec.run_key, self.spec.stage)}/attempt-{self.spec.submitted_as + tried - 1}"
+        ended_for = _ended_for(part.detail) if last else None
+        if last and ended_for is None and not run.status_reason:
+            run = replace(run, status_reason=part.detail.status_reason)
+        ending = ending_of(self.store, prefix, part.index)
+        cause = cause_of(self.spec, ending, run, ended_for, part.detail.image, lambda: self.tail(run.stream))
+        where = "" if part.index is None else f" (child {part.index} of the array)"
+        return Cause(cause.failure, cause.message + where)
+
+    def _seconds(self, part: JobPart, number: int) -> _Seconds:
+        run = part.runs[number - 1]
+        free_since = part.runs[number - 2].stopped_at if number > 1 else part.detail.created_at
+        stopped = run.stopped_at or run.started_at or part.detail.stopped_at or free_since or 0.0
+        started = run.started_at or stopped
+        machine = min(self.boots.get((part.detail.id, number), started), started)
+        free_since = min(free_since or machine, machine)
+        return _Seconds(
+            *(round(max(0.0, one), 3) for one in (machine - free_since, started - machine, stopped - started))
+        )
+
+
+def _ended_for(detail: JobDetail) -> str | None:
+    """Return the reason with which a job was ended; None where it ended by itself."""
+    by_itself = detail.status_reason.startswith((HOST_LOST, TIMED_OUT, EXITED))
+    return detail.status_reason if detail.asked_to_end and not by_itself else None
+
+
+def _is_repeated(run: Run) -> bool:
+    return is_repeated(run.status_reason, run.exit_code)
+
+
+def _hosts(part: JobPart, number: int) -> list[str]:
+    runs = [*(node.runs[number - 1] for node in part.nodes if len(node.runs) >= number), part.runs[number - 1]]
+    return [run.host for run in runs if run.host]
+
+
+def streams_of(parts: Sequence[JobPart]) -> tuple[Mapping[str, str], set[str]]:
+    """Return the log streams of all containers with the prefix of their lines, and those still written to."""
+    labels: dict[str, str] = {}
+    live = set()
+    for part in parts:
+        for one in part.nodes or (part.detail,):
+            node = one.id.rpartition("#")[2]
+            label = f"[node {node}] " if part.machines > 1 else "" if part.index is None else f"[{part.index}] "
+            labels |= {run.stream: label for run in (*one.runs, one.now) if run.stream}
+            if one.now.stream and not one.over and not any(run.stream == one.now.stream for run in one.runs):
+                live.add(one.now.stream)
+    return labels, live

@@ -1,0 +1,109 @@
+"""The claim on an attempt's job: `<attempt>/job.json`, written before the job is submitted, changed only by swaps.
+
+It records whether there is a job, or may be one, and whether a process asked for its end.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from infra.store.base import Conflict, Store
+from infra.store.records import parse_record
+from tasks.foundation.records import Record
+
+State = Literal["claimed", "submitted", "ending", "over"]
+
+_FILE = "job.json"
+_OWNER = "owner.json"  # written by the launcher: which job runs the attempt, if two were submitted
+_ORDER: tuple[State, ...] = get_args(State)
+_ROUNDS = 5
+
+
+class Claim(Record):
+    """Its state only goes forward: claimed, submitted, ending (a process asked for the job's end), over."""
+
+    version: Literal[1] = 1
+    name: str = Field(description="of the job")
+    state: State
+    job_id: str | None = Field(description="null: it is not known whether there is a job")
+    queue: str
+    flow_run: str = Field(description="id of the Prefect flow run; empty outside of one")
+    claimed_at: str = Field(description="ISO 8601 in UTC")
+
+
+def read_claim(store: Store, prefix: str) -> Claim | None:
+    """Return the claim of the attempt in the folder `prefix`; None where there is none.
+
+    Raises:
+        StoreError: the file is not a valid claim.
+    """
+    raw = _raw(store, prefix)
+    return None if raw is None else _parsed(store, prefix, raw)
+
+
+def make_claim(store: Store, prefix: str, claim: Claim) -> bool:
+    """Make the claim; return False where another exists already."""
+    try:
+        store.create(f"{prefix}/{_FILE}", claim.to_json())
+    except Conflict:
+        return False
+    return True
+
+
+def advance(store: Store, prefix: str, state: State, job_id: str | None = None) -> Claim | None:
+    """Move the claim forward to `state`, unless it is further already, and record the job; return the new claim.
+
+    None where there is no claim.
+
+    Raises:
+        Conflict: other processes keep changing it.
+    """
+    for _ in range(_ROUNDS):
+        raw = _raw(store, prefix)
+        if raw is None:
+            return None
+        claim = _parsed(store, prefix, raw)
+        later = max(claim.state, state, key=_ORDER.index)
+        moved = claim.model_copy(update={"state": later, "job_id": job_id or claim.job_id})
+        if moved == claim:
+            return claim
+        try:
+            store.swap(f"{prefix}/{_FILE}", moved.to_json(), expected=raw)
+        except Conflict:
+            continue
+        return moved
+    raise Conflict(f"{store.uri}/{prefix}/{_FILE} was changed by other processes {_ROUNDS} times in a row; try again")
+
+
+def claims_below(store: Store, prefix: str) -> dict[str, Claim]:
+    """Return all claims of a stage, a run or (`runs`) the workspace, by the folder of their attempt."""
+    found = {}
+    for key in store.list(prefix):
+        folder, _, name = key.rpartition("/")
+        if name == _FILE and (claim := read_claim(store, folder)) is not None:
+            found[folder] = claim
+    return found
+
+
+def owner_of(store: Store, prefix: str) -> str | None:
+    """Return the id of the job whose containers have begun the attempt; None where no job has."""
+    try:
+        owner: str | None = json.loads(store.read(f"{prefix}/{_OWNER}")).get("job")
+    except (FileNotFoundError, ValueError, AttributeError):
+        return None
+    return owner
+
+
+def _raw(store: Store, prefix: str) -> bytes | None:
+    try:
+        return store.read(f"{prefix}/{_FILE}")
+    except FileNotFoundError:
+        return None
+
+
+def _parsed(store: Store, prefix: str, raw: bytes) -> Claim:
+    way_out = "move the file away once no job of that attempt is left"
+    return parse_record(f"{store.uri}/{prefix}/{_FILE}", raw, Claim, way_out)

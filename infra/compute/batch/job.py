@@ -1,0 +1,117 @@
+"""What is submitted to AWS Batch for a stage: kind of job, name, tags, command, retries, share.
+
+A pure function of the spec and the configuration. The same attempt always has the same name: a job whose reply was
+lost is found by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from configs.schema.compute import BatchConfig
+from infra.compute.batch.client.api import Definition, Queue
+from infra.compute.batch.retries import MOST_ATTEMPTS, evaluate_on_exit
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.stages import TRAITS, Layout, Work
+
+_NAME_CHARS = 128
+_TAG_CHARS = 256
+TAG = "millrace"  # every job has it; its value is the pipeline
+WORKSPACE_TAG = f"{TAG}-workspace"
+
+
+def layout_of(spec: JobSpec) -> Layout:
+    """The layout of a stage's job; an array of one machine is submitted as a single job."""
+    layout = TRAITS[spec.stage].layout
+    return Layout.single if layout is Layout.array and nodes_of(spec) == 1 else layout
+
+
+def nodes_of(spec: JobSpec) -> int:
+    """The number of machines that a stage takes; 1 where its workers do not fill one."""
+    return max(1, spec.workers // spec.config.batch.processes_per_node)
+
+
+def queue_key(stage: Work) -> str:
+    """The key of the section `batch` that names a stage's queue."""
+    return f"{TRAITS[stage].queue}_queue"
+
+
+def queue_name(spec: JobSpec) -> str:
+    return queue_of(spec.stage, spec.config.batch)
+
+
+def queue_of(stage: Work, batch: BatchConfig) -> str:
+    name: str = getattr(batch, queue_key(stage))
+    return name
+
+
+def definition_name(spec: JobSpec) -> str:
+    return definition_of(spec.stage, spec.config.batch)
+
+
+def definition_of(stage: Work, batch: BatchConfig) -> str:
+    return batch.definition.replace("{stage}", stage.value)
+
+
+def dollars_per_node_hour(spec: JobSpec) -> float:
+    dollars: float = getattr(spec.config.batch, f"{TRAITS[spec.stage].queue}_dollars_per_node_hour")
+    return dollars
+
+
+def job_name(spec: JobSpec) -> str:
+    """Return the job's name: unique to the attempt, and always the same for it."""
+    digest = hashlib.sha256(spec.to_json()).hexdigest()[:8]
+    rest = f"-{spec.stage.value}-{spec.run_key}-{digest}-a{spec.submitted_as}"
+    pipeline = re.sub(r"[^A-Za-z0-9_-]", "-", spec.config.pipeline).lstrip("_-") or TAG
+    return pipeline[: _NAME_CHARS - len(rest)] + rest
+
+
+def tags_of(spec: JobSpec, workspace: str, flow_run: str) -> dict[str, str]:
+    """Return the tags by which people, bills and `millrace reap` know a job."""
+    tags = {
+        TAG: spec.config.pipeline,
+        f"{TAG}-run": spec.run_key,
+        f"{TAG}-stage": spec.stage.value,
+        f"{TAG}-attempt": str(spec.submitted_as),
+        WORKSPACE_TAG: workspace,
+        f"{TAG}-lineage": spec.config.lineage,
+        f"{TAG}-flow-run": flow_run,
+    }
+    return {key: tag_value(value) for key, value in tags.items() if value}
+
+
+def tag_value(text: str) -> str:
+    """Return a text that AWS accepts as a tag's value; a changed one ends with a digest of the original."""
+    allowed = re.sub(r"[^A-Za-z0-9 _.:/=+@-]", "_", text)
+    if allowed == text and len(text) <= _TAG_CHARS:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{allowed[: _TAG_CHARS - 9]}-{digest}"
+
+
+def submission(
+    spec: JobSpec, workspace: str, flow_run: str, tries: int, queue: Queue, definition: Definition
+) -> dict[str, Any]:
+    """Return the arguments of SubmitJob."""
+    batch, layout = spec.config.batch, layout_of(spec)
+    uri = f"{workspace}#{spec.job_prefix}/spec.json"
+    container = {"command": ["python", "-m", "tasks.worker.launch", spec.stage.value, "--spec", uri]}
+    request: dict[str, Any] = {
+        "jobName": job_name(spec),
+        "jobQueue": queue.name,
+        "jobDefinition": f"{definition.name}:{definition.revision}",
+        "retryStrategy": {"attempts": min(tries, MOST_ATTEMPTS), "evaluateOnExit": evaluate_on_exit()},
+        "timeout": {"attemptDurationSeconds": batch.attempt_seconds},
+        "tags": tags_of(spec, workspace, flow_run),
+        "propagateTags": True,
+    }
+    if queue.fair_share:
+        request |= {"shareIdentifier": batch.share, "schedulingPriorityOverride": batch.priority}
+    if layout is Layout.nodes:
+        everywhere = {"targetNodes": "0:", "containerOverrides": container}
+        return request | {"nodeOverrides": {"numNodes": nodes_of(spec), "nodePropertyOverrides": [everywhere]}}
+    if layout is Layout.array:
+        request["arrayProperties"] = {"size": nodes_of(spec)}
+    return request | {"containerOverrides": container}

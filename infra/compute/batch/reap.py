@@ -1,0 +1,130 @@
+"""Ends jobs on AWS Batch that no process waits for: found by their tags, judged by lease and flow run.
+
+A job outlives its orchestrator on purpose: running the span again finds it. An abandoned job costs money.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
+
+from configs.schema.config import Config
+from infra.compute.batch.client.api import Api
+from infra.compute.batch.ending import LiveJob, connect, end_job, live_jobs
+from infra.compute.batch.job import WORKSPACE_TAG
+from infra.compute.batch.waiter_lease import waited_for_until
+from infra.store.factory import open_store
+from tasks.contracts.stages import Stage, compute_of
+from tasks.foundation.errors import StageError
+from tasks.foundation.records import Record
+
+GRACE_MINUTES = 15.0
+
+
+class Reaped(Record):
+    """One job that was examined, what was done, and why."""
+
+    job: str
+    name: str
+    status: str
+    action: Literal["ended", "kept", "failed"]
+    why: str
+
+
+class ReapReport(Record):
+    """All jobs of this project on the configured queues."""
+
+    queues: tuple[str, ...]
+    grace_minutes: float
+    jobs: tuple[Reaped, ...]
+
+
+def reap(
+    config: Config, grace_minutes: float = GRACE_MINUTES, dry_run: bool = False, ask_prefect: bool = True
+) -> ReapReport:
+    """End the jobs whose flow run is over, and those for which no process has waited for `grace_minutes`.
+
+    Where Prefect does not know the flow run, or `ask_prefect` is false, the lease alone decides. With `dry_run` nothing
+    is ended, and the report says what would be. Where no stage runs on AWS Batch there is no queue to examine.
+
+    Raises:
+        ConfigError: queues or credentials are wrong.
+        HostError: AWS Batch does not answer.
+    """
+    if not _on_batch(config):
+        return ReapReport(queues=(), grace_minutes=grace_minutes, jobs=())
+    api, now, grace = connect(), time.time(), 60 * grace_minutes
+    examined = []
+    for job in live_jobs(api, _queues(config)):
+        try:
+            end, why = _judge(job, now, grace, ask_prefect)
+            examined.append(
+                _end(api, job, why) if end and not dry_run else _reaped(job, "kept", why + "; would be ended" * end)
+            )
+        except StageError as error:  # the others are examined all the same
+            examined.append(_reaped(job, "failed", str(error)))
+    return ReapReport(queues=_queues(config), grace_minutes=grace_minutes, jobs=tuple(examined))
+
+
+def end_jobs_of(config: Config, flow_run: str) -> list[Reaped]:
+    """End all jobs that were submitted for a flow run which was cancelled.
+
+    Raises:
+        ConfigError, HostError: as `reap`.
+    """
+    if not _on_batch(config):
+        return []
+    api = connect()
+    mine = [job for job in live_jobs(api, _queues(config)) if job.flow_run == flow_run]
+    return [_end(api, job, "its flow run was cancelled") for job in mine]
+
+
+def _on_batch(config: Config) -> bool:
+    return any(compute_of(config, stage) == "batch" for stage in Stage)
+
+
+def _queues(config: Config) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((config.batch.cpu_queue, config.batch.accelerator_queue)))
+
+
+def _judge(job: LiveJob, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
+    """Whether to end it, and why or why not. Times in seconds since the epoch."""
+    attended = _waited_for_until(job)
+    if attended > now:
+        return False, "a process waits for it"
+    run = _flow_run(job.flow_run) if ask_prefect and job.flow_run else None
+    if run is not None and run.state is not None and (run.state.is_completed() or run.state.is_cancelled()):
+        return True, f"its flow run {run.name} is {run.state.name}"
+    silent = now - max(attended, job.created_at)
+    why = f"no process has waited for it for {silent / 60:.0f} minutes"
+    if run is not None and run.state is not None and run.state.is_final():
+        why += f", and its flow run {run.name} is {run.state.name}"
+    return (True, why) if silent > grace else (False, f"{why}: it may be run again")
+
+
+def _waited_for_until(job: LiveJob) -> float:
+    """Return when the waiter's lease expires or was released; 0 where no process ever waited."""
+    workspace, prefix = job.tags.get(WORKSPACE_TAG), job.attempt_prefix
+    return waited_for_until(open_store(workspace), prefix) if workspace and prefix else 0.0
+
+
+def _end(api: Api, job: LiveJob, why: str) -> Reaped:
+    end_job(api, open_store(job.tags[WORKSPACE_TAG]), job, f"millrace reap: {why}")
+    return _reaped(job, "ended", why)
+
+
+def _reaped(job: LiveJob, action: Literal["ended", "kept", "failed"], why: str) -> Reaped:
+    return Reaped(job=job.id, name=job.name, status=job.status, action=action, why=why)
+
+
+def _flow_run(identity: str) -> FlowRun | None:
+    try:
+        with get_client(sync_client=True) as client:
+            return client.read_flow_run(UUID(identity))
+    except (ObjectNotFound, ValueError):
+        return None

@@ -1,0 +1,54 @@
+"""The lease of the process that waits for a job: while it is held, `millrace reap` leaves the job alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import TracebackType
+
+from infra.store.base import Store
+from infra.store.lease import TTL_SECONDS, InUse, Lease, hold
+from infra.store.records import find_record
+
+_FILE = "waiter.json"
+_TRY_AGAIN_SECONDS = 5.0
+
+
+class WaiterLease:
+    """The lease, taken as soon as it is free: a waiter that was killed leaves its lease behind for a minute.
+
+    It does not keep other waiters out: the lineage's lock does that.
+    """
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store, self._key = store, f"{prefix}/{_FILE}"
+        self._stack = contextlib.ExitStack()
+        self._next = 0.0
+
+    def __enter__(self) -> WaiterLease:
+        self.keep()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def keep(self) -> None:
+        """Take the lease if another process has held it so far. Call this every few seconds."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _TRY_AGAIN_SECONDS
+        with contextlib.suppress(InUse):
+            self._stack.enter_context(hold(self._store, self._key, TTL_SECONDS))
+            self._next = float("inf")
+
+
+def waited_for_until(store: Store, prefix: str) -> float:
+    """Return when the lease on the job of the attempt in the folder `prefix` expires or expired, in seconds since 1970.
+
+    0 where no process ever waited.
+
+    Raises:
+        StoreError: the file is not a valid lease.
+    """
+    lease = find_record(store, f"{prefix}/{_FILE}", Lease, "delete it once no process waits for the job")
+    return lease.expires_at if lease else 0.0

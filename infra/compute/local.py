@@ -1,0 +1,137 @@
+"""Stages as processes on this machine, one per worker, with torchrun's environment variables.
+
+The workers die with the runner: a killed orchestrator leaves nothing behind. The failure of one worker ends the
+others, and the earliest error among them is the one that is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from infra.root_cause import root_cause
+from infra.store.base import Store
+from tasks.contracts import progress
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.runner import Waiter
+
+ROOT = Path(__file__).resolve().parents[2]
+GRACE_SECONDS = 10.0
+TAIL_LINES = 20
+
+
+class LocalRunner:
+    """Runs a stage as `spec.workers` processes of `python -m tasks.worker`."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def found(self, spec: JobSpec) -> bool:
+        """Always False: workers on this machine end with the process that started them."""
+        return False
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        """See `Runner.run`. Raises the error of the earliest failure; on any interruption ends the workers first."""
+        processes: list[subprocess.Popen[str]] = []
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        try:
+            # Not a comprehension: where one can't be started, those before it are in the list and get ended.
+            processes.extend(self._start(spec, environment) for environment in _environments(spec.workers))
+            _relay(processes, waiter, tail)
+            codes = [process.poll() for process in processes]  # None: did not end by itself after another's failure
+        finally:
+            _end(processes)
+        if any(codes):
+            raise root_cause(self.store, spec, dict(enumerate(codes)), tail).error
+
+    def _start(self, spec: JobSpec, environment: dict[str, str]) -> subprocess.Popen[str]:
+        uri = f"{self.store.uri}#{spec.attempt_prefix}/spec.json"
+        return subprocess.Popen(
+            [sys.executable, "-m", "tasks.worker", spec.stage.value, "--spec", uri],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+
+
+def _environments(workers: int) -> list[dict[str, str]]:
+    """Return the environment of each rank: torchrun's variables, and those about its runner."""
+    shared = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(workers),
+        "LOCAL_WORLD_SIZE": str(workers),
+        "MILLRACE_STARTED_AT": repr(time.time()),
+        "MILLRACE_RUNNER_PID": str(os.getpid()),
+    }
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
+
+
+def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: deque[str]) -> None:
+    """Pass on all output, until every process has ended or one has failed and the grace time is over."""
+    lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+    for rank, process in enumerate(processes):
+        threading.Thread(target=_read_lines, args=(rank, process, lines), daemon=True).start()
+    deadline = None
+    open_streams = len(processes)
+    while open_streams or any(process.poll() is None for process in processes):
+        waiter.pulse()
+        codes = [process.poll() for process in processes]
+        if deadline is None and (any(codes) or None not in codes):
+            # The others see the loss themselves, or are ended; the output of the ended is read, or a child holds it.
+            deadline = time.monotonic() + GRACE_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            return
+        try:
+            rank, line = lines.get(timeout=0.2)  # short: Prefect cancels between two waits
+        except queue.Empty:
+            continue
+        if line is None:
+            open_streams -= 1
+        elif (found := progress.parse(line)) is not None:
+            waiter.progress(found)
+        elif line:
+            tail.append(line)
+            waiter.log(f"[{rank}] {line}" if len(processes) > 1 else line)
+
+
+def _read_lines(rank: int, process: subprocess.Popen[str], lines: queue.SimpleQueue[tuple[int, str | None]]) -> None:
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            lines.put((rank, line.rstrip("\n")))
+    lines.put((rank, None))
+
+
+def _end(processes: list[subprocess.Popen[str]]) -> None:
+    """Send SIGTERM to what still runs, then SIGKILL after the grace time."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for process in running:
+        try:
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,77 @@
+"""How the workers of an attempt ended, and which of them failed first: the earliest error is the cause."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from infra.store.base import Store
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.results import WorkerFailure
+from tasks.foundation.errors import ERRORS, FailureClass, StageError, from_exit_code
+from tasks.foundation.records import Record
+
+# What a worker may report only because another one is gone. CODE too: not every library's words for it are known.
+CONSEQUENCES = {FailureClass.HOST, FailureClass.HANG, FailureClass.CANCELLED, FailureClass.CODE}
+
+
+class Ending(Record):
+    """`ending.json` of an attempt that failed in a container: the cause that its launcher found."""
+
+    failure: FailureClass
+    message: str
+    node: int
+    at: float
+
+
+class Cause(NamedTuple):
+    """The worker that failed first, and the error to raise."""
+
+    rank: int
+    error: StageError
+
+
+def worker_failures(store: Store, prefix: str) -> list[WorkerFailure]:
+    """Return what the workers of an attempt wrote about their failures, earliest first."""
+    found = []
+    for key in store.list(prefix):
+        if key.rpartition("/")[2].startswith("error-rank"):
+            try:
+                found.append(WorkerFailure.model_validate_json(store.read(key)))
+            except ValidationError:
+                continue  # cut off by a full disk; the others, or the exit code, still say why
+    return sorted(found, key=lambda failure: failure.at)
+
+
+def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tail: Sequence[str]) -> Cause:
+    """Return which of the workers in `codes` failed first, and the error to raise.
+
+    Args:
+        codes: exit code by worker; None: it was ended after another's failure.
+        tail: the last lines that any of them printed.
+
+    Raises:
+        ValueError: none of them failed.
+    """
+    records = [record for record in worker_failures(store, spec.attempt_prefix) if record.rank in codes]
+    first = records[0] if records else None
+    reported = {record.rank for record in records}
+    silent = next(((rank, code) for rank, code in codes.items() if code and rank not in reported), None)
+    if silent and (first is None or FailureClass(first.failure) in CONSEQUENCES):
+        return Cause(silent[0], wordless_death(spec, *silent, tail))
+    if first is None:
+        raise ValueError(f"no worker of {spec.attempt_prefix} failed")
+    where = f" (worker {first.rank} of {spec.workers})" if spec.workers > 1 else ""
+    return Cause(first.rank, ERRORS[FailureClass(first.failure)](f"{first.message}{where}"))
+
+
+def wordless_death(spec: JobSpec, rank: int, code: int, tail: Sequence[str]) -> StageError:
+    """Return the error for a worker that wrote none; what the others wrote follows from its end."""
+    died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    last_lines = "\n".join(tail) or "(none)"
+    return ERRORS[from_exit_code(code)](
+        f"{spec.stage.value}: worker {rank} of {spec.workers} {died}; last lines:\n{last_lines}"
+    )

@@ -1,0 +1,42 @@
+"""The workspace as a store of objects under slash-separated keys.
+
+The store only knows bytes, conditional writes and folders of files. What the objects mean, and when a folder
+counts as complete, is `infra/store/manifest.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Protocol
+
+from tasks.foundation.errors import StoreError
+
+
+class Conflict(StoreError):
+    """A conditional write failed: the object was not what the caller had read."""
+
+
+class Store(Protocol):
+    """What every store of a workspace can do. Keys look like `runs/4f2a/train/result.json`."""
+
+    uri: str
+
+    def read(self, key: str) -> bytes: ...
+    def exists(self, key: str) -> bool: ...
+    def list(self, prefix: str) -> list[str]: ...
+    def write(self, key: str, data: bytes) -> None: ...
+    def create(self, key: str, data: bytes) -> None: ...
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None: ...
+    def upload(self, source: Path, key: str) -> None: ...
+    def local(self, key: str) -> Path: ...
+    def move(self, prefix: str, target: str) -> None: ...
+    def delete(self, prefix: str) -> None: ...
+    def lock(self, key: str) -> contextlib.AbstractContextManager[None]: ...
+
+
+def sha256_of(path: Path) -> str:
+    """Hex SHA-256 of a file, read in pieces."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

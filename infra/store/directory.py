@@ -1,0 +1,142 @@
+"""A workspace in a local directory."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.store.base import Conflict
+from tasks.foundation.errors import StoreError
+
+
+class DirectoryStore:
+    """A workspace in a local directory. Writes are atomic: temp file, fsync, rename, fsync of the folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.uri = str(self.root)
+
+    def path(self, key: str) -> Path:
+        """The file behind `key`. Raises StoreError for a key that would leave the workspace."""
+        path = self.root / key
+        if not path.resolve().is_relative_to(self.root):
+            raise StoreError(f"key {key!r} leaves the workspace {self.uri}")
+        return path
+
+    def read(self, key: str) -> bytes:
+        """The object's bytes. Raises FileNotFoundError where there is none."""
+        return self.path(key).read_bytes()
+
+    def exists(self, key: str) -> bool:
+        return self.path(key).is_file()
+
+    def list(self, prefix: str) -> list[str]:
+        """All keys below the folder `prefix`, sorted; temporary files are not objects.
+
+        What is deleted meanwhile may be in the list or not.
+        """
+        walked = os.walk(self.path(prefix), onerror=_unless_missing)
+        found = (Path(folder, name) for folder, _, names in walked for name in names if not name.startswith(".tmp-"))
+        return sorted(path.relative_to(self.root).as_posix() for path in found)
+
+    def write(self, key: str, data: bytes) -> None:
+        """Create or replace an object, atomically."""
+        with self._staged(key) as staged:
+            staged.write_bytes(data)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write an object that must not exist yet. Raises Conflict if it does."""
+        with self._staged(key, exclusive=True) as staged:
+            staged.write_bytes(data)
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        """Replace an object only while it still holds `expected` (None: only while absent).
+
+        Raises:
+            Conflict: another process wrote it in between.
+        """
+        with self.lock(f"{key}.swap"):
+            current = self.read(key) if self.exists(key) else None
+            if current != expected:
+                raise Conflict(f"{self.uri}/{key} was changed by another process; read it again and decide again")
+            self.write(key, data)
+
+    def upload(self, source: Path, key: str) -> None:
+        """Copy a local file into the store, atomically."""
+        with self._staged(key) as staged:
+            shutil.copyfile(source, staged)
+
+    def local(self, key: str) -> Path:
+        """Return a local path for reading: a file, or a folder with everything below `key`."""
+        return self.path(key)
+
+    def move(self, prefix: str, target: str) -> None:
+        """Rename a folder or an object, atomically. Raises Conflict if there is something at `target`."""
+        destination = self.path(target)
+        if destination.exists():
+            raise Conflict(f"{self.uri}/{target} exists already")
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(self.path(prefix), destination)
+
+    def delete(self, prefix: str) -> None:
+        """Remove an object, or a folder with everything below it; nothing happens where there is none."""
+        path = self.path(prefix)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Hold a lock by name; the kernel frees it when the holder dies, so no lock is ever stale.
+
+        Raises:
+            Conflict: a `run` lock (not a short swap) is held by another process.
+        """
+        path = self.path(f".locks/{key.replace('/', '.')}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as handle:
+            wait = 0 if key.endswith(".swap") else fcntl.LOCK_NB
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | wait)
+            except BlockingIOError as error:
+                raise Conflict(f"{self.uri}/{key} is in use by another process; wait for it or stop it") from error
+            yield
+
+    @contextlib.contextmanager
+    def _staged(self, key: str, exclusive: bool = False) -> Iterator[Path]:
+        path = self.path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = path.parent / f".tmp-{uuid.uuid4().hex}"  # not mkstemp, whose files only their owner can read
+        try:
+            yield staged
+            _fsync(staged)
+            if exclusive:
+                try:
+                    os.link(staged, path)  # unlike rename, link refuses to replace
+                except FileExistsError as error:
+                    raise Conflict(f"{self.uri}/{key} exists already") from error
+            else:
+                os.replace(staged, path)
+            _fsync(path.parent)
+        finally:
+            staged.unlink(missing_ok=True)
+
+
+def _unless_missing(error: OSError) -> None:
+    """Another process may delete a folder while it is listed."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

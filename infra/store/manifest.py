@@ -1,0 +1,129 @@
+"""Manifest last: a folder of the workspace exists for readers only once its MANIFEST.json does.
+
+Every artifact (span, validated rows, checkpoint, vectors, model) is written with `commit` and read through
+`open_folder`; nothing else decides whether a folder is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from infra.store.base import Conflict, Store, sha256_of
+from infra.store.records import find_record
+from tasks.foundation.errors import StoreError
+from tasks.foundation.records import Record
+
+MANIFEST = "MANIFEST.json"
+
+
+class MissingFolder(StoreError):
+    """There is no complete folder under this key."""
+
+
+class CorruptFolder(StoreError):
+    """A folder's files are not those that its manifest names."""
+
+
+class FileEntry(Record):
+    name: str
+    bytes: int = Field(ge=0)
+    sha256: str
+
+
+class Manifest(Record):
+    """The files of a folder. `facts` are the writer's numbers about it (rows, width, step, ...)."""
+
+    version: Literal[1] = 1
+    kind: str
+    files: tuple[FileEntry, ...]
+    facts: dict[str, Any]
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 over the manifest, and so over every byte in the folder."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+
+def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, Any]) -> Manifest:
+    """Upload every file below the local folder `source` to `prefix`, then the manifest.
+
+    Raises:
+        Conflict: a complete folder with other content is there already.
+    """
+    paths = sorted(path for path in source.rglob("*") if path.is_file())
+    files = tuple(
+        FileEntry(name=p.relative_to(source).as_posix(), bytes=p.stat().st_size, sha256=sha256_of(p)) for p in paths
+    )
+    manifest = Manifest(kind=kind, files=files, facts=facts)
+    if not _sealed_alike(store, prefix, manifest):
+        for path, entry in zip(paths, files, strict=True):
+            store.upload(path, f"{prefix}/{entry.name}")
+        store.write(f"{prefix}/{MANIFEST}", manifest.to_json())
+    return manifest
+
+
+def seal(store: Store, prefix: str, files: tuple[FileEntry, ...], kind: str, facts: dict[str, Any]) -> Manifest:
+    """Write the manifest of a folder whose files were uploaded one by one, by several workers or attempts.
+
+    Raises:
+        Conflict: a complete folder with other content is there already.
+    """
+    manifest = Manifest(kind=kind, files=files, facts=facts)
+    if not _sealed_alike(store, prefix, manifest):
+        store.write(f"{prefix}/{MANIFEST}", manifest.to_json())
+    return manifest
+
+
+def read_manifest(store: Store, prefix: str) -> Manifest:
+    """The manifest of a complete folder.
+
+    Raises:
+        MissingFolder: there is none.
+        CorruptFolder: it is not readable as a manifest.
+    """
+    manifest = find_record(store, f"{prefix}/{MANIFEST}", Manifest, error=CorruptFolder)
+    if manifest is None:
+        raise MissingFolder(f"{store.uri}/{prefix} has no {MANIFEST}: it was never completed")
+    return manifest
+
+
+def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
+    """A local path to a complete folder whose every file was checked against its checksum.
+
+    Raises:
+        MissingFolder, CorruptFolder: as they say; the message names the file.
+    """
+    manifest = read_manifest(store, prefix)
+    if manifest.kind != kind:
+        raise CorruptFolder(f"{store.uri}/{prefix} holds a {manifest.kind}, expected a {kind}")
+    folder = store.local(prefix)
+    for entry in manifest.files:
+        path = folder / entry.name
+        if not path.is_file():
+            raise CorruptFolder(f"{path} is gone, though {MANIFEST} names it")
+        if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
+            raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
+    return folder, manifest
+
+
+def quarantine(store: Store, prefix: str) -> str:
+    """Move a corrupt folder or file to quarantine/, where no reader looks; return where it is now."""
+    number = 1
+    while store.list(target := f"quarantine/{prefix}.{number}") or store.exists(target):
+        number += 1
+    store.move(prefix, target)
+    return target
+
+
+def _sealed_alike(store: Store, prefix: str, manifest: Manifest) -> bool:
+    """Whether the folder is complete with this very content already."""
+    key = f"{prefix}/{MANIFEST}"
+    if not store.exists(key):
+        return False
+    if store.read(key) != manifest.to_json():
+        raise Conflict(f"{store.uri}/{prefix} is complete and holds something else; nothing was written")
+    return True

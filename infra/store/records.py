@@ -1,0 +1,61 @@
+"""Records read from the workspace: one way to read them, and one sentence where they can't be read."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from infra.store.base import Store
+from tasks.foundation.errors import StoreError
+from tasks.foundation.records import Record
+
+R = TypeVar("R", bound=Record)
+
+
+def read_record(store: Store, key: str, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError) -> R:
+    """Return the record stored under `key`.
+
+    Args:
+        way_out: what the reader of the error can do, such as "restore it from a backup".
+        error: the class to raise.
+
+    Raises:
+        StoreError: it is gone or not readable; names the file, the field and the way out.
+    """
+    record = find_record(store, key, kind, way_out, error)
+    if record is None:
+        raise error(_with_way_out(f"{store.uri}/{key} is gone", way_out))
+    return record
+
+
+def find_record(
+    store: Store, key: str, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError
+) -> R | None:
+    """Return the record stored under `key`, None where there is none. Raises and takes what `read_record` does."""
+    try:
+        raw = store.read(key)
+    except FileNotFoundError:
+        return None
+    return parse_record(f"{store.uri}/{key}", raw, kind, way_out, error)
+
+
+def parse_record(where: str, raw: bytes, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError) -> R:
+    """Return the record in `raw`, the bytes of the file `where`. Raises and takes what `read_record` does."""
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as invalid:
+        words = re.sub(r"\B([A-Z])", r" \1", kind.__name__).lower()
+        raise error(_with_way_out(f"{where} is not a valid {words}: {first_problem(invalid)}", way_out)) from invalid
+
+
+def first_problem(invalid: ValidationError) -> str:
+    """The first field that is wrong and why, as in `rows: Input should be a valid integer`."""
+    problem = invalid.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "file"
+    return f"{field}: {problem['msg']}"
+
+
+def _with_way_out(sentence: str, way_out: str) -> str:
+    return f"{sentence}; {way_out}" if way_out else sentence

@@ -1,0 +1,94 @@
+"""What S3 and botocore raise, in the project's own error classes.
+
+What the user has to set right is ConfigError and names the bucket; what may pass with time is StoreError,
+after botocore's own retries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ParamValidationError,
+)
+from s3transfer.exceptions import RetriesExceededError
+
+from infra.aws.credentials import NO_CREDENTIALS
+from tasks.foundation.errors import ConfigError, StageError, StoreError
+
+MISSING = ("NoSuchKey", "404")
+LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", *MISSING)  # for a conditional write
+
+_DENIED = ("AccessDenied", "AllAccessDisabled", "403")
+_NOT_ACCEPTED = ("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired")
+_ELSEWHERE = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect", "301")
+_UNKNOWN = ("NotImplemented", "501")
+
+
+def code_of(error: ClientError) -> str:
+    """S3's name for what went wrong; for a reply without a body, its HTTP status."""
+    return error.response.get("Error", {}).get("Code", "")
+
+
+@contextlib.contextmanager
+def explained(bucket: str, where: str) -> Iterator[None]:
+    """Raise the errors of AWS's libraries in the block as ConfigError or StoreError about `where` in `bucket`."""
+    try:
+        yield
+    except ClientError as error:
+        raise _of_reply(error, bucket, where) from error
+    except NO_CREDENTIALS as error:
+        raise ConfigError(
+            f"{where}: no usable AWS credentials for bucket {bucket!r}: {error}; set AWS_PROFILE, or "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role gives them"
+        ) from error
+    except ParamValidationError as error:
+        raise ConfigError(
+            f"{where}: bucket {bucket!r} cannot be requested: {_one_line(error)}; correct the workspace's name"
+        ) from error
+    except (BotoCoreError, RetriesExceededError) as error:
+        raise StoreError(f"{where}: bucket {bucket!r} could not be used: {_one_line(error)}") from error
+
+
+def _of_reply(error: ClientError, bucket: str, where: str) -> StageError:
+    code, reply = code_of(error), error.response
+    said = f"{code}: {reply.get('Error', {}).get('Message', '')}".rstrip(": .")
+    if code == "NoSuchBucket":
+        return ConfigError(f"{where}: there is no bucket {bucket!r}; create it, or name another workspace")
+    if code in _DENIED:
+        return ConfigError(
+            f"{where}: access to bucket {bucket!r} was denied ({said}); allow these credentials s3:ListBucket on the "
+            "bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on its objects"
+        )
+    if code in _NOT_ACCEPTED:
+        return ConfigError(
+            f"{where}: bucket {bucket!r} does not accept the AWS credentials ({said}); sign in again or correct them"
+        )
+    if code in _ELSEWHERE:
+        region = _region(reply)
+        return ConfigError(
+            f"{where}: bucket {bucket!r} is in another region ({said}); "
+            f"set AWS_DEFAULT_REGION to {region or 'the one it was made in'}"
+        )
+    if code == "RequestTimeTooSkewed":
+        return ConfigError(f"{where}: bucket {bucket!r} refuses this machine's clock ({said}); set it right")
+    if code in _UNKNOWN:
+        return ConfigError(
+            f"{where}: the server of bucket {bucket!r} cannot do what a workspace needs ({said}); "
+            "use one with conditional writes and multipart uploads"
+        )
+    tries = reply.get("ResponseMetadata", {}).get("RetryAttempts", 0) + 1
+    return StoreError(f"{where}: bucket {bucket!r} answered {said}, at the last of {tries} tries")
+
+
+def _region(reply: Any) -> str:
+    named = reply.get("Error", {}).get("Region", "")
+    return named or reply.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

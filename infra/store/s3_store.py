@@ -1,0 +1,261 @@
+"""A workspace in a bucket, `s3://bucket/prefix`, on S3 or a server that speaks its protocol.
+
+Conditional writes are decided by the bucket, never here. Endpoint, region and credentials are those that botocore
+finds by itself; this project configures none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import boto3.session
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    FlexibleChecksumError,
+    IncompleteReadError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+)
+from s3transfer.manager import TransferManager
+
+from infra.store.base import Conflict
+from infra.store.lease import TTL_SECONDS, hold
+from infra.store.s3_errors import LOST, MISSING, code_of, explained
+from infra.store.s3_mirror import Object, mirror_of
+from tasks.foundation.errors import ConfigError, StoreError
+
+KEYS_AT_ONCE = 1000  # the most that S3 lists or deletes in one request
+ATTEMPTS = 5
+_CUT_OFF = (FlexibleChecksumError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
+_WRITE_ID = "millrace-write"  # in an object's metadata: which call wrote it
+_MANIFEST = "MANIFEST.json"  # infra/store/manifest.py's; readers look for it first
+_NETWORK = Config(
+    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+    connect_timeout=5,
+    read_timeout=30,
+    max_pool_connections=16,  # ten transfers at once, and other requests meanwhile
+)
+
+
+class S3Store:
+    """A workspace below a prefix of a bucket. Every object is written whole or not at all."""
+
+    def __init__(self, uri: str) -> None:
+        """Opens nothing yet: the first request does.
+
+        Raises:
+            ConfigError: `uri` names no bucket, or AWS's own configuration is broken.
+        """
+        self._bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+        self._parts = tuple(part for part in prefix.split("/") if part)
+        if not self._bucket or ".." in self._parts:
+            raise ConfigError(f"workspace {uri!r}: expected s3://bucket/prefix")
+        self.uri = "/".join((f"s3://{self._bucket}", *self._parts))
+        try:
+            self._client: Any = boto3.session.Session().client("s3", config=_NETWORK)
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(
+                f"workspace {uri!r}: {error}; correct AWS_PROFILE, AWS_DEFAULT_REGION or AWS_ENDPOINT_URL"
+            ) from error
+
+    def read(self, key: str) -> bytes:
+        """The object's bytes. Raises FileNotFoundError where there is none."""
+        found = self._get(key)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "There is no such object", f"{self.uri}/{key}")
+        return found[0]
+
+    def exists(self, key: str) -> bool:
+        return self._object(key) is not None
+
+    def list(self, prefix: str) -> list[str]:
+        """All keys below the folder `prefix`, sorted."""
+        return sorted(found.key for found in self._below(prefix))
+
+    def write(self, key: str, data: bytes) -> None:
+        """Create or replace an object."""
+        with self._explained(key):
+            self._client.put_object(Bucket=self._bucket, Key=self._full(key), Body=data)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write an object that must not exist yet. Raises Conflict if it does."""
+        if not self._put_if(key, data, IfNoneMatch="*"):
+            raise Conflict(f"{self.uri}/{key} exists already")
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        """Replace an object only while it still holds `expected` (None: only while absent).
+
+        Raises:
+            Conflict: another process wrote it in between.
+        """
+        content, etag, _ = self._get(key) or (None, "", "")
+        condition = {"IfNoneMatch": "*"} if content is None else {"IfMatch": etag}
+        if content != expected or not self._put_if(key, data, **condition):
+            raise Conflict(f"{self.uri}/{key} was changed by another process; read it again and decide again")
+
+    def upload(self, source: Path, key: str) -> None:
+        """Copy a local file into the bucket, in pieces; it is there once all of them are."""
+        full = self._full(key)
+        self._transfer(key, lambda manager: [manager.upload(str(source), self._bucket, full)])
+
+    def local(self, key: str) -> Path:
+        """Return a local copy for reading, of a file, or of a folder with everything below `key`."""
+        self._full(key)
+
+        def fetch(stale: dict[Path, Object]) -> None:
+            self._transfer(
+                key,
+                lambda manager: [
+                    manager.download(self._bucket, self._raw(found.key), str(path)) for path, found in stale.items()
+                ],
+            )
+
+        return mirror_of(self.uri).refresh(key, tuple(self._objects(key)), fetch)
+
+    def move(self, prefix: str, target: str) -> None:
+        """Rename a folder or an object. Raises Conflict if there is something at `target`.
+
+        Everything is copied before anything is deleted. Manifests are copied last and deleted first, so that no reader
+        takes a part for the whole.
+        """
+        source = self._full(prefix)
+        if next(self._objects(target), None):
+            raise Conflict(f"{self.uri}/{target} exists already")
+        moved = [self._raw(found.key) for found in self._objects(prefix)]
+        if not moved:
+            raise FileNotFoundError(errno.ENOENT, "There is no such object or folder", f"{self.uri}/{prefix}")
+        for names in reversed(_manifests_apart(moved)):
+            copies = {name: self._full(target) + name[len(source) :] for name in names}
+            self._copy(prefix, copies)
+        self._delete(prefix, moved)
+
+    def delete(self, prefix: str) -> None:
+        """Remove an object, or a folder with everything below it; nothing happens where there is none."""
+        self._delete(prefix, [self._raw(found.key) for found in self._objects(prefix)])
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Hold a lock by name: a lease, which a holder that dies leaves for a minute.
+
+        Raises:
+            Conflict: another process holds it.
+            StoreError: at the end, it was lost meanwhile.
+        """
+        with hold(self, f".locks/{key}", TTL_SECONDS) as held:
+            yield
+            held.renew()
+            held.check()
+
+    def _full(self, key: str) -> str:
+        """The object's name in the bucket. Raises StoreError for a key that would leave the workspace."""
+        parts = PurePosixPath(key).parts
+        if key.startswith("/") or ".." in parts:
+            raise StoreError(f"key {key!r} leaves the workspace {self.uri}")
+        return "/".join((*self._parts, *parts))
+
+    def _raw(self, listed: str) -> str:
+        """The same for a key from a listing, which must not be tidied: others may have written here, too."""
+        return "/".join((*self._parts, listed))
+
+    def _get(self, key: str, attempts: int = ATTEMPTS) -> tuple[bytes, str, str] | None:
+        """An object's bytes with the ETag and the write id that belong to them."""
+        with self._explained(key):
+            try:
+                reply = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
+            except ClientError as error:
+                if code_of(error) in MISSING:
+                    return None
+                raise
+            try:
+                with contextlib.closing(reply["Body"]) as body:
+                    return body.read(), reply["ETag"], reply["Metadata"].get(_WRITE_ID, "")
+            except _CUT_OFF:  # botocore's own retries end where the body begins
+                if attempts == 1:
+                    raise
+        return self._get(key, attempts - 1)
+
+    def _put_if(self, key: str, data: bytes, **condition: str) -> bool:
+        """Whether a conditional write went through.
+
+        Its reply may get lost, and botocore's next try then fails its condition, on what the first had written.
+        """
+        full, write_id = self._full(key), uuid.uuid4().hex
+        with self._explained(key):
+            try:
+                self._client.put_object(
+                    Bucket=self._bucket, Key=full, Body=data, Metadata={_WRITE_ID: write_id}, **condition
+                )
+            except ClientError as error:
+                if code_of(error) not in LOST:
+                    raise
+                found = self._get(key)
+                return found is not None and (found[0], found[2]) == (data, write_id)
+        return True
+
+    def _object(self, key: str) -> Object | None:
+        """The object of exactly this name. Asked by a listing: a HEAD cannot say that the bucket is missing."""
+        full = self._full(key)
+        if not PurePosixPath(key).parts:
+            return None
+        with self._explained(key):
+            reply = self._client.list_objects_v2(Bucket=self._bucket, Prefix=full, MaxKeys=1)
+        first = next(iter(reply.get("Contents", ())), None)
+        return self._listed(first) if first and first["Key"] == full else None
+
+    def _below(self, prefix: str) -> Iterator[Object]:
+        """The objects below a folder; a name that ends in a slash is how some tools mark an empty one."""
+        full = self._full(prefix)
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=f"{full}/" if full else "", PaginationConfig={"PageSize": KEYS_AT_ONCE}
+        )
+        with self._explained(prefix):
+            for page in pages:
+                yield from (self._listed(entry) for entry in page.get("Contents", ()) if not entry["Key"].endswith("/"))
+
+    def _objects(self, key: str) -> Iterator[Object]:
+        """The object `key`, or all below the folder `key`."""
+        found = self._object(key)
+        return iter((found,)) if found else self._below(key)
+
+    def _listed(self, entry: dict[str, Any]) -> Object:
+        key = entry["Key"].removeprefix("".join(f"{part}/" for part in self._parts))
+        return Object(key, entry["Size"], entry["ETag"])
+
+    def _delete(self, key: str, names: Sequence[str]) -> None:
+        for some in _manifests_apart(names):
+            for start in range(0, len(some), KEYS_AT_ONCE):
+                batch = {"Objects": [{"Key": name} for name in some[start : start + KEYS_AT_ONCE]], "Quiet": True}
+                with self._explained(key):
+                    reply = self._client.delete_objects(Bucket=self._bucket, Delete=batch)
+                    for refused in reply.get("Errors", ()):
+                        raise ClientError({"Error": refused}, "DeleteObjects")
+
+    def _copy(self, key: str, copies: dict[str, str]) -> None:
+        def start(manager: TransferManager) -> Sequence[Any]:
+            return [
+                manager.copy({"Bucket": self._bucket, "Key": name}, self._bucket, new) for name, new in copies.items()
+            ]
+
+        self._transfer(key, start)
+
+    def _transfer(self, key: str, start: Callable[[TransferManager], Sequence[Any]]) -> None:
+        """Wait for all transfers that `start` begins; many run at a time, large ones in pieces."""
+        with self._explained(key), TransferManager(self._client) as manager:
+            for transfer in start(manager):
+                transfer.result()
+
+    def _explained(self, key: str) -> contextlib.AbstractContextManager[None]:
+        return explained(self._bucket, f"{self.uri}/{key}".rstrip("/"))
+
+
+def _manifests_apart(names: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The manifests among the objects, and the rest."""
+    manifests = [name for name in names if name.rpartition("/")[2] == _MANIFEST]
+    return manifests, [name for name in names if name.rpartition("/")[2] != _MANIFEST]

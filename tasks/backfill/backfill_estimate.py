@@ -1,0 +1,86 @@
+"""The expected time and cost of a backfill: spans are trained in sequence, and evaluated and inferred in parallel."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.backfill.backfill_plan import SpanPlan
+from tasks.contracts.stages import BackfillPhase, stages_in
+from tasks.runs.estimates import Estimate, Past, estimate_work, rows_of
+from tasks.runs.results import result_key
+
+
+class BackfillEstimate(NamedTuple):
+    """Each span with its estimate, and wall seconds and dollars of all spans; None if a stage has no past attempt."""
+
+    spans: list[SpanPlan]
+    seconds: float | None
+    dollars: float | None
+    attempts_seen: int
+
+
+class _SpanWork(NamedTuple):
+    """The work left for one span."""
+
+    train: Estimate
+    evaluate_and_infer: Estimate
+    release: Estimate
+
+
+def estimate_backfill(
+    store: Store, config: Config, past: Past, spans: Sequence[SpanPlan], parallel: int
+) -> BackfillEstimate:
+    """Estimate each span, and all spans together if `parallel` of them are evaluated and inferred at once."""
+    works = [_span_work(store, config, past, span) for span in spans]
+    estimated = [_with_estimate(span, work) for span, work in zip(spans, works, strict=True)]
+    known = [work for work in works if work is not None]
+    if len(known) < len(works):
+        return BackfillEstimate(estimated, None, None, 0)
+    parts = [part for work in known for part in work]
+    wall = wall_seconds([(work.train.seconds, work.evaluate_and_infer.seconds) for work in known], parallel)
+    return BackfillEstimate(
+        estimated,
+        seconds=wall + sum(work.release.seconds for work in known),
+        dollars=sum(part.dollars for part in parts),
+        attempts_seen=min((part.attempts_seen for part in parts if part.seconds), default=0),
+    )
+
+
+def wall_seconds(work: Iterable[tuple[float, float]], parallel: int) -> float:
+    """Return the time until all is done, for (training, evaluation and inference) seconds of each span, in order."""
+    slots = [0.0] * parallel
+    trained = 0.0
+    for training, evaluation_and_inference in work:
+        trained += training
+        if evaluation_and_inference:
+            heapq.heapreplace(slots, max(slots[0], trained) + evaluation_and_inference)
+    return max(trained, *slots)
+
+
+def _span_work(store: Store, config: Config, past: Past, span: SpanPlan) -> _SpanWork | None:
+    rows = rows_of(store, span.window)
+    key = span.run_key
+    training = [
+        stage
+        for stage in stages_in(BackfillPhase.training)
+        if span.train == "run" and (key is None or not store.exists(result_key(key, stage)))
+    ]
+    judging = [stage for stage in stages_in(BackfillPhase.judging) if span.action(stage) == "run"]
+    releasing = [stage for stage in stages_in(BackfillPhase.release) if span.action(stage) == "run"]
+    train, evaluate_and_infer, release = (
+        estimate_work(past, config, stages, rows) for stages in (training, judging, releasing)
+    )
+    if train is None or evaluate_and_infer is None or release is None:
+        return None
+    return _SpanWork(train, evaluate_and_infer, release)
+
+
+def _with_estimate(span: SpanPlan, work: _SpanWork | None) -> SpanPlan:
+    if work is None:
+        return span
+    seconds, dollars = sum(part.seconds for part in work), sum(part.dollars for part in work)
+    return span.model_copy(update={"expected_seconds": round(seconds, 3), "expected_dollars": dollars})

@@ -1,0 +1,150 @@
+"""The plan of a backfill, as a record: what to do for each span and stage, the expected time, and the consequences."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from configs.schema.config import Config
+from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.contracts.spans import first_day
+from tasks.foundation.records import Record
+from tasks.runs.plan import listed
+
+# The stages to choose from, in order. SpanPlan and SpanState have a field for each.
+BackfillStage = Literal["train", "evaluate", "infer", "release"]
+BACKFILL_STAGES: tuple[BackfillStage, ...] = get_args(BackfillStage)
+
+# not asked: the stage was not requested; refused: the gates refused the model, so the stage is not run
+Action = Literal["done", "run", "not asked", "refused"]
+
+
+class SpanPlan(Record):
+    """One run of the backfill, named after the last span of its window. Most windows have one span."""
+
+    span: SpanRef
+    window: tuple[SpanRef, ...]
+    branch: str | None = Field(description="the branch of its run; null: the lineage's own run, which is kept")
+    run_key: str | None = Field(description="null: not known until the checkpoint before it is made")
+    trained: bool
+    train: Action
+    evaluate: Action
+    infer: Action
+    release: Action
+    why: str = Field(description="for people")
+    expected_seconds: float | None = Field(description="of all stages left to run, in sequence; null: not known")
+    expected_dollars: float | None
+
+    def action(self, stage: str) -> Action:
+        """Return what to do for a stage."""
+        action: Action = getattr(self, stage)
+        return action
+
+    @property
+    def left(self) -> tuple[BackfillStage, ...]:
+        """The stages left to run."""
+        return tuple(stage for stage in BACKFILL_STAGES if self.action(stage) == "run")
+
+
+class BackfillPlan(Record):
+    """`backfills/<id>/plan.json`, as it was when the backfill first started."""
+
+    version: Literal[1] = 1
+    id: str
+    lineage: str = Field(description="as given by the user")
+    on: str = Field(description="the lineage that runs of this name continue now: itself, or an adopted branch")
+    branch: str | None = Field(description="where spans are trained; null: no span has to be trained")
+    base: CheckpointRef | None = Field(description="the checkpoint that the branch starts from; null: no checkpoint")
+    first: str
+    last: str
+    stages: tuple[BackfillStage, ...]
+    parallel: int
+    reason: str
+    workspace: str
+    config: Config
+    spans: tuple[SpanPlan, ...]
+    invalidated: tuple[SpanRef, ...] = Field(
+        description="spans after the range, trained on what this backfill replaces"
+    )
+    serving: SpanRef | None = Field(description="the span of the current release; null before the first")
+    expected_seconds: float | None = Field(description="wall time of all stages left to run; null: not known")
+    expected_dollars: float | None
+    attempts_seen: int = Field(description="how many earlier attempts of each stage the expectation rests on, at least")
+
+    @property
+    def to_do(self) -> tuple[SpanPlan, ...]:
+        """The spans with stages left to run, in order."""
+        return tuple(span for span in self.spans if span.left)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the gates refused the last span."""
+        return self.spans[-1].release == "refused"
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The plan in sentences: the work, the expected time, the release, and the spans after the range."""
+        return tuple(filter(None, (self._work(), self._expected(), self._release(), self._beyond())))
+
+    def _work(self) -> str:
+        if not self.to_do:
+            return f"Nothing to do: all requested stages are done for the {len(self.spans)} spans."
+        counts = [(stage, sum(span.action(stage) == "run" for span in self.spans)) for stage in self.stages]
+        work = ", ".join(f"{stage} {count}" for stage, count in counts if count)
+        done = len(self.spans) - len(self.to_do)
+        summary = (
+            f"{len(self.spans)} spans from {self.first} to {self.last}: {done} done, {len(self.to_do)} with work left "
+            f"({work})."
+        )
+        if self.branch is None:
+            return f"{summary} Nothing is trained again: these are the runs of lineage {self.on}."
+        base = f"from {self.base.prefix}" if self.base else "without an earlier checkpoint"
+        return f"{summary} Spans are trained on branch {self.branch}, {base}; lineage {self.on} stays as it is."
+
+    def _expected(self) -> str:
+        if not self.to_do:
+            return ""
+        if self.expected_seconds is None:
+            return "The expected time and cost are not known: the ledger has no run with all these stages yet."
+        cost = f" and ${self.expected_dollars:.2f}" if self.expected_dollars is not None else ""
+        return (
+            f"Expected: {duration(self.expected_seconds)}{cost}, with up to {self.parallel} spans evaluated and "
+            f"inferred at once, from the last {self.attempts_seen} successful attempt(s) of each stage."
+        )
+
+    def _release(self) -> str:
+        match self.spans[-1].release:
+            case "not asked":
+                adopts = f" and lineage {self.lineage} does not change" if self.branch else ""
+                return f"Nothing is released{adopts}: release is not among the stages."
+            case "refused":
+                return f"The gates refused {self.last}: nothing is released, the champion stays."
+            case "run":
+                adopted = f", and runs of lineage {self.lineage} then continue the branch" if self.branch else ""
+                release = f"When all else is done, {self.last} is released if the gates agree{adopted}."
+                if self.serving is None or first_day(self.serving.name) <= first_day(self.last):
+                    return release
+                return f"{release} The release of {self.serving.name} keeps serving until these runs reach that span."
+            case _:
+                return f"{self.last} is released already."
+
+    def _beyond(self) -> str:
+        if not self.invalidated:
+            return ""
+        names = [span.name for span in self.invalidated]
+        trained = f"{listed(names)}, after the range, were trained on what is replaced"
+        if "release" not in self.stages:
+            return f"{trained}; nothing changes for them until the branch is adopted."
+        return (
+            f"{trained}: once the branch is adopted, the next scheduled runs train them again, one by one. "
+            f"To include them now: --to {names[-1]}."
+        )
+
+
+def duration(seconds: float) -> str:
+    """Format seconds, as in `2 h 05 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

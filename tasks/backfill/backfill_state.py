@@ -1,0 +1,156 @@
+"""The state of a backfill: a record next to its plan, written after every step.
+
+It is shown to people only. The results of the stages decide what is done, so a lost or stale record does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Literal
+
+from pydantic import Field
+
+from infra.store.base import Conflict, Store
+from infra.store.records import find_record
+from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, BackfillStage, SpanPlan
+from tasks.contracts.references import SpanRef
+from tasks.foundation.clock import now
+from tasks.foundation.errors import FailureClass
+from tasks.foundation.records import Record
+
+State = Literal["Planned", "Running", "Paused", "Done", "Released", "Rejected", "Failed", "Cancelled"]
+Step = Literal["done", "run", "running", "failed", "not asked", "refused"]
+
+
+class SpanState(Record):
+    """One span of a backfill. A stage is `run` until it starts, also if it is never reached."""
+
+    span: SpanRef
+    run_key: str | None = Field(description="null: not known until the checkpoint before it is made")
+    train: Step
+    evaluate: Step
+    infer: Step
+    release: Step
+    failure: FailureClass | None
+    message: str
+    flow_run: str = Field(description="id of the span's flow run in this attempt; empty: it had none")
+
+    def step(self, stage: str) -> Step:
+        """Return the state of a stage."""
+        step: Step = getattr(self, stage)
+        return step
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The states of all stages, in order."""
+        return tuple(self.step(stage) for stage in BACKFILL_STAGES)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a stage other than release is to run or runs."""
+        return any(self.step(stage) in ("run", "running") for stage in BACKFILL_STAGES if stage != "release")
+
+
+class BackfillState(Record):
+    """`backfills/<id>/state.json`. Times are ISO 8601 in UTC."""
+
+    version: Literal[1] = 1
+    id: str
+    lineage: str
+    branch: str | None
+    first: str
+    last: str
+    stages: tuple[BackfillStage, ...]
+    reason: str
+    state: State
+    sentence: str
+    attempt: int = Field(ge=0, description="how often it was started")
+    flow_run: str
+    page: str
+    began_at: str
+    updated_at: str
+    ended_at: str | None
+    release: int | None = Field(description="number of the release that it made")
+    spans: tuple[SpanState, ...]
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """(done, all) of the requested stages."""
+        steps = [step for span in self.spans for step in span.steps if step not in ("not asked", "refused")]
+        return sum(step == "done" for step in steps), len(steps)
+
+
+def planned(plan: BackfillPlan) -> BackfillState:
+    """Return the state of a backfill that has not started."""
+    at = now()
+    return BackfillState(
+        id=plan.id,
+        lineage=plan.lineage,
+        branch=plan.branch,
+        first=plan.first,
+        last=plan.last,
+        stages=plan.stages,
+        reason=plan.reason,
+        state="Planned",
+        sentence="",
+        attempt=0,
+        flow_run="",
+        page="",
+        began_at=at,
+        updated_at=at,
+        ended_at=None,
+        release=None,
+        spans=tuple(map(_planned, plan.spans)),
+    )
+
+
+def begin(store: Store, plan: BackfillPlan, flow_run: str, page: str) -> BackfillState:
+    """Save the plan, unless an earlier attempt did, and start the record of this attempt."""
+    with contextlib.suppress(Conflict):
+        store.create(f"backfills/{plan.id}/plan.json", plan.to_json())
+    before = read(store, plan.id)
+    begun = {"state": "Running", "attempt": before.attempt + 1 if before else 1, "flow_run": flow_run, "page": page}
+    state = planned(plan).model_copy(update=begun)
+    save(store, state)
+    return state
+
+
+def save(store: Store, state: BackfillState) -> None:
+    """Write the record."""
+    store.write(_key(state.id), state.model_copy(update={"updated_at": now()}).to_json())
+
+
+def read(store: Store, name: str) -> BackfillState | None:
+    """Return the record of the backfill with this id; None if there is no such record.
+
+    Raises:
+        StoreError: the record is not readable; names the file.
+    """
+    return find_record(store, _key(name), BackfillState, "move the file away, no work is lost")
+
+
+def read_all(store: Store) -> list[BackfillState]:
+    """Return all backfills of the workspace, in the order in which they were last started.
+
+    Raises:
+        StoreError: a record is not readable; names the file.
+    """
+    names = [key.split("/")[1] for key in store.list("backfills") if key.endswith("/state.json")]
+    states = (read(store, name) for name in names)
+    return sorted((state for state in states if state is not None), key=lambda state: state.began_at)
+
+
+def _planned(span: SpanPlan) -> SpanState:
+    steps: dict[str, Step] = {stage: span.action(stage) for stage in BACKFILL_STAGES}
+    return SpanState(
+        span=span.span,
+        run_key=span.run_key,
+        **steps,
+        failure=None,
+        message="",
+        flow_run="",
+    )
+
+
+def _key(name: str) -> str:
+    return f"backfills/{name}/state.json"

@@ -1,0 +1,267 @@
+"""The planner of backfills: which spans are done, and which are trained again and why.
+
+It writes nothing. Planning the same backfill again gives the same id, with less left to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from configs.differences import differences
+from configs.load import config_hash
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.backfill.backfill_estimate import estimate_backfill
+from tasks.backfill.backfill_plan import BACKFILL_STAGES, Action, BackfillPlan, SpanPlan
+from tasks.backfill.windows import windows
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.contracts.spans import first_day
+from tasks.contracts.stages import Stage
+from tasks.data import span_versions
+from tasks.foundation.errors import ConfigError
+from tasks.runs import branches, lineage, releases
+from tasks.runs.branches import branch_of
+from tasks.runs.estimates import past
+from tasks.runs.plan import listed, read_plan, run_key
+from tasks.runs.results import Judgement, UnusableResult, read_judgement, result_key
+
+Chain = list[tuple[CheckpointRef, CheckpointState]]
+
+
+class _BranchPoint(NamedTuple):
+    """Where the branch starts: keys of the runs that are kept, the checkpoint after them, and a reason per window."""
+
+    kept: list[str]
+    base: CheckpointRef | None
+    reasons: list[str]
+
+
+def plan_backfill(
+    store: Store,
+    config: Config,
+    first: str,
+    last: str,
+    stages: Sequence[str] = BACKFILL_STAGES,
+    reason: str = "",
+    parallel: int = 2,
+) -> BackfillPlan:
+    """Plan what is left to do for the spans from `first` to `last`, both included.
+
+    Args:
+        stages: some of train, evaluate, infer and release; train includes validate, health and warmup.
+        reason: stored with the backfill, for people.
+        parallel: how many spans are evaluated and inferred at once, for the expected time.
+
+    Raises:
+        ConfigError: the range or the stages are not possible; says which are.
+        StoreError: a checkpoint, plan or result is not readable; names the file.
+    """
+    requested = _checked_stages(stages)
+    on = branches.active(store, config.lineage)
+    chain = lineage.completed(store, on)
+    wanted = windows(span_versions.list_spans(store), [state for _, state in chain], first, last, config.lineage)
+    start = _branch_point(store, config, chain, wanted)
+    retrained = wanted[len(start.kept) :]
+    kept = () if retrained else start.kept
+    work = _hash(config.lineage, on, start.base, retrained or wanted, config_hash(config), *kept)
+    branch = f"{config.lineage}-backfill-{work[:8]}" if retrained else None
+    keys = [*start.kept, *_keys_on_branch(store, config, branch, start.base, retrained)]
+    spans = [
+        _span_plan(store, requested, window, key, reason, branch if number >= len(start.kept) else None)
+        for number, (window, key, reason) in enumerate(zip(wanted, keys, start.reasons, strict=True))
+    ]
+    spans[-1] = _with_release(store, requested, spans[-1], adopted=branch is None or on == branch)
+    _check_trained(spans, requested)
+    consumed = chain[-1][1].consumed if chain else ()
+    expected = estimate_backfill(store, config, past(store, consumed), spans, parallel)
+    beyond = [rows.span for rows in consumed] if retrained else []
+    serving = releases.current(store)
+    after = {span.name for window in retrained for span in window}
+    return BackfillPlan(
+        id=_hash(work, first, last, sorted(requested)),
+        lineage=config.lineage,
+        on=on,
+        branch=branch,
+        base=start.base if retrained else None,
+        first=first,
+        last=last,
+        stages=tuple(stage for stage in BACKFILL_STAGES if stage in requested),
+        parallel=parallel,
+        reason=reason,
+        workspace=store.uri,
+        config=config,
+        spans=tuple(expected.spans),
+        invalidated=tuple(_after(beyond, retrained, after)) if retrained else (),
+        serving=serving.span if serving else None,
+        expected_seconds=expected.seconds,
+        expected_dollars=expected.dollars,
+        attempts_seen=expected.attempts_seen,
+    )
+
+
+def _checked_stages(stages: Sequence[str]) -> set[str]:
+    known = ", ".join(BACKFILL_STAGES)
+    if unknown := [stage for stage in stages if stage not in BACKFILL_STAGES]:
+        raise ConfigError(
+            f"stage {unknown[0]!r} can't be chosen; choose from {known} (train includes validate, health and warmup)"
+        )
+    if not stages:
+        raise ConfigError(f"no stage given; choose from {known}")
+    requested = set(stages)
+    if "release" in requested and (missing := {"evaluate", "infer"} - requested):
+        raise ConfigError(
+            f"release needs {' and '.join(sorted(missing))} as well: a release has passed the gates and has vectors; "
+            "add them to --stages, or remove release"
+        )
+    return requested
+
+
+def _branch_point(store: Store, config: Config, chain: Chain, wanted: list[tuple[SpanRef, ...]]) -> _BranchPoint:
+    """Compare the windows with the runs of the lineage, up to the first that must be trained again."""
+    position = _before(chain, wanted[0])
+    kept: list[str] = []
+    reasons: list[str] = []
+    for window in wanted:
+        if _reason(store, config, chain, position, window) is not None:
+            break
+        kept.append(chain[position][1].run_key)
+        reasons.append(_together("as it was trained before", window))
+        position += 1
+    consumed = {rows.span.name: rows.span for _, state in chain[-1:] for rows in state.consumed}
+    cause = wanted[len(kept)][-1].name if len(kept) < len(wanted) else ""
+    for number, window in enumerate(wanted[len(kept) :]):
+        own = _reason(store, config, chain, position, window) if number == 0 else _corrected(consumed, window)
+        follows = f"follows {cause}, which is trained again" if window[-1].name in consumed else "not trained yet"
+        reasons.append(_together(own or follows, window))
+    return _BranchPoint(kept, chain[position - 1][0] if position else None, reasons)
+
+
+def _before(chain: Chain, window: tuple[SpanRef, ...]) -> int:
+    """Count the checkpoints before the one that has, or should have, this window's first span."""
+    names = {span.name for span in window}
+    count = 0
+    for _, state in chain:
+        if any(rows.span.name in names for rows in state.consumed):
+            break
+        if state.consumed and _later(state.consumed[-1].span, window[0]):
+            break
+        count += 1
+    return count
+
+
+def _reason(store: Store, config: Config, chain: Chain, position: int, window: tuple[SpanRef, ...]) -> str | None:
+    """Return why the window must be trained; None if the lineage's run at this position did exactly this work."""
+    if position >= len(chain):
+        return "not trained yet"
+    state = chain[position][1]
+    if found := _corrected({rows.span.name: rows.span for rows in state.consumed}, window):
+        return found
+    before = len(chain[position - 1][1].consumed) if position else 0
+    if tuple(rows.span for rows in state.consumed[before:]) != window:
+        return "arrived after later spans were trained"
+    plan = read_plan(store, state.run_key)
+    requested = config.model_copy(update={"lineage": plan.config.lineage})
+    if run_key(requested, plan.window, plan.parent) != plan.run_key:
+        return f"settings changed: {listed(differences(plan.config, requested), most=3)}"
+    return None
+
+
+def _corrected(consumed: dict[str, SpanRef], window: tuple[SpanRef, ...]) -> str | None:
+    changed = [span for span in window if span.name in consumed and consumed[span.name] != span]
+    if not changed:
+        return None
+    return "corrected: " + listed([f"{s.name} v{consumed[s.name].version} -> v{s.version}" for s in changed])
+
+
+def _together(reason: str, window: tuple[SpanRef, ...]) -> str:
+    others = [span.name for span in window[:-1]]
+    return f"{reason}; together with {listed(others)} in the lineage's first run" if others else reason
+
+
+def _keys_on_branch(
+    store: Store, config: Config, branch: str | None, base: CheckpointRef | None, retrained: list[tuple[SpanRef, ...]]
+) -> list[str | None]:
+    """Return the run keys on the branch; None where the checkpoint before the run is not made yet."""
+    if branch is None:
+        return []
+    own = lineage.completed(store, branch) if branch_of(store, branch) is not None else []
+    made = {state.run_key: ref for ref, state in own}
+    on_branch = config.model_copy(update={"lineage": branch})
+    keys: list[str | None] = []
+    parent, known = base, True
+    for window in retrained:
+        key = run_key(on_branch, window, parent) if known else None
+        keys.append(key)
+        parent = made.get(key) if key is not None else None
+        known = parent is not None
+    return keys
+
+
+def _span_plan(
+    store: Store, requested: set[str], window: tuple[SpanRef, ...], key: str | None, reason: str, branch: str | None
+) -> SpanPlan:
+    def action(stage: Stage) -> Action:
+        if stage.value not in requested or stage is Stage.release:  # of the release: _with_release
+            return "not asked"
+        done = key is not None and store.exists(result_key(key, stage))
+        return "done" if done and (stage is not Stage.evaluate or _judged(store, key) is not None) else "run"
+
+    actions: dict[str, Action] = {stage: action(Stage(stage)) for stage in BACKFILL_STAGES}
+    return SpanPlan(
+        span=window[-1],
+        window=window,
+        branch=branch,
+        run_key=key,
+        trained=key is not None and store.exists(result_key(key, Stage.train)),
+        **actions,
+        why=reason,
+        expected_seconds=None,
+        expected_dollars=None,
+    )
+
+
+def _with_release(store: Store, requested: set[str], span: SpanPlan, adopted: bool) -> SpanPlan:
+    """Add the release to the last span. If the gates refused it, its vectors are not needed either."""
+    if "release" not in requested:
+        return span
+    judged = _judged(store, span.run_key) if span.evaluate == "done" else None
+    if judged is not None and judged.refused:
+        infer: Action = "done" if span.infer == "done" else "refused"
+        return span.model_copy(update={"infer": infer, "release": "refused"})
+    released = span.run_key is not None and releases.of_run(store, span.run_key) is not None
+    return span.model_copy(update={"release": "done" if released and adopted else "run"})
+
+
+def _judged(store: Store, key: str | None) -> Judgement | None:
+    try:
+        return read_judgement(store, key) if key is not None else None
+    except UnusableResult:  # the gates judge it again
+        return None
+
+
+def _check_trained(spans: Sequence[SpanPlan], requested: set[str]) -> None:
+    untrained = [span for span in spans if not span.trained]
+    if "train" in requested or not untrained:
+        return
+    raise ConfigError(
+        f"{len(untrained)} of {len(spans)} spans are not trained with this data and these settings: "
+        f"{listed([f'{span.span.name} ({span.why})' for span in untrained], most=3)}; add train to --stages"
+    )
+
+
+def _after(consumed: Sequence[SpanRef], retrained: list[tuple[SpanRef, ...]], within: set[str]) -> list[SpanRef]:
+    """Return what the lineage trained after the first retrained window and this backfill does not train."""
+    return [span for span in consumed if span.name not in within and _later(span, retrained[0][0])]
+
+
+def _later(span: SpanRef, other: SpanRef) -> bool:
+    return (first_day(span.name), span.name) > (first_day(other.name), other.name)
+
+
+def _hash(*parts: object) -> str:
+    text = json.dumps(parts, sort_keys=True, default=lambda value: value.model_dump(mode="json"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,125 @@
+"""The spec that starts a stage's workers, and what each stage is given.
+
+Both planes import this file; it needs neither torch nor Prefect.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema.config import Config
+from tasks.contracts.references import CheckpointRef, CompileRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.stages import Chore, Stage
+from tasks.foundation.records import Record
+
+
+class ValidateInputs(Record):
+    """The window is every span that this run will train on; history is what the lineage trained on before."""
+
+    stage: Literal[Stage.validate] = Stage.validate
+    window: tuple[SpanRef, ...]
+    history: tuple[RowsRef, ...]
+
+
+class HealthInputs(Record):
+    stage: Literal[Stage.health] = Stage.health
+
+
+class WarmupInputs(Record):
+    stage: Literal[Stage.warmup] = Stage.warmup
+    rows: tuple[RowsRef, ...]
+    parent: CheckpointRef | None
+
+
+class TrainInputs(Record):
+    """`rows` are trained on; the in-loop evaluation also looks at the holdout of `history`."""
+
+    stage: Literal[Stage.train] = Stage.train
+    rows: tuple[RowsRef, ...]
+    history: tuple[RowsRef, ...]
+    parent: CheckpointRef | None
+    compiled: CompileRef | None = None
+
+
+class EvaluateInputs(Record):
+    """The holdout is pooled over all `rows`; the champion, where there is one, is judged on the same."""
+
+    stage: Literal[Stage.evaluate] = Stage.evaluate
+    rows: tuple[RowsRef, ...]
+    challenger: ModelRef
+    champion: ModelRef | None
+    compiled: CompileRef | None = None
+
+
+class InferInputs(Record):
+    stage: Literal[Stage.infer] = Stage.infer
+    rows: RowsRef
+    model: ModelRef
+    compiled: CompileRef | None = None
+
+
+class ReleaseInputs(Record):
+    stage: Literal[Stage.release] = Stage.release
+    model: ModelRef
+    vectors: str
+    rows: RowsRef
+
+
+class ImportInputs(Record):
+    """A new model is made from `rows`."""
+
+    stage: Literal[Chore.import_checkpoint] = Chore.import_checkpoint
+    file: str = Field(description="path on the machine of the command")
+    copy_key: str | None = Field(description="its copy in the workspace, for a worker on another machine")
+    sha256: str = Field(description="of the file at that path")
+    rows: tuple[RowsRef, ...]
+
+
+Inputs = (
+    ValidateInputs
+    | HealthInputs
+    | WarmupInputs
+    | TrainInputs
+    | EvaluateInputs
+    | InferInputs
+    | ReleaseInputs
+    | ImportInputs
+)
+
+
+class JobSpec(Record):
+    """Everything a worker needs to know; written to the workspace before the worker starts."""
+
+    version: Literal[1] = 1
+    run_key: str
+    span: SpanRef
+    attempt: int = Field(ge=1)
+    submitted_as: int = Field(ge=1, description="the attempt that was submitted; AWS Batch's retries count up from it")
+    workspace: str
+    workers: int = Field(ge=1)
+    config: Config
+    inputs: Inputs = Field(discriminator="stage")
+
+    @property
+    def stage(self) -> Stage | Chore:
+        return self.inputs.stage
+
+    @property
+    def stage_prefix(self) -> str:
+        return stage_prefix(self.run_key, self.stage)
+
+    @property
+    def attempt_prefix(self) -> str:
+        return f"{self.stage_prefix}/attempt-{self.attempt}"
+
+    @property
+    def job_prefix(self) -> str:
+        """The folder of the attempt that was submitted, shared by all attempts that AWS Batch makes of it."""
+        return f"{self.stage_prefix}/attempt-{self.submitted_as}"
+
+
+def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
+    """The folder of one stage of one run, or of a chore for one."""
+    return f"runs/{run_key}/{stage.value}"

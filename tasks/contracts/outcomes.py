@@ -1,0 +1,242 @@
+"""What each stage ends with.
+
+Records hold references (keys of the workspace), never data. `outputs` names the folders that must stay complete.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema.stages import Severity
+from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef
+from tasks.contracts.stages import Chore, Stage
+from tasks.foundation.records import Record
+
+Action = Literal["proceed", "retry elsewhere", "exclude host", "stop"]
+
+
+class Check(Record):
+    """One expectation and its result. `sentence` is for people, with the numbers in it."""
+
+    name: str
+    passed: bool
+    severity: Severity
+    observed: float | None
+    sentence: str
+    host: str = Field(default="", description="the machine it is about; empty: all machines, or the input")
+    action: Action = Field(default="proceed", description="what to do after a failure")
+
+
+class ValidateOutcome(Record):
+    stage: Literal[Stage.validate] = Stage.validate
+    rows: tuple[RowsRef, ...]
+    rows_in: int
+    rows_clean: int
+    rows_quarantined: int
+    reasons: dict[str, int] = Field(description="quarantine reason -> rows")
+    quarantine: str | None = Field(description="key of the Parquet file with the bad rows")
+    checks: tuple[Check, ...]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(rows.prefix for rows in self.rows)
+
+
+class HealthOutcome(Record):
+    """Numbers by rank, and the bandwidth and latency of the collectives."""
+
+    stage: Literal[Stage.health] = Stage.health
+    device: str
+    matmul_gflops: tuple[float, ...]
+    slowest_to_median: float
+    free_memory_gib: tuple[float, ...]
+    free_disk_gib: float
+    collectives: dict[str, float] = Field(description="empty for one worker; GB/s and microseconds by name")
+    checks: tuple[Check, ...]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ()
+
+
+class NewGraph(Record):
+    """A graph that warmup had not compiled, and where it first ran."""
+
+    name: str
+    where: str
+    seconds: float
+
+
+class GraphUse(Record):
+    """How the compile cache served one process."""
+
+    hits: int = Field(description="graphs used that the cache's manifest names")
+    misses: int
+    compile_seconds: float = Field(description="spent compiling, or reading compiled graphs back")
+    seconds_saved: float = Field(description="seconds of compiling in warmup, less those here; 0 if not readable")
+    readable: bool = Field(description="whether this runtime reads compiled graphs back at all")
+    compiled: tuple[str, ...] = Field(description="names of the graphs that were compiled in this process")
+    new: tuple[NewGraph, ...] = Field(description="those among them that the manifest does not name")
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        if not self.hits:
+            return f"compiled {self.misses} graphs in {self.compile_seconds:.1f} s; none was there before"
+        met = f"{self.hits} graphs that warmup had compiled, {self.misses} new"
+        if self.readable:
+            return f"{met}; {self.seconds_saved:.1f} s of compiling saved"
+        return f"{met}; this runtime can't read compiled graphs back, so they took {self.compile_seconds:.1f} s again"
+
+
+class ShapeTiming(Record):
+    """The trial run at one rung of the ladder."""
+
+    query_tokens: int
+    item_tokens: int
+    first_step_seconds: float
+    step_seconds: float
+
+
+class WarmupOutcome(Record):
+    stage: Literal[Stage.warmup] = Stage.warmup
+    device: str
+    shapes: tuple[ShapeTiming, ...]
+    validation_seconds: float
+    checkpoint_seconds: float
+    peak_memory_gib: float
+    compiled: CompileRef | None = Field(description="null on devices that compile nothing")
+    graphs: GraphUse | None = Field(description="null on devices that compile nothing")
+    trial_losses: tuple[float, ...] = Field(description="of the trial's steps; meaningful only for comparing trials")
+    trial_metrics: dict[str, float] = Field(description="of the holdout after the trial's steps, likewise")
+    environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.compiled.prefix,) if self.compiled else ()
+
+
+class DeviceUse(Record):
+    """NeuronCores and device memory of one node while it trained, from one reading every few seconds."""
+
+    node: int
+    readings: int
+    utilization_median: float = Field(description="percent of time the cores computed; the mean of those in use")
+    utilization_peak: float
+    memory_gib_median: float = Field(description="of all devices of the node together")
+    memory_gib_peak: float
+
+
+class TrainOutcome(Record):
+    stage: Literal[Stage.train] = Stage.train
+    checkpoint: CheckpointRef
+    model_version: str
+    first_step: int
+    last_step: int
+    resumed_at_step: int | None
+    rows_trained: int
+    pairs_per_second: float
+    losses: tuple[CurvePoint, ...]
+    curve: tuple[CurvePoint, ...]
+    precision: str
+    graphs: GraphUse | None = Field(description="null on devices that compile nothing")
+    environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
+    device_use: tuple[DeviceUse, ...] | None = Field(
+        default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
+    )
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.checkpoint.prefix,)
+
+
+class SliceMetrics(Record):
+    column: str
+    value: str
+    rows: int
+    metrics: dict[str, float]
+
+
+class Verdict(Record):
+    """One gate's judgement."""
+
+    metric: str
+    severity: Severity
+    passed: bool | None = Field(description="null where the gate does not apply, as without a champion")
+    value: float | None
+    baseline: float | None
+    sentence: str
+
+
+class EvaluateOutcome(Record):
+    """Metrics of the challenger and, on the same rows, of the champion. The gates are judged in the control plane."""
+
+    stage: Literal[Stage.evaluate] = Stage.evaluate
+    holdout_rows: int
+    corpus_items: int
+    challenger: dict[str, float]
+    champion: dict[str, float] | None
+    champion_version: str | None
+    slices: tuple[SliceMetrics, ...]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ()
+
+
+class InferOutcome(Record):
+    stage: Literal[Stage.infer] = Stage.infer
+    prefix: str
+    vectors: int
+    width: int
+    shards: int
+    shards_reused: int
+    texts_per_second: float
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.prefix,)
+
+
+class ReleaseOutcome(Record):
+    """The exported, probed model folder; the pointer itself is moved by the control plane."""
+
+    stage: Literal[Stage.release] = Stage.release
+    model: str
+    min_cosine: float
+    probed: int
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.model,)
+
+
+class ImportOutcome(Record):
+    """Weights from elsewhere as a lineage's first checkpoint. Names are the file's, except in `new`."""
+
+    stage: Literal[Chore.import_checkpoint] = Chore.import_checkpoint
+    checkpoint: CheckpointRef
+    sha256: str = Field(description="of the file")
+    mapped: int = Field(description="tensors that were taken")
+    ignored: tuple[str, ...] = Field(description="tensors that are known to be unused here")
+    unexpected: tuple[str, ...] = Field(description="tensors that match nothing in the model; left out")
+    new: tuple[str, ...] = Field(description="weights of the model that the file lacks; they start as in a new model")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (self.checkpoint.prefix,)
+
+
+Outcome = (
+    ValidateOutcome
+    | HealthOutcome
+    | WarmupOutcome
+    | TrainOutcome
+    | EvaluateOutcome
+    | InferOutcome
+    | ReleaseOutcome
+    | ImportOutcome
+)

@@ -1,0 +1,53 @@
+"""References to objects in the workspace: keys and checksums, never the data itself."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tasks.foundation.records import Record
+
+
+class SpanRef(Record):
+    """One version of one span of ingested input: `spans/<name>/v<version>/`."""
+
+    name: str
+    version: int = Field(ge=1)
+
+    @property
+    def prefix(self) -> str:
+        return f"spans/{self.name}/v{self.version}"
+
+
+class RowsRef(Record):
+    """The validated rows of one span; a folder with a manifest."""
+
+    span: SpanRef
+    prefix: str
+    rows: int
+
+
+class CheckpointRef(Record):
+    """A complete checkpoint; `sha256` is over its manifest, so it names exact weights."""
+
+    prefix: str
+    step: int
+    sha256: str
+
+
+class CompileRef(Record):
+    """The compile cache that warmup made: `compile/<key>/`, with `graphs` compiled graphs in its manifest."""
+
+    key: str
+    graphs: int
+    seconds: float = Field(description="what compiling all of them took, in the run that did it")
+
+    @property
+    def prefix(self) -> str:
+        return f"compile/{self.key}"
+
+
+class ModelRef(Record):
+    """A model version with the checkpoint that it came from."""
+
+    version: str
+    checkpoint: CheckpointRef

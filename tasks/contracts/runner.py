@@ -1,0 +1,70 @@
+"""What the control plane needs of a runner of stages: infra/compute/local.py is this machine, batch/ is AWS Batch."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydantic import Field
+
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.progress import Progress
+from tasks.foundation.errors import FailureClass
+from tasks.foundation.records import Record
+
+
+class BatchAttempt(Record):
+    """One of the attempts that AWS Batch made of a job, as the ledger records it.
+
+    The first has the number of the attempt that was submitted; repetitions by AWS Batch count up from it.
+    """
+
+    attempt: int
+    failure: FailureClass | None = Field(description="null: it succeeded")
+    message: str
+    queued: float = Field(description="seconds until it had a machine")
+    booting: float = Field(description="seconds from then until the workers' command began")
+    running: float = Field(description="seconds that the command ran; of several jobs the longest")
+    dollars_per_hour: float = Field(description="of all machines together")
+    cost: float = Field(description="dollars, for the time that each machine was held")
+    job: str
+    hosts: tuple[str, ...]
+
+
+class Listener(Protocol):
+    """Receives a running stage's output."""
+
+    def log(self, line: str) -> None: ...
+    def progress(self, progress: Progress) -> None: ...
+
+
+class Waiter(Listener, Protocol):
+    """The process that waits for a stage, as its runner sees it."""
+
+    flow_run: str  # id of the Prefect flow run; empty outside of one
+
+    def tried(self, one: BatchAttempt) -> None:
+        """Record an attempt that has ended; after a re-attachment the same one is reported again."""
+        ...
+
+    def pulse(self) -> None:
+        """Called about every second. Raises CancelledError if the flow run was asked to end."""
+        ...
+
+
+class Runner(Protocol):
+    """Runs one stage to its end."""
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        """Start the workers of a stage whose spec is in the workspace, or find them again, and wait until they end.
+
+        Args:
+            tries: the most attempts allowed, including those that the runner makes by itself.
+
+        Raises:
+            StageError: of the class of the earliest failure among the workers, with its message.
+        """
+        ...
+
+    def found(self, spec: JobSpec) -> bool:
+        """Whether the work of this spec was started before and can still be waited for."""
+        ...

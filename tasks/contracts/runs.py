@@ -1,0 +1,52 @@
+"""Records of whole runs: the plan that is fixed before one begins, and the release that it may end with."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema.config import Config
+from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.foundation.records import Record
+
+
+class RunState(StrEnum):
+    """The state of a run; `tasks/runs/run_state.py` decides it."""
+
+    RELEASED = "Released"
+    REJECTED = "Rejected"
+    UNFINISHED = "Unfinished"  # stopped before a release or a rejection without a failure, as a backfill may request
+    FAILED = "Failed"
+    CANCELLED = "Cancelled"
+    RUNNING = "Running"
+
+
+class RunPlan(Record):
+    """`runs/<run key>/plan.json`: what one run will do, fixed before it does it."""
+
+    version: Literal[1] = 1
+    run_key: str
+    span: SpanRef
+    window: tuple[SpanRef, ...] = Field(description="the spans this run trains on, oldest first, ending with `span`")
+    history: tuple[RowsRef, ...] = Field(description="what the lineage trained on before")
+    parent: CheckpointRef | None
+    workspace: str
+    config: Config
+
+
+class Release(Record):
+    """`releases/<n>.json`: a model version bound to the vectors made by exactly that model."""
+
+    version: Literal[1] = 1
+    number: int = Field(ge=1)
+    previous: int | None = Field(description="the release that was current when this one was made")
+    span: SpanRef
+    run_key: str
+    model: ModelRef
+    model_prefix: str
+    vectors_prefix: str
+    vectors: int
+    metrics: dict[str, float]
+    created_at: str

@@ -1,0 +1,141 @@
+"""Spans: how time is cut into named partitions, and in what order they come.
+
+A span is named in ISO form: `2026-11-20` (day), `2026-W47` (week), `2026-11` (month), `2026-Q4` (quarter).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import re
+import zoneinfo
+
+from tasks.foundation.errors import ConfigError
+
+
+class SpanKind(enum.StrEnum):
+    """The length of a span."""
+
+    day = "day"
+    week = "week"
+    month = "month"
+    quarter = "quarter"
+
+
+_FORMS = {
+    SpanKind.day: re.compile(r"(\d{4})-(\d{2})-(\d{2})"),
+    SpanKind.week: re.compile(r"(\d{4})-W(\d{2})"),
+    SpanKind.month: re.compile(r"(\d{4})-(\d{2})"),
+    SpanKind.quarter: re.compile(r"(\d{4})-Q([1-4])"),
+}
+
+# From the first day of a span into the next one, and not beyond it, however long the two are.
+_INTO_THE_NEXT = {
+    SpanKind.day: dt.timedelta(days=1),
+    SpanKind.week: dt.timedelta(days=7),
+    SpanKind.month: dt.timedelta(days=31),
+    SpanKind.quarter: dt.timedelta(days=92),
+}
+
+
+def span_of(moment: dt.datetime, kind: SpanKind) -> str:
+    """Return the name of the span that holds `moment`, taken in its own time zone; the caller converts to UTC."""
+    match kind:
+        case SpanKind.day:
+            return moment.date().isoformat()
+        case SpanKind.week:
+            year, week, _ = moment.isocalendar()
+            return f"{year:04d}-W{week:02d}"
+        case SpanKind.month:
+            return f"{moment.year:04d}-{moment.month:02d}"
+        case SpanKind.quarter:
+            return f"{moment.year:04d}-Q{(moment.month + 2) // 3}"
+
+
+def kind_of(span: str) -> SpanKind:
+    """Return the length of a span, from its name.
+
+    Raises:
+        ConfigError: as `first_day` does.
+    """
+    return _parse(span)[0]
+
+
+def first_day(span: str) -> dt.date:
+    """Return the first day of a span.
+
+    Raises:
+        ConfigError: `span` is not a day, week, month or quarter in ISO form.
+    """
+    return _parse(span)[1]
+
+
+def last_day(span: str) -> dt.date:
+    """Return the last day of a span, inclusive.
+
+    Raises:
+        ConfigError: as `first_day` does.
+    """
+    return first_day(after(span)) - dt.timedelta(days=1)
+
+
+def after(span: str) -> str:
+    """Return the next span of the same length.
+
+    Raises:
+        ConfigError: as `first_day` does.
+    """
+    kind, first = _parse(span)
+    return span_of(_midnight(first + _INTO_THE_NEXT[kind]), kind)
+
+
+def last_over(moment: dt.datetime, zone: str, kind: SpanKind) -> str:
+    """Return the newest span that is over at `moment` in a time zone: the span before the one that holds it.
+
+    Times of a clock that is set forward or back that night have the same date, so they give the same span.
+
+    Args:
+        moment: with an offset; the calendar is that of `zone`, whatever the offset.
+        zone: a name of the IANA database, as Europe/Berlin.
+        kind: the length of the spans.
+
+    Raises:
+        ConfigError: the time zone is unknown.
+    """
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no UTC offset")
+    try:
+        local = moment.astimezone(zoneinfo.ZoneInfo(zone))
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError) as error:
+        raise ConfigError(f"unknown time zone {zone!r}; write it as Europe/Berlin") from error
+    before = first_day(span_of(local, kind)) - dt.timedelta(days=1)
+    return span_of(_midnight(before), kind)
+
+
+def in_order(spans: list[str]) -> list[str]:
+    """Return the spans, oldest first."""
+    return sorted(spans, key=lambda span: (first_day(span), span))
+
+
+def _parse(span: str) -> tuple[SpanKind, dt.date]:
+    """Length and first day."""
+    for kind, form in _FORMS.items():
+        if found := form.fullmatch(span):
+            numbers = [int(part) for part in found.groups()]
+            try:
+                match kind:
+                    case SpanKind.day:
+                        return kind, dt.date(*numbers)
+                    case SpanKind.week:
+                        return kind, dt.date.fromisocalendar(numbers[0], numbers[1], 1)
+                    case SpanKind.month:
+                        return kind, dt.date(numbers[0], numbers[1], 1)
+                    case SpanKind.quarter:
+                        return kind, dt.date(numbers[0], 3 * numbers[1] - 2, 1)
+            except ValueError as error:
+                raise ConfigError(f"span {span!r} is not on the calendar: {error}") from error
+    raise ConfigError(f"span {span!r} is not a day (2026-11-20), week (2026-W47), month (2026-11) or quarter (2026-Q4)")
+
+
+def _midnight(day: dt.date) -> dt.datetime:
+    return dt.datetime(day.year, day.month, day.day)

@@ -1,0 +1,179 @@
+"""The stages of a run, in order, and one table of what the rest of the project must know of each.
+
+A new stage is a file `tasks/<stage>.py`, a file `tasks/worker/<stage>.py` and an entry here;
+`tests/planes/test_recipes.py` names whatever else is missing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from configs.schema.compute import Compute
+from configs.schema.config import Config
+
+
+class Stage(enum.StrEnum):
+    """The stages, in order."""
+
+    validate = "validate"
+    health = "health"
+    warmup = "warmup"
+    train = "train"
+    evaluate = "evaluate"
+    infer = "infer"
+    release = "release"
+
+
+class Chore(enum.StrEnum):
+    """Work for a worker that is not a stage: nothing in the pipeline waits for it."""
+
+    import_checkpoint = "import-checkpoint"
+
+
+Work = Stage | Chore
+
+
+class Queue(enum.StrEnum):
+    """The job queue, and so the kind of machine."""
+
+    cpu = "cpu"
+    accelerator = "accelerator"
+
+
+class Layout(enum.StrEnum):
+    """How the workers of a stage are spread over machines."""
+
+    single = "single"  # one job on one machine
+    array = "array"  # workers never meet: each machine is a job of its own, and each worker has its own outcome
+    nodes = "nodes"  # workers talk to each other: the machines are the nodes of one job
+
+
+class Rows(enum.StrEnum):
+    """The rows that a stage's time grows with."""
+
+    window = "window"  # of all spans that the run trains on
+    span = "span"  # of the run's own span
+    none = "none"
+
+
+class BackfillPhase(enum.StrEnum):
+    """When a backfill does a stage: trainings run one after another, judging side by side, releases at the end."""
+
+    training = "training"
+    judging = "judging"
+    release = "release"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the rest of the project must know of a stage. `shown_by_span`: its end is a column of the span table."""
+
+    queue: Queue
+    layout: Layout
+    workers: Callable[[Config], int]
+    compute: Callable[[Config], Compute | None]  # None: where `compute` at the top of the configuration says
+    time_grows_with: Rows
+    backfill: BackfillPhase | None
+    shown_by_span: bool
+    shows_speed: bool  # in the history of the pipeline
+
+
+TRAITS: dict[Work, Traits] = {
+    Stage.validate: Traits(
+        queue=Queue.cpu,
+        layout=Layout.single,
+        workers=lambda config: 1,
+        compute=lambda config: config.validate_.compute,
+        time_grows_with=Rows.window,
+        backfill=BackfillPhase.training,
+        shown_by_span=True,
+        shows_speed=False,
+    ),
+    Stage.health: Traits(
+        queue=Queue.accelerator,
+        layout=Layout.nodes,
+        workers=lambda config: config.train.workers,
+        compute=lambda config: config.health.compute or config.train.compute,  # the machines that will train
+        time_grows_with=Rows.none,
+        backfill=BackfillPhase.training,
+        shown_by_span=False,
+        shows_speed=False,
+    ),
+    Stage.warmup: Traits(
+        queue=Queue.accelerator,
+        layout=Layout.nodes,
+        workers=lambda config: config.train.workers,
+        compute=lambda config: config.warmup.compute or config.train.compute,
+        time_grows_with=Rows.none,
+        backfill=BackfillPhase.training,
+        shown_by_span=False,
+        shows_speed=True,
+    ),
+    Stage.train: Traits(
+        queue=Queue.accelerator,
+        layout=Layout.nodes,
+        workers=lambda config: config.train.workers,
+        compute=lambda config: config.train.compute,
+        time_grows_with=Rows.window,
+        backfill=BackfillPhase.training,
+        shown_by_span=True,
+        shows_speed=True,
+    ),
+    Stage.evaluate: Traits(
+        queue=Queue.accelerator,
+        layout=Layout.single,
+        workers=lambda config: 1,
+        compute=lambda config: config.evaluate.compute,
+        time_grows_with=Rows.none,
+        backfill=BackfillPhase.judging,
+        shown_by_span=True,
+        shows_speed=False,
+    ),
+    Stage.infer: Traits(
+        queue=Queue.accelerator,
+        layout=Layout.array,
+        workers=lambda config: config.infer.workers,
+        compute=lambda config: config.infer.compute,
+        time_grows_with=Rows.span,
+        backfill=BackfillPhase.judging,
+        shown_by_span=True,
+        shows_speed=True,
+    ),
+    Stage.release: Traits(
+        queue=Queue.cpu,
+        layout=Layout.single,
+        workers=lambda config: 1,
+        compute=lambda config: config.release.compute,
+        time_grows_with=Rows.none,
+        backfill=BackfillPhase.release,
+        shown_by_span=True,
+        shows_speed=False,
+    ),
+    Chore.import_checkpoint: Traits(
+        queue=Queue.accelerator,
+        layout=Layout.single,
+        workers=lambda config: 1,
+        compute=lambda config: config.train.compute,
+        time_grows_with=Rows.none,
+        backfill=None,
+        shown_by_span=False,
+        shows_speed=False,
+    ),
+}
+
+
+def compute_of(config: Config, work: Work) -> Compute:
+    """Where a stage runs: its own `compute`, else the one at the top of the configuration."""
+    return TRAITS[work].compute(config) or config.compute
+
+
+def workers_of(config: Config, work: Work) -> int:
+    """The number of worker processes of a stage."""
+    return TRAITS[work].workers(config)
+
+
+def stages_in(phase: BackfillPhase) -> tuple[Stage, ...]:
+    """The stages that a backfill does in one phase, in order."""
+    return tuple(stage for stage in Stage if TRAITS[stage].backfill is phase)

@@ -1,0 +1,249 @@
+"""Convert a source record to a canonical row: ids, time, texts, label, and all other columns unchanged.
+
+Bad texts and nulls pass, because validate judges them. Errors are a row without a readable time, a label that is not
+a number, and text that is not valid Unicode.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from tasks.contracts.spans import SpanKind, span_of
+from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID
+from tasks.data.sources import Format, SourceRow
+
+# Name in `--map` -> name in a span, of the columns that every stage knows.
+CANONICAL = {"query": QUERY, "item": ITEM, "id": ROW_ID, "item_id": ITEM_ID, "label": LABEL}
+
+Scalar = bool | int | float | str | None
+
+_MILLISECONDS_FROM = 1e11  # as seconds this is the year 5138, as milliseconds 1973
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+# Digits with a leading zero are a code (a postcode, an article number), not a number.
+_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_ISO_BASIC_DATE = re.compile(r"[0-9]{8}")
+_BOOLEANS = {"true": True, "false": False}
+
+
+class CanonicalRow(NamedTuple):
+    """`core` in the order of `rows.CORE`, the time in microseconds since the epoch; `others` by source column."""
+
+    span: str
+    core: tuple[str, int, str | None, str | None, str | None, float | None]
+    others: dict[str, Scalar]
+
+    def to_line(self, record: SourceRow) -> bytes:
+        """Return the row as one line of JSON.
+
+        Raises:
+            DataError: a text is not valid Unicode; names its column in `record`.
+        """
+        try:
+            return json.dumps([*self.core, self.others], ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        except UnicodeEncodeError as error:
+            broken = (name for name, value in record.values.items() if _not_unicode(name) or _not_unicode(value))
+            column = next(broken, "").encode(errors="backslashreplace").decode()
+            raise record.error(column, "half of a surrogate pair is not valid text; repair the \\u escape") from error
+
+
+class Canonicaliser:
+    """Converts records one by one, and collects the kinds of value of each column over the whole input."""
+
+    def __init__(self, form: Format, time_column: str, span: SpanKind, mapping: Mapping[str, str]) -> None:
+        self._texts_are_values = form is Format.csv
+        self._time_column = time_column
+        self._span = span
+        self._source = {CANONICAL[name]: column for name, column in mapping.items()}
+        self._mapped = {time_column, *mapping.values()}
+        self._kinds: dict[str, set[str]] = {}
+
+    def convert(self, record: SourceRow) -> CanonicalRow:
+        """Return the canonical row of one record.
+
+        Raises:
+            DataError: time or label is not readable; names file, row, column and value.
+        """
+        moment = _moment(record, self._time_column)
+        item = self._text(record, ITEM)
+        core = (
+            self._text(record, ROW_ID) or _hash(_canonical_json(record.values)),
+            (moment - _EPOCH) // _MICROSECOND,
+            self._text(record, QUERY),
+            item,
+            self._text(record, ITEM_ID) or (None if item is None else _hash(item)),
+            self._label(record),
+        )
+        return CanonicalRow(span_of(moment, self._span), core, self._others(record))
+
+    def columns(self) -> dict[str, tuple[str, str]]:
+        """Return source column -> (name in the span, type) for the unmapped columns, in order of name.
+
+        The type is float64 or bool if all values of the column have it, else string. A column with only nulls is
+        float64. A name that a core column has gets the suffix `_source`.
+        """
+        taken = {*CORE, *self._kinds}
+        named: dict[str, tuple[str, str]] = {}
+        for column in sorted(self._kinds):
+            name = column
+            if column in CORE:
+                while name in taken:
+                    name += "_source"
+                taken.add(name)
+            kinds = self._kinds[column] or {"float64"}
+            named[column] = (name, next(iter(kinds)) if len(kinds) == 1 else "string")
+        return named
+
+    def _text(self, record: SourceRow, canonical: str) -> str | None:
+        column = self._source.get(canonical)
+        if column is None:
+            return None
+        value = _scalar(record, column)
+        return None if value is None else as_text(value)
+
+    def _label(self, record: SourceRow) -> float | None:
+        column = self._source.get(LABEL)
+        value = None if column is None else _scalar(record, column)
+        if column is None or value is None:
+            return None
+        if isinstance(value, str):
+            text = value.strip()
+            if not text:
+                return None
+            if not _NUMBER.fullmatch(text):
+                raise record.error(column, f"{_short(value)} is not a number; the label must be a number")
+            return float(text)
+        return as_float(value)
+
+    def _others(self, record: SourceRow) -> dict[str, Scalar]:
+        others: dict[str, Scalar] = {}
+        for column in record.values:
+            if column in self._mapped:
+                continue
+            kinds = self._kinds.setdefault(column, set())
+            if (value := _scalar(record, column)) is not None:
+                kinds.add(self._kind(value))
+                others[column] = value
+        return others
+
+    def _kind(self, value: bool | int | float | str) -> str:
+        if isinstance(value, bool):
+            return "bool"
+        if isinstance(value, int | float):
+            return "float64"
+        if self._texts_are_values:
+            if _NUMBER.fullmatch(value.strip()):
+                return "float64"
+            if value.strip().lower() in _BOOLEANS:
+                return "bool"
+        return "string"
+
+
+def as_text(value: bool | int | float | str) -> str:
+    """Format a scalar: true, 12, 12.5. A whole number looks the same as int and as float."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value)
+
+
+def as_float(value: bool | int | float | str) -> float:
+    """Return a number, or text of a number, as float64; out of range it is infinite, which validate refuses."""
+    try:
+        return float(value)
+    except OverflowError:  # only an int can be too large
+        return math.inf if int(value) > 0 else -math.inf
+
+
+def as_bool(value: bool | int | float | str) -> bool:
+    """Convert a boolean, or the text `true` or `false` in any case."""
+    return value if isinstance(value, bool) else _BOOLEANS[str(value).strip().lower()]
+
+
+def _scalar(record: SourceRow, column: str) -> Scalar:
+    """Return a value as null, bool, number or text. NaN becomes null, a nested value becomes JSON."""
+    value = record.values.get(column)
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return None if math.isnan(value) else value
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError as error:
+                raise record.error(column, f"the bytes are not UTF-8 text: {error}; convert them to UTF-8") from error
+        case dict() | list() | tuple():
+            return json.dumps(value, ensure_ascii=False, default=str)
+        case _:
+            return str(value)
+
+
+def _moment(record: SourceRow, column: str) -> dt.datetime:
+    value = record.values.get(column)
+    if column not in record.values:
+        raise record.error(column, f"missing, but the time is read from it; the columns are {', '.join(record.values)}")
+    if value is None:
+        raise record.error(column, "null; every row needs a time, which selects its span")
+    try:
+        return _parse_time(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise record.error(
+            column,
+            f"{_short(value)} is not a time; write ISO 8601 (2026-11-20T08:30:00Z), or seconds or milliseconds "
+            "since 1970",
+        ) from error
+
+
+def _parse_time(value: object) -> dt.datetime:
+    """Parse ISO 8601 (without an offset: UTC), or epoch seconds or milliseconds."""
+    if isinstance(value, str):
+        text = value.strip()
+        if _NUMBER.fullmatch(text) and not _ISO_BASIC_DATE.fullmatch(text):
+            value = float(text)
+        else:
+            value = dt.datetime.fromisoformat(text)
+    if isinstance(value, dt.datetime):
+        return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+    if isinstance(value, dt.date):
+        return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise TypeError(type(value).__name__)
+    seconds = float(value)
+    microseconds_each = 1000 if abs(seconds) > _MILLISECONDS_FROM else 1_000_000
+    return _EPOCH + dt.timedelta(microseconds=round(seconds * microseconds_each))
+
+
+def _canonical_json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _not_unicode(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

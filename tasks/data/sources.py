@@ -1,0 +1,247 @@
+"""Read records from a user's files: JSONL, CSV or Parquet, plain or gzip, one file or a folder.
+
+One record at a time is in memory, or one small batch of Parquet. This module does not know what the columns mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import enum
+import gzip
+import io
+import json
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from tasks.foundation.errors import ConfigError, DataError
+
+MAX_LINE_BYTES = 64 * 2**20  # a longer line means that the file has another format
+MAX_FIELD_CHARS = 16 * 2**20  # of a CSV cell; limits what an unclosed quote can include
+PARQUET_BATCH_ROWS = 256
+PARQUET_BUFFER_BYTES = 2**18
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class Format(enum.StrEnum):
+    """The file format of the records; each may be compressed with gzip."""
+
+    jsonl = "jsonl"
+    csv = "csv"
+    parquet = "parquet"
+
+
+_SUFFIXES = {
+    Format.jsonl: (".jsonl", ".ndjson", ".json"),
+    Format.csv: (".csv",),
+    Format.parquet: (".parquet",),
+}
+
+
+class SourceRow(NamedTuple):
+    """One record and its position, from 1: the line of a JSONL file, the data row of other formats."""
+
+    file: Path
+    row: int
+    values: dict[str, Any]
+
+    def error(self, column: str, problem: str) -> DataError:
+        """Return the error for one value of this record."""
+        return DataError(f"{self.file}, row {self.row}, column {column!r}: {problem}")
+
+
+class SourceReader:
+    """Iterates over the records of a file or a folder; `bytes_read` of `bytes_total` is its progress.
+
+    Raises, when created:
+        ConfigError: the path does not exist or is not readable, or the folder has no file of this format.
+    Raises, while iterating:
+        DataError: a file is empty, damaged, or holds a record that cannot be read; names file and row.
+    """
+
+    def __init__(self, source: Path, form: Format) -> None:
+        self.form = form
+        self.files = _find_files(source, form)
+        self._sizes = [path.stat().st_size for path in self.files]
+        self.bytes_total = sum(self._sizes)
+        self.bytes_read = 0
+
+    def __iter__(self) -> Iterator[SourceRow]:
+        before = 0
+        for path, size in zip(self.files, self._sizes, strict=True):
+            cursor = _Cursor(path)
+            with _opened(path) as raw, cursor.explaining():
+                for values in _READERS[self.form](_plain(raw, cursor), cursor):
+                    self.bytes_read = max(self.bytes_read, before + min(raw.tell(), size))  # Parquet jumps
+                    cursor.rows += 1
+                    yield SourceRow(path, cursor.row, values)
+            if not cursor.rows:
+                raise DataError(f"{path}: the file has no rows; complete it, or remove it")
+            before += size
+        self.bytes_read = self.bytes_total
+
+
+class _Cursor:
+    """The position of a reader in a file, which errors name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.row = 0  # the row being read; 0 is before the first
+        self.rows = 0  # read so far
+
+    def error(self, problem: str) -> DataError:
+        return DataError(f"{self.path}{f', row {self.row}' if self.row else ''}: {problem}")
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Convert the standard library's errors on damaged files to a DataError."""
+        try:
+            yield
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            # The file is read ahead of the rows, so the position is not exact.
+            where = f", row {self.row} or later" if self.row else ""
+            raise DataError(
+                f"{self.path}{where}: the gzip data is cut off or damaged ({error}); fetch the file again"
+            ) from error
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise self.error(f"byte 0x{byte:02x} is not valid UTF-8; convert the file to UTF-8") from error
+
+
+def _find_files(source: Path, form: Format) -> list[Path]:
+    """Return the file itself, or all files below a folder with a suffix of the format, sorted, without hidden files."""
+    if source.is_file():
+        return [source]
+    if not source.exists():
+        raise ConfigError(f"--source {source}: no such file or folder")
+    if not source.is_dir():
+        raise ConfigError(f"--source {source}: neither a file nor a folder")
+    suffixes = (*_SUFFIXES[form], *(f"{suffix}.gz" for suffix in _SUFFIXES[form]))
+    found = [
+        path
+        for path in sorted(source.rglob("*"))
+        if path.name.lower().endswith(suffixes)
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(source).parts)
+    ]
+    if not found:
+        raise ConfigError(f"--source {source}: no {form.value} file in this folder; looked for *{', *'.join(suffixes)}")
+    return found
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"--source {path}: cannot be opened: {error.strerror}") from error
+
+
+def _plain(raw: io.BufferedReader, cursor: _Cursor) -> io.BufferedReader:
+    """Return the uncompressed content; gzip is recognised by the first bytes, not by the file name."""
+    start = raw.peek(2)[:2]
+    if not start:
+        raise cursor.error("the file is empty; complete it, or remove it")
+    if start == _GZIP_MAGIC:
+        return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw)), 2**16)
+    return raw
+
+
+def _lines(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[str]:
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise cursor.error(f"a line of more than {MAX_LINE_BYTES // 2**20} MiB; check --format")
+        yield line.decode()
+
+
+def _without_byte_order_mark(lines: Iterator[str]) -> Iterator[str]:
+    for first in lines:
+        yield first.removeprefix("\ufeff")
+        yield from lines
+
+
+def _read_jsonl(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[str, Any]]:
+    cursor.row = 1
+    for line in _without_byte_order_mark(_lines(stream, cursor)):
+        if line.strip():
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise cursor.error(f"not JSON: {error}; each line must be one JSON object") from error
+            if not isinstance(values, dict):
+                raise cursor.error(f"a JSON {type(values).__name__}, not an object; each line must be one JSON object")
+            yield values
+        cursor.row += 1
+
+
+def _read_csv(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(MAX_FIELD_CHARS)  # the standard limit is shorter than some reviews
+    reader = csv.reader(_without_byte_order_mark(_lines(stream, cursor)), strict=True)
+    try:
+        header = next(reader, [])
+        if doubled := sorted({name for name in header if header.count(name) > 1}):
+            raise cursor.error(f"the header has column {doubled[0]!r} twice; give each column its own name")
+        cursor.row = 1
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) < len(header):
+                raise cursor.error(f"{len(cells)} of {len(header)} fields: column {header[len(cells)]!r} is missing")
+            if len(cells) > len(header):
+                raise cursor.error(
+                    f"{len(cells)} fields, but the header ends after {len(header)}, with column {header[-1]!r}; "
+                    "quote fields that hold commas"
+                )
+            yield {name: cell or None for name, cell in zip(header, cells, strict=True)}
+            cursor.row += 1
+    except csv.Error as error:
+        raise cursor.error(f"not CSV: {error}; look for a quote that is never closed") from error
+
+
+def _read_parquet(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa  # not at the top: the command line needs only `Format`
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryFile() as spooled:
+        content: BinaryIO = stream
+        if isinstance(stream.raw, gzip.GzipFile):  # Parquet is read from its end, and gzip can't seek
+            shutil.copyfileobj(stream, spooled, 2**16)
+            spooled.seek(0)
+            content = spooled
+        try:
+            file = pq.ParquetFile(content, buffer_size=PARQUET_BUFFER_BYTES)
+            names = file.schema_arrow.names
+            if doubled := sorted({name for name in names if names.count(name) > 1}):
+                raise cursor.error(f"two columns are named {doubled[0]!r}; give each column its own name")
+            cursor.row = 1
+            for group in range(file.num_row_groups):  # one iterator over all groups would keep their memory
+                for batch in file.iter_batches(PARQUET_BATCH_ROWS, row_groups=[group], use_threads=False):
+                    columns = [_microseconds(column).to_pylist() for column in batch.columns]
+                    for row in zip(*columns, strict=True):
+                        yield dict(zip(names, row, strict=True))
+                        cursor.row += 1
+        except UnicodeDecodeError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # an error of the disk, not of the file
+            raise cursor.error(f"not readable as Parquet: {error}") from error
+
+
+def _microseconds(column: Any) -> Any:
+    """Convert nanosecond timestamps: Arrow returns them as pandas objects, but microseconds as datetime."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    return column
+
+
+_READERS: dict[Format, Callable[[io.BufferedReader, _Cursor], Iterator[dict[str, Any]]]] = {
+    Format.jsonl: _read_jsonl,
+    Format.csv: _read_csv,
+    Format.parquet: _read_parquet,
+}

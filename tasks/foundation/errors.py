@@ -1,0 +1,167 @@
+"""Failure classes and the errors that carry them.
+
+One table says, for every class, the exit code, whether a retry can help, how long to wait and what the
+user reads. Nothing else in the project decides whether to retry.
+
+    StageError
+      CapacityError  HostError  HangError  OutOfMemoryError  CompileError
+      DataError  ConfigError  StoreError  CodeError  CancelledError
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import subprocess
+from typing import NamedTuple
+
+RUNBOOK = "docs/runbook.md"  # says for each class what to do
+
+
+class FailureClass(enum.StrEnum):
+    """Why an attempt ended without a result."""
+
+    CAPACITY = "CAPACITY"
+    HOST = "HOST"
+    HANG = "HANG"
+    OOM = "OOM"
+    COMPILE = "COMPILE"
+    DATA = "DATA"
+    CONFIG = "CONFIG"
+    STORE = "STORE"
+    CODE = "CODE"
+    CANCELLED = "CANCELLED"
+
+
+class Policy(NamedTuple):
+    """What one failure class means for the process, the retry and the reader."""
+
+    exit_code: int
+    transient: bool
+    delay_seconds: float
+    meaning: str
+
+
+POLICIES: dict[FailureClass, Policy] = {
+    FailureClass.CAPACITY: Policy(69, True, 60.0, "no compute could be had in time"),
+    FailureClass.HOST: Policy(70, True, 10.0, "the machine or a worker process was lost"),
+    FailureClass.HANG: Policy(71, True, 10.0, "the workers stopped making progress"),
+    FailureClass.OOM: Policy(72, False, 0.0, "memory ran out; lower train.batch_rows or the shapes"),
+    FailureClass.COMPILE: Policy(73, False, 0.0, "a graph did not compile"),
+    FailureClass.DATA: Policy(65, False, 0.0, "the input is not fit to train on"),
+    FailureClass.CONFIG: Policy(78, False, 0.0, "the configuration or command is wrong"),
+    FailureClass.STORE: Policy(74, True, 5.0, "the workspace could not be read or written"),
+    FailureClass.CODE: Policy(75, False, 0.0, "a bug, ours or a library's"),
+    FailureClass.CANCELLED: Policy(76, False, 0.0, "someone asked for this to stop"),
+}
+
+
+class StageError(Exception):
+    """A failure with a class. `message` is written for the person on call: what, where, and the way out."""
+
+    failure = FailureClass.CODE
+
+    @property
+    def policy(self) -> Policy:
+        return POLICIES[self.failure]
+
+
+class CapacityError(StageError):
+    failure = FailureClass.CAPACITY
+
+
+class HostError(StageError):
+    failure = FailureClass.HOST
+
+
+class HangError(StageError):
+    failure = FailureClass.HANG
+
+
+class OutOfMemoryError(StageError):
+    failure = FailureClass.OOM
+
+
+class CompileError(StageError):
+    failure = FailureClass.COMPILE
+
+
+class DataError(StageError):
+    failure = FailureClass.DATA
+
+
+class ConfigError(StageError):
+    failure = FailureClass.CONFIG
+
+
+class StoreError(StageError):
+    failure = FailureClass.STORE
+
+
+class CodeError(StageError):
+    failure = FailureClass.CODE
+
+
+class CancelledError(StageError):
+    failure = FailureClass.CANCELLED
+
+
+ERRORS: dict[FailureClass, type[StageError]] = {
+    error.failure: error
+    for error in (
+        CapacityError,
+        HostError,
+        HangError,
+        OutOfMemoryError,
+        CompileError,
+        DataError,
+        ConfigError,
+        StoreError,
+        CodeError,
+        CancelledError,
+    )
+}
+
+_NO_MEMORY = ("out of memory", "can't allocate memory")
+_NO_SPACE = ("no space left on device", "disk quota exceeded")  # safetensors' errors are no OSErrors
+# What gloo and NCCL say when another worker of the same stage is gone.
+_PEER_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "remote process exit",
+    "address already in use",  # or another process took its port before it was opened
+)
+_TIMED_OUT = ("timed out",)  # gloo's and the rendezvous's timeouts are RuntimeErrors
+
+_BY_EXIT_CODE = {policy.exit_code: failure for failure, policy in POLICIES.items()}
+
+
+def classify(error: BaseException) -> FailureClass:
+    """Return the class of any exception; an unforeseen one is CODE, so that it never uses up a retry."""
+    if isinstance(error, StageError):
+        return error.failure
+    if not isinstance(error, Exception):  # an interruption: Ctrl-C, a signal, Prefect ending the run
+        return FailureClass.CANCELLED
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
+        return FailureClass.OOM
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+        return FailureClass.STORE
+    if any(sign in text for sign in _NO_SPACE):
+        return FailureClass.STORE
+    if any(sign in text for sign in _PEER_LOST):
+        return FailureClass.HOST
+    if isinstance(error, TimeoutError | subprocess.TimeoutExpired) or any(sign in text for sign in _TIMED_OUT):
+        return FailureClass.HANG
+    return FailureClass.CODE
+
+
+def from_exit_code(code: int) -> FailureClass:
+    """Return the class of a worker's exit status; killed by a signal (negative, or 128 + n) is HOST."""
+    if code in _BY_EXIT_CODE:
+        return _BY_EXIT_CODE[code]
+    if code < 0 or code > 128:
+        return FailureClass.HOST
+    return FailureClass.CODE

@@ -1,0 +1,16 @@
+"""The base of every record that passes between processes or is stored in the workspace: frozen, strict, JSON."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    """A frozen value. Unknown keys are refused, so that an old reader never half-understands a new writer."""
+
+    # A number may be NaN (an undefined metric); as JSON null it could not be read back.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    def to_json(self) -> bytes:
+        """Return indented JSON with a newline at the end: people read the workspace too."""
+        return self.model_dump_json(indent=2, by_alias=True).encode() + b"\n"

@@ -1,0 +1,52 @@
+"""The findings of the health checks of an attempt whose hosts were refused; for people and the report.
+
+A healthy attempt leaves no such file: its checks are in the stage's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from infra.store.base import Store
+from infra.store.records import find_record
+from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.outcomes import Check
+from tasks.foundation.records import Record
+from tasks.runs.ledger import LedgerRecord
+
+
+class Findings(Record):
+    """`findings.json` of an attempt: all checks of all its workers, also those that passed."""
+
+    version: Literal[1] = 1
+    checks: tuple[Check, ...]
+
+
+def findings_key(attempt_prefix: str) -> str:
+    return f"{attempt_prefix}/findings.json"
+
+
+def read_findings(store: Store, attempt_prefix: str) -> Findings | None:
+    """Return the findings of an attempt; None where it was not refused.
+
+    Raises:
+        StoreError: the file is damaged; names it.
+    """
+    return find_record(store, findings_key(attempt_prefix), Findings)
+
+
+def last_findings(store: Store, attempts: Sequence[LedgerRecord]) -> tuple[Check, ...]:
+    """Return the checks of the last attempt that was refused; empty if none was. Raises what `read_findings` does."""
+    for record in sorted(attempts, key=lambda record: record.attempt, reverse=True):
+        prefix = f"{stage_prefix(record.run_key, record.stage)}/attempt-{record.attempt}"
+        if (findings := read_findings(store, prefix)) is not None:
+            return findings.checks
+    return ()
+
+
+def with_verdict(check: Check) -> str:
+    """Return the sentence of a check, with the action that follows from it and the host."""
+    if check.passed or check.action == "proceed":
+        return check.sentence
+    return f"{check.sentence} [{check.action}{f': {check.host}' if check.host else ''}]"

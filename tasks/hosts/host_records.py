@@ -1,0 +1,155 @@
+"""Records of the hosts that ran work: strikes, and exclusions of hosts that get no work for a while.
+
+They are in the workspace under `hosts/`, one for each host, and expire by themselves. Only hosts of a cluster have one;
+a laptop has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import socket
+from collections.abc import Callable
+from typing import Literal
+from urllib.parse import quote
+
+from pydantic import Field
+
+from configs.schema.stages import HealthConfig
+from infra.store.base import Conflict, Store
+from infra.store.records import parse_record
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.foundation.records import Record
+
+HOST = "MILLRACE_HOST"  # set by the launcher: the name of this host in its cluster
+PREFIX = "hosts"
+_ROUNDS = 20  # of reading and writing again, when another process writes in between
+
+
+class Strike(Record):
+    """One suspicion, or the finding that an exclusion is for. Times are seconds since the epoch."""
+
+    at: float
+    until: float = Field(description="when it counts no more")
+    run_key: str
+    reason: str
+
+
+class HostRecord(Record):
+    """`hosts/<host>.json`."""
+
+    version: Literal[1] = 1
+    host: str
+    strikes: tuple[Strike, ...] = ()
+    exclusion: Strike | None = Field(default=None, description="no work goes there until it expires")
+
+    def live(self, now: float) -> HostRecord:
+        """Return the record without what has expired."""
+        exclusion = self.exclusion if self.exclusion and self.exclusion.until > now else None
+        strikes = tuple(strike for strike in self.strikes if strike.until > now)
+        return self.model_copy(update={"strikes": strikes, "exclusion": exclusion})
+
+
+def this_host() -> str:
+    """Return the name of this host, as findings have it."""
+    return os.environ.get(HOST) or socket.gethostname()
+
+
+def handed_out() -> bool:
+    """Whether this host is one of a cluster, so that work can go to another host instead."""
+    return bool(os.environ.get(HOST))
+
+
+def strike(store: Store, host: str, reason: str, run_key: str, limits: HealthConfig, now: float) -> HostRecord:
+    """Record a suspicion; with `limits.strikes` of them that have not expired, the host is excluded.
+
+    Raises:
+        StoreError: the host's record is not readable, or other processes write it all the time.
+    """
+    new = _made(reason, run_key, limits, now)
+
+    def add(record: HostRecord) -> HostRecord:
+        strikes = (*record.strikes, new)
+        exclusion = record.exclusion
+        if len(strikes) >= limits.strikes and exclusion is None:
+            why = f"{len(strikes)} strikes in {limits.exclude_hours:g} h, the last: {reason}"
+            exclusion = new.model_copy(update={"reason": why})
+        return record.model_copy(update={"strikes": strikes, "exclusion": exclusion})
+
+    return _update(store, host, now, add)
+
+
+def exclude(store: Store, host: str, reason: str, run_key: str, limits: HealthConfig, now: float) -> HostRecord:
+    """Give no work to a host for `limits.exclude_hours` from now. Raises what `strike` does."""
+    exclusion = _made(reason, run_key, limits, now)
+    return _update(store, host, now, lambda record: record.model_copy(update={"exclusion": exclusion}))
+
+
+def excluded(store: Store, host: str, now: float) -> str | None:
+    """Return in one sentence why a host gets no work and until when; None where it may get some.
+
+    Raises:
+        StoreError: its record is not readable.
+    """
+    record, _ = _read(store, host)
+    exclusion = record.live(now).exclusion
+    if exclusion is None:
+        return None
+    return (
+        f"host {host} is excluded until {_when(exclusion.until)}, by run {exclusion.run_key}: {exclusion.reason}. "
+        f"If it is repaired: millrace hosts --forgive {host}"
+    )
+
+
+def known_hosts(store: Store) -> tuple[HostRecord, ...]:
+    """Return all records by name, expired or not. Raises StoreError for one that is not readable."""
+    return tuple(_parse(store, key, store.read(key)) for key in store.list(PREFIX))
+
+
+def forgive(store: Store, host: str) -> None:
+    """Delete the record of a host.
+
+    Raises:
+        ConfigError: it has no record.
+    """
+    key = _key(host)
+    if not store.exists(key):
+        known = ", ".join(record.host for record in known_hosts(store)) or "none"
+        raise ConfigError(f"host {host!r} has no record in {store.uri}/{PREFIX}; there are: {known}")
+    store.delete(key)
+
+
+def _made(reason: str, run_key: str, limits: HealthConfig, now: float) -> Strike:
+    return Strike(at=now, until=now + limits.exclude_hours * 3600, run_key=run_key, reason=reason)
+
+
+def _update(store: Store, host: str, now: float, change: Callable[[HostRecord], HostRecord]) -> HostRecord:
+    for _ in range(_ROUNDS):
+        record, raw = _read(store, host)
+        changed = change(record.live(now))
+        with contextlib.suppress(Conflict):  # another process wrote first: add to that
+            store.swap(_key(host), changed.to_json(), expected=raw)
+            return changed
+    raise StoreError(f"{store.uri}/{_key(host)} was changed by others {_ROUNDS} times in a row; is a loop writing it?")
+
+
+def _read(store: Store, host: str) -> tuple[HostRecord, bytes | None]:
+    key = _key(host)
+    try:
+        raw = store.read(key)
+    except FileNotFoundError:
+        return HostRecord(host=host), None
+    return _parse(store, key, raw), raw
+
+
+def _parse(store: Store, key: str, raw: bytes) -> HostRecord:
+    return parse_record(f"{store.uri}/{key}", raw, HostRecord, "delete it to forget the host")
+
+
+def _key(host: str) -> str:
+    return f"{PREFIX}/{quote(host, safe='')}.json"  # a name with a slash would be a folder
+
+
+def _when(seconds: float) -> str:
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,146 @@
+"""Which invocations are late, will be late, or are lost.
+
+The deadline of a run is in its record; its expected end follows from what is left to do and the speeds in the ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from infra.store.base import Store
+from tasks.contracts.stages import Stage, workers_of
+from tasks.foundation.errors import FailureClass, StoreError
+from tasks.foundation.records import Record
+from tasks.runs import ledger
+from tasks.runs.estimates import estimate_stage, estimate_work, past, rows_of
+from tasks.runs.invocations import Invocation
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.plan import read_plan
+from tasks.runs.results import result_key
+
+START_MINUTES = 15.0  # a span counts as missed if its scheduled run has not begun by then
+REPORTED_HOURS = 24.0  # a run that ended late is reported for so long after its end
+
+Standing = Literal["on time", "will be late", "late"]
+
+
+class Clock(Record):
+    """One invocation against its deadline. Times are ISO 8601 in UTC."""
+
+    run_key: str
+    span: str
+    lineage: str
+    attempt: int = Field(description="number of the invocation")
+    standing: Standing
+    lost: bool = Field(description="its process is gone and recorded no end")
+    scheduled_at: str | None
+    began_at: str
+    ended_at: str | None
+    deadline: str
+    expected_end: str | None = Field(description="of one that runs; null: no such work is recorded yet")
+    failure: FailureClass | None = Field(description="the class that most of the time went to; null: to work")
+    page: str = Field(description="the flow run's page; empty outside of one")
+    flow_run: str
+
+
+def is_held(store: Store, lineage: str) -> bool:
+    """Whether a process holds the lineage: a killed run does not keep its lock for long.
+
+    Also true where the workspace is read-only and the lock can't be tried: no run is reported lost without proof.
+    """
+    try:
+        with store.lock(f"lineages/{lineage}.run"):
+            return False
+    except (OSError, StoreError):  # Conflict among them
+        return True
+
+
+def clocks(store: Store, invocations: Sequence[Invocation], at: dt.datetime, working: bool) -> list[Clock]:
+    """Return the invocations that have not ended, and those that ended late within a day, by begin.
+
+    Args:
+        invocations: of one lineage, by begin. Only the last one of a run counts.
+        working: whether a process holds the lineage; else an invocation without an end was lost.
+    """
+    last = {one.run_key: one for one in invocations}.values()
+    found = [_clock(store, one, at, working) for one in last]
+    return [one for one in found if one is not None]
+
+
+def expected_end(
+    store: Store, one: Invocation, at: dt.datetime, attempts: Iterable[LedgerRecord]
+) -> dt.datetime | None:
+    """Return when an invocation that runs at the moment `at` should end; None where nothing recorded says.
+
+    Done stages don't count; of the running one, what is left after the time it has had.
+    """
+    began = dt.datetime.fromisoformat(one.began_at)
+    with contextlib.suppress(StoreError):
+        plan = read_plan(store, one.run_key)
+        there = set(store.list(f"runs/{one.run_key}"))
+        left = [stage for stage in Stage if result_key(one.run_key, stage) not in there]
+        known, rows = past(store, plan.history), rows_of(store, plan.window)
+        work = estimate_work(known, plan.config, left, rows)
+        if left and work is not None:
+            running = [record for record in attempts if record.ended_at is None and record.stage in left]
+            spent = 0.0
+            for record in running[-1:]:
+                stage = Stage(record.stage)
+                whole = estimate_stage(known, stage, rows, workers_of(plan.config, stage))
+                had = (at - dt.datetime.fromisoformat(record.started_at)).total_seconds()
+                spent = min(max(had, 0.0), whole.seconds if whole else 0.0)
+            return at + dt.timedelta(seconds=work.seconds - spent)
+    if one.expected_seconds is None:
+        return None
+    return max(at, began + dt.timedelta(seconds=one.expected_seconds))
+
+
+def main_cause(one: Invocation, attempts: Iterable[LedgerRecord], until: dt.datetime) -> FailureClass | None:
+    """Return what cost an invocation most time: CAPACITY where it mostly waited, else the class of its failures."""
+    counted_from = dt.datetime.fromisoformat(one.scheduled_at or one.began_at)
+    began = dt.datetime.fromisoformat(one.began_at)
+    mine = [record for record in attempts if record.started_at >= one.began_at and record.ended_at is not None]
+    waited = max(0.0, (began - counted_from).total_seconds()) + sum(record.seconds.queued for record in mine)
+    if waited > (until - counted_from).total_seconds() / 2:
+        return FailureClass.CAPACITY
+    lost: dict[FailureClass, float] = {}
+    for record in mine:
+        if record.failure is not None:
+            lost[record.failure] = lost.get(record.failure, 0.0) + record.wall_seconds
+    return max(lost, key=lambda failure: lost[failure], default=None)
+
+
+def _clock(store: Store, one: Invocation, at: dt.datetime, working: bool) -> Clock | None:
+    """Return None for an invocation that ended, unless it ended late a short while ago."""
+    deadline = dt.datetime.fromisoformat(one.deadline)
+    ended = dt.datetime.fromisoformat(one.ended_at) if one.ended_at else None
+    if ended is not None and (ended <= deadline or at - ended > dt.timedelta(hours=REPORTED_HOURS)):
+        return None
+    attempts = ledger.records(store, one.run_key)
+    expected = expected_end(store, one, at, attempts) if ended is None and working else None
+    standing: Standing = "on time"
+    if (ended or at) > deadline:
+        standing = "late"
+    elif expected is not None and expected > deadline:
+        standing = "will be late"
+    return Clock(
+        run_key=one.run_key,
+        span=one.span,
+        lineage=one.lineage,
+        attempt=one.number,
+        standing=standing,
+        lost=ended is None and not working,
+        scheduled_at=one.scheduled_at,
+        began_at=one.began_at,
+        ended_at=one.ended_at,
+        deadline=one.deadline,
+        expected_end=expected.isoformat(timespec="seconds") if expected else None,
+        failure=main_cause(one, attempts, ended or at) if standing != "on time" else None,
+        page=one.page,
+        flow_run=one.flow_run,
+    )

@@ -1,0 +1,147 @@
+"""The age of a lineage's released vectors, and what prevents newer ones.
+
+It only reads the workspace. flows/watch.py starts runs and sends alerts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.spans import first_day
+from tasks.foundation.durations import old
+from tasks.foundation.errors import DataError
+from tasks.foundation.records import Record
+from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks, is_held
+from tasks.monitoring.problems import Age, Problem, find_problems, held_up_by
+from tasks.monitoring.reader import Reader
+from tasks.monitoring.schedule import last_fire
+from tasks.monitoring.span_progress import SpanRow, Survey, span_end, span_rows, survey
+from tasks.runs import releases, scheduled_span
+from tasks.runs.invocations import Invocation
+
+
+class FreshnessReport(Record):
+    """A lineage at one moment. Times are ISO 8601 in UTC; spans are oldest first."""
+
+    version: Literal[1] = 1
+    at: str
+    workspace: str
+    lineage: str
+    continues: str = Field(description="the branch that its runs continue; else the lineage itself")
+    due: str | None = Field(description="the span of the last scheduled run; null: no span has ever arrived")
+    release: int | None = Field(description="the current one")
+    newest: str | None = Field(description="the newest span in the released vectors")
+    newest_ended_at: str | None = Field(description="the age counts from here")
+    age_hours: float | None = Field(description="of the newest data in the released vectors")
+    target_hours: float = Field(description="freshness.target_hours of the settings")
+    stale: bool
+    stale_at: str | None = Field(description="when the released vectors become stale, or did")
+    spans: tuple[SpanRow, ...] = Field(description="the newest")
+    older: int = Field(description="the number of spans before those")
+    missed: tuple[str, ...] = Field(description="due and arrived, not trained, and no run over it is running")
+    gaps: tuple[str, ...] = Field(description="due, and never arrived")
+    clocks: tuple[Clock, ...] = Field(description="runs that have not ended, and those that ended late within a day")
+    catch_up: str | None = Field(description="the span whose scheduled run trains all that was missed")
+    problems: tuple[Problem, ...] = Field(description="the urgent ones first")
+
+    @property
+    def urgent(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.urgent)
+
+    @property
+    def sentence(self) -> str:
+        """The whole report in a sentence."""
+        if self.urgent:
+            return " ".join(problem.sentence for problem in self.urgent)
+        if self.newest is None:
+            return "Nothing is amiss, and nothing released yet."
+        return f"Nothing is amiss: the released vectors hold {self.newest}, {old(self.age_hours or 0.0)} old."
+
+
+def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
+    """Return the state of `config.lineage` at the moment `at`, which has an offset.
+
+    A span is due once the scheduled run that takes it should have begun.
+
+    Raises:
+        ConfigError: the cron line is not understood, or the workspace holds spans of several lengths.
+        StoreError: the pointer to the release, or the lineage's head, is not readable.
+    """
+    due_now = _due(store, config, at)
+    reader = Reader(store)
+    seen = survey(reader, config.lineage, due_now)
+    working = is_held(store, config.lineage) if any(one.ended_at is None for one in seen.invocations) else False
+    running = {one.span for one in seen.invocations if one.ended_at is None} if working else set[str]()
+    continued = config.model_copy(update={"lineage": seen.continues})
+    late = scheduled_span.missed(store, continued, due_now) if due_now else []
+    missed = [span for span in late if span not in running]
+    rows = span_rows(reader, seen, missed, working)
+    late_runs = clocks(store, _current(seen), at, working)
+    gaps = [span for span in seen.calendar if span not in seen.versions]
+    age = _age(store, config, at)
+    return FreshnessReport(
+        at=_iso(at),
+        workspace=store.uri,
+        lineage=config.lineage,
+        continues=seen.continues,
+        due=due_now,
+        release=age.release.number if age.release else None,
+        newest=age.release.span.name if age.release else None,
+        newest_ended_at=_iso(span_end(age.release.span.name)) if age.release else None,
+        age_hours=None if age.hours is None else round(age.hours, 2),
+        target_hours=age.target_hours,
+        stale=age.stale,
+        stale_at=_iso(span_end(age.release.span.name) + age.target) if age.release else None,
+        spans=tuple(rows),
+        older=len(seen.calendar) - len(rows),
+        missed=tuple(missed),
+        gaps=tuple(gaps),
+        clocks=tuple(late_runs),
+        catch_up=_catch_up(missed, rows, working),
+        problems=tuple(find_problems(seen, age, rows, late_runs, missed, gaps)),
+    )
+
+
+def _due(store: Store, config: Config, at: dt.datetime) -> str | None:
+    """Return the span of the last scheduled run that has had time to begin."""
+    fired = last_fire(config.schedule.cron, config.schedule.timezone, at - dt.timedelta(minutes=START_MINUTES))
+    try:
+        return scheduled_span.due_span(store, fired, config.schedule.timezone)
+    except DataError:  # nothing was ever ingested
+        return None
+
+
+def _current(seen: Survey) -> list[Invocation]:
+    """Return the invocations that count: the last one of each span, or of the run that trained it, unless released."""
+    last = {one.span: one.run_key for one in seen.invocations} | dict(seen.trained_by)
+    return [
+        one
+        for one in seen.invocations
+        if one.ended_at is not None or (last[one.span] == one.run_key and one.run_key not in seen.released)
+    ]
+
+
+def _catch_up(missed: Sequence[str], rows: Sequence[SpanRow], working: bool) -> str | None:
+    """Return the newest missed span, whose scheduled run first runs those before it; None where that can't help.
+
+    It can't where a process already works on the lineage, or where a failed run needs a person.
+    """
+    if not missed or working or held_up_by(rows, missed) is not None:
+        return None
+    return max(missed, key=first_day)
+
+
+def _age(store: Store, config: Config, at: dt.datetime) -> Age:
+    release = releases.current(store)
+    hours = (at - span_end(release.span.name)).total_seconds() / 3600 if release else None
+    return Age(release, hours, config.freshness.target_hours)
+
+
+def _iso(moment: dt.datetime) -> str:
+    return moment.astimezone(dt.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,245 @@
+"""The past of a workspace: every run with its attempts, results, verdict and release; for pages and sums.
+
+Records that can't be read are left out and reported. `read_run` reads one run in full, `read_history` what sums need of
+all runs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pydantic import Field
+
+from infra.store.base import Store
+from tasks.contracts.outcomes import InferOutcome, Outcome
+from tasks.contracts.results import StageResult
+from tasks.contracts.runs import Release, RunPlan, RunState
+from tasks.contracts.spans import first_day
+from tasks.contracts.stages import TRAITS, Stage
+from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError
+from tasks.foundation.records import Record
+from tasks.monitoring.reader import Reader
+from tasks.monitoring.span_progress import SpanRow, span_end, span_rows, survey
+from tasks.runs import branches, releases
+from tasks.runs.invocations import Invocation
+from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.results import Judgement, judgement_key, result_key
+from tasks.runs.run_state import run_state
+
+_WITH_SPEED = tuple(stage for stage in Stage if TRAITS[stage].shows_speed)
+
+
+class PastRun(Record):
+    """One run by its files, finished or not."""
+
+    run_key: str
+    span: str
+    lineage: str = Field(description="empty: neither its plan nor an invocation can be read")
+    state: RunState
+    failure: FailureClass | None = Field(description="of a run that failed or was cancelled")
+    message: str = Field(description="likewise")
+    plan: RunPlan | None = Field(description="null: written by another version")
+    invocations: tuple[Invocation, ...]
+    attempts: tuple[LedgerRecord, ...] = Field(description="in the order in which they started")
+    results: dict[Stage, StageResult]
+    judged: Judgement | None
+    release: Release | None
+
+    @property
+    def began_at(self) -> str:
+        """ISO 8601 in UTC; empty where nothing was begun."""
+        return min((each.began_at for each in self.invocations), default="") or min(
+            (each.started_at for each in self.attempts), default=""
+        )
+
+    @property
+    def ended_at(self) -> str | None:
+        """Null while it runs, or where no end is recorded."""
+        if self.state is RunState.RUNNING:
+            return None
+        ends = [each.ended_at for each in (*self.invocations, *self.attempts) if each.ended_at is not None]
+        return max(ends, default=None)
+
+    @property
+    def succeeded(self) -> bool | None:
+        """Whether it ended with a result, as a refused model is; None: it has not ended, or was cancelled."""
+        if self.state in (RunState.RELEASED, RunState.REJECTED):
+            return True
+        if self.state is RunState.UNFINISHED:  # as a backfill may request
+            return True if self.invocations else None
+        return False if self.state is RunState.FAILED else None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.judged.outcome.challenger if self.judged else {}
+
+    @property
+    def totals(self) -> Totals:
+        return totals(self.attempts, 0)
+
+    @property
+    def wall_seconds(self) -> float:
+        return sum(attempt.wall_seconds for attempt in self.attempts)
+
+    def outcome(self, stage: Stage) -> Outcome | None:
+        result = self.results.get(stage)
+        return result.outcome if result is not None else None
+
+
+class History(NamedTuple):
+    """All runs, by begin; all releases, by number; the newest spans; and what could not be read, in sentences."""
+
+    runs: tuple[PastRun, ...]
+    releases: tuple[Release, ...]
+    current: Release | None
+    spans: tuple[SpanRow, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def totals(self) -> Totals:
+        """Over all attempts of all runs."""
+        return totals([attempt for run in self.runs for attempt in run.attempts], self.vectors)
+
+    @property
+    def vectors(self) -> int:
+        """The number of vectors that all runs made."""
+        outcomes = (run.outcome(Stage.infer) for run in self.runs)
+        return sum(outcome.vectors for outcome in outcomes if isinstance(outcome, InferOutcome))
+
+    @property
+    def judged_runs(self) -> tuple[int, int]:
+        """The number of runs that ended with a result, and of those that ended and were not cancelled."""
+        ended = [run.succeeded for run in self.runs if run.succeeded is not None]
+        return sum(ended), len(ended)
+
+    @property
+    def last(self) -> PastRun | None:
+        return self.runs[-1] if self.runs else None
+
+    @property
+    def target_hours(self) -> float | None:
+        """The target in the configuration of the last run."""
+        plans = [run.plan for run in self.runs if run.plan is not None]
+        return plans[-1].config.freshness.target_hours if plans else None
+
+
+def read_history(store: Store) -> History:
+    """The whole past.
+
+    Raises:
+        StoreError: the workspace could not be read.
+    """
+    reader = Reader(store)
+    of_run = {release.run_key: release for release in reader.releases}
+    # A folder without a plan is a side of a comparison.
+    planned = {run: keys for run, keys in reader.runs.items() if f"runs/{run}/plan.json" in keys}
+    reader.fetch(key for run, keys in planned.items() for key in keys if _is_record(key, run, _WITH_SPEED))
+    unsorted = [_run(reader, run, keys, _WITH_SPEED, of_run.get(run)) for run, keys in planned.items()]
+    runs = sorted(unsorted, key=lambda run: (run.began_at, run.run_key))
+    problems: list[str] = []
+    current = _current(store, problems)
+    spans = _spans(reader, runs, problems)
+    return History(
+        runs=tuple(runs),
+        releases=tuple(reader.releases),
+        current=current,
+        spans=spans,
+        problems=(*reader.problems, *problems),
+    )
+
+
+def read_run(store: Store, run_key: str) -> tuple[PastRun, tuple[str, ...]]:
+    """One run in full, and what of it could not be read, in sentences.
+
+    Raises:
+        ConfigError: there is no such run.
+        StoreError: the workspace could not be read.
+    """
+    keys = store.list(f"runs/{run_key}")
+    if f"runs/{run_key}/plan.json" not in keys:
+        raise ConfigError(f"{store.uri} holds no run {run_key}; list the runs with: millrace history")
+    reader = Reader(store)
+    release = next((release for release in reader.releases if release.run_key == run_key), None)
+    reader.fetch(key for key in keys if _is_record(key, run_key, tuple(Stage)))
+    return _run(reader, run_key, keys, tuple(Stage), release), tuple(reader.problems)
+
+
+def age_seconds(release: Release | None, at: dt.datetime) -> float | None:
+    """Return the age of the newest data in a release; None without a release."""
+    return (at - span_end(release.span.name)).total_seconds() if release is not None else None
+
+
+def by_span(runs: Iterable[PastRun]) -> list[PastRun]:
+    """Return the runs by span and begin, oldest first. Runs whose span is not known are left out."""
+    return sorted((run for run in runs if run.span), key=lambda run: (first_day(run.span), run.began_at))
+
+
+def _run(
+    reader: Reader, run_key: str, keys: Sequence[str], stages: Sequence[Stage], release: Release | None
+) -> PastRun:
+    plan = reader.read(f"runs/{run_key}/plan.json", RunPlan)
+    attempts = [reader.read(key, LedgerRecord) for key in keys if key.endswith("/ledger.json")]
+    ledger = sorted((each for each in attempts if each is not None), key=lambda each: each.started_at)
+    recorded = [reader.read(key, Invocation) for key in keys if key.split("/")[2:3] == ["invocations"]]
+    invocations = sorted((each for each in recorded if each is not None), key=lambda each: each.number)
+    results = {stage: reader.read(result_key(run_key, stage), StageResult) for stage in stages}
+    judged = reader.read(judgement_key(run_key), Judgement)
+    state = run_state(release is not None, judged, invocations[-1] if invocations else None, ledger)
+    failure, message = _why(state, judged, invocations, ledger)
+    known = (*invocations, *ledger)
+    return PastRun(
+        run_key=run_key,
+        span=plan.span.name if plan else next((each.span for each in known), ""),
+        lineage=plan.config.lineage if plan else next((each.lineage for each in invocations), ""),
+        state=state,
+        failure=failure,
+        message=message,
+        plan=plan,
+        invocations=tuple(invocations),
+        attempts=tuple(ledger),
+        results={stage: result for stage, result in results.items() if result is not None},
+        judged=judged,
+        release=release,
+    )
+
+
+def _why(
+    state: RunState, judged: Judgement | None, invocations: Sequence[Invocation], attempts: Sequence[LedgerRecord]
+) -> tuple[FailureClass | None, str]:
+    """Return the failure class and the message of a run that was rejected, failed or was cancelled."""
+    if state is RunState.REJECTED and judged is not None:
+        return None, judged.why
+    if state in (RunState.FAILED, RunState.CANCELLED):
+        last = invocations[-1] if invocations and invocations[-1].state is state else attempts[-1]
+        return last.failure, last.message
+    return None, ""
+
+
+def _spans(reader: Reader, runs: Sequence[PastRun], problems: list[str]) -> tuple[SpanRow, ...]:
+    """Return the newest spans of the lineage of the last run, oldest first."""
+    plans = [run.plan for run in runs if run.plan is not None]
+    if not plans:
+        return ()
+    try:
+        lineage = branches.root(reader.store, plans[-1].config.lineage)
+        return tuple(span_rows(reader, survey(reader, lineage, due=None), missed=(), working=True))
+    except StageError as error:
+        problems.append(str(error))
+        return ()
+
+
+def _current(store: Store, problems: list[str]) -> Release | None:
+    try:
+        return releases.current(store)
+    except StoreError as error:
+        problems.append(str(error))
+        return None
+
+
+def _is_record(key: str, run_key: str, stages: Sequence[Stage]) -> bool:
+    name = key.rpartition("/")[2]
+    if name in ("plan.json", "ledger.json") or key.split("/")[2:3] == ["invocations"]:
+        return name.endswith(".json")
+    return key == judgement_key(run_key) or key in {result_key(run_key, stage) for stage in stages}

@@ -1,0 +1,226 @@
+"""The problems of a lineage's freshness, in sentences for the person on call, each with the way out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from tasks.contracts.runs import Release
+from tasks.contracts.spans import after, first_day
+from tasks.foundation.durations import old
+from tasks.foundation.errors import POLICIES
+from tasks.foundation.records import Record
+from tasks.monitoring.deadlines import Clock
+from tasks.monitoring.span_progress import SpanRow, Survey
+
+Kind = Literal[
+    "stale", "late", "will be late", "lost", "failed", "cancelled", "missed", "not arrived", "unreleased",
+    "hole", "too late", "corrected",
+]  # fmt: skip
+_MOST = 240  # characters of a message
+
+# State of the span that the vectors wait for -> why they do, and the way out.
+_WAITS_FOR = {
+    "Absent": ("{span} has not arrived", "Once it has, its run starts by itself: millrace ingest"),
+    "Arrived": ("the run over {span} is not due yet", "It starts by itself; at once by: millrace run --span {span}"),
+    "Missed": ("{span} was missed", "By hand: millrace run --span {span}"),
+    "Running": ("the run over {span} is still going on", "Its report: millrace report --span {span}"),
+    "Lost": ("the run over {span} was lost", "Go on with: millrace run --span {span}"),
+    "Failed": ("the run over {span} failed", "Why it did: millrace report --span {span}"),
+    "Cancelled": ("the run over {span} was cancelled", "Go on with: millrace run --span {span}"),
+    "Unfinished": (
+        "{span} was trained and neither released nor rejected",
+        "Go on with: millrace run --span {span}",
+    ),
+    "Rejected": ("the model of {span} was rejected", "The verdicts: millrace report --span {span}"),
+    "Released": ("{span} was released, and then rolled back", "All releases: millrace releases"),
+}
+
+
+class Age(NamedTuple):
+    """Of the newest data in the vectors of the current release, if there is one."""
+
+    release: Release | None
+    hours: float | None
+    target_hours: float
+
+    @property
+    def target(self) -> dt.timedelta:
+        return dt.timedelta(hours=self.target_hours)
+
+    @property
+    def stale(self) -> bool:
+        return self.hours is not None and self.hours > self.target_hours
+
+
+class Problem(Record):
+    """One problem. `urgent`: someone should act; else it is for information."""
+
+    kind: Kind
+    urgent: bool
+    spans: tuple[str, ...] = Field(description="that it is about; empty: the whole lineage")
+    sentence: str
+    way_out: str
+
+
+def find_problems(
+    seen: Survey, age: Age, rows: Sequence[SpanRow], clocks: Sequence[Clock], missed: Sequence[str], gaps: Sequence[str]
+) -> list[Problem]:
+    """Return all problems, the urgent ones first."""
+    found = [
+        *_of_the_release(seen, age, rows),
+        *(problem for clock in clocks if (problem := of_a_clock(clock)) is not None),
+        *_of_failures(rows),
+        *_of_missed(rows, missed),
+        *_of_gaps(seen, gaps),
+        *_of_the_past(seen),
+    ]
+    return sorted(found, key=lambda problem: not problem.urgent)
+
+
+def held_up_by(rows: Sequence[SpanRow], missed: Sequence[str]) -> SpanRow | None:
+    """Return the missed span that needs a person, because its run failed for a permanent reason or was cancelled."""
+    for row in rows:
+        if row.span in missed and row.failure is not None and not POLICIES[row.failure].transient:
+            return row
+    return None
+
+
+def together(spans: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield groups of spans that follow one another."""
+    group: list[str] = []
+    for span in sorted(spans, key=first_day):
+        if group and after(group[-1]) != span:
+            yield tuple(group)
+            group = []
+        group.append(span)
+    if group:
+        yield tuple(group)
+
+
+def named(spans: Sequence[str]) -> str:
+    """As in `2026-11-14` or `2026-11-14 to 2026-11-20 (7 spans)`."""
+    return spans[0] if len(spans) == 1 else f"{spans[0]} to {spans[-1]} ({len(spans)} spans)"
+
+
+def _of_the_release(seen: Survey, age: Age, rows: Sequence[SpanRow]) -> Iterator[Problem]:
+    if not seen.versions:
+        yield _urgent("not arrived", (), "No span has ever arrived.", "millrace ingest")
+    elif age.release is None and not seen.consumed:
+        yield _urgent("unreleased", (), "Nothing was trained or released yet.", "millrace run")
+    elif age.release is not None and age.hours is not None and age.stale:
+        newest = age.release.span.name
+        behind = max((newest, *seen.consumed), key=first_day)
+        later = [row for row in rows if first_day(row.span) > first_day(newest)]
+        later = [row for row in later if row.state != "Absent" or first_day(row.span) > first_day(behind)]
+        why = "no later span is due"
+        way_out = "These spans and this schedule can't keep freshness.target_hours."
+        if later:
+            why, way_out = (said.format(span=later[0].span) for said in _WAITS_FOR[later[0].state])
+        sentence = f"The newest data in the released vectors, {newest}, is {old(age.hours)} old because {why}"
+        yield _urgent("stale", (newest,), f"{sentence}; the target is {old(age.target_hours)}.", way_out)
+
+
+def of_a_clock(clock: Clock) -> Problem | None:
+    """Return the problem of one run's time; None where there is none."""
+    run = f"The run over {clock.span} (attempt {clock.attempt})"
+    look = clock.page or f"millrace report --run {clock.run_key}"
+    again = f"Its stages that are done stay so; go on with: millrace run --span {clock.span}"
+    deadline = _when(clock.deadline)
+    blame = ""
+    if clock.failure is not None:
+        blame = f" Most of its time was lost to {clock.failure}: {POLICIES[clock.failure].meaning}."
+    if clock.standing == "late":
+        if clock.lost:
+            how = "is past its deadline of {} and was lost: its process is gone."
+        elif clock.ended_at:
+            how = f"ended at {_when(clock.ended_at)}, after its deadline of {{}}."
+        else:
+            how = "is past its deadline of {}" + (
+                f"; it should end at {_when(clock.expected_end)}." if clock.expected_end else "."
+            )
+        kind, sentence = "late", f"{run} {how.format(deadline)}{blame}"
+    elif clock.lost:
+        kind, sentence = "lost", f"{run} was lost: its process is gone and left no end on record."
+    elif clock.standing == "will be late" and clock.expected_end:
+        kind = "will be late"
+        sentence = f"{run} should end at {_when(clock.expected_end)}, after its deadline of {deadline}.{blame}"
+    else:
+        return None
+    way_out = again if clock.lost else f"See what it does: {look}"
+    return _urgent(kind, (clock.span,), sentence, way_out)
+
+
+def _of_failures(rows: Sequence[SpanRow]) -> Iterator[Problem]:
+    for row in rows:
+        retry = f"millrace run --span {row.span}{f', or Retry on {row.page}' if row.page else ''}"
+        if row.state == "Failed":
+            message = row.message if len(row.message) <= _MOST else f"{row.message[: _MOST - 1]}…"
+            failure = row.failure or "an unknown failure"
+            meaning = f" ({POLICIES[row.failure].meaning})" if row.failure else ""
+            sentence = f"The run over {row.span} failed with {failure}{meaning}: {message}"
+            way_out = f"Mend that, then: {retry}"
+            yield _urgent("failed", (row.span,), sentence, way_out)
+        elif row.state == "Cancelled":
+            sentence = f"The run over {row.span} was cancelled, and those after it wait for it."
+            yield _known("cancelled", (row.span,), sentence, f"Go on with: {retry}")
+
+
+def _of_missed(rows: Sequence[SpanRow], missed: Sequence[str]) -> Iterator[Problem]:
+    reported = {row.span for row in rows if row.state in ("Failed", "Cancelled", "Lost")}
+    first = held_up_by(rows, missed)
+    for group in together(span for span in missed if span not in reported):
+        have, them = ("has arrived and was", "it") if len(group) == 1 else ("have arrived and were", "them")
+        by_hand = f"millrace run --span {group[0]}" + ", then millrace run for each that follows" * (len(group) > 1)
+        way_out = f"The deployment watch/hourly starts a run for {them}; by hand: {by_hand}"
+        if first is not None:
+            way_out = f"The run over {first.span} comes first. Once that is done: {by_hand}"
+        yield _urgent("missed", group, f"{named(group)} {have} missed: no run took {them}.", way_out)
+
+
+def _of_gaps(seen: Survey, gaps: Sequence[str]) -> Iterator[Problem]:
+    """Yield due spans that did not arrive, which stop the lineage, and older gaps, which do not."""
+    if not gaps:
+        return
+    reached = seen.watermark or max(seen.versions, key=first_day)
+    for group in together(gaps):
+        if first_day(group[0]) > first_day(reached):
+            sentence = f"{named(group)} {'is' if len(group) == 1 else 'are'} due and did not arrive."
+            way_out = "See to whoever delivers the data, then: millrace ingest. The runs then start by themselves."
+            yield _urgent("not arrived", group, sentence, way_out)
+        else:
+            sentence = f"{named(group)} never arrived, though later spans did."
+            way_out = f"If there was data: millrace ingest, then millrace backfill --from {group[0]} --to {reached}"
+            yield _known("hole", group, sentence, way_out)
+
+
+def _of_the_past(seen: Survey) -> Iterator[Problem]:
+    """Yield spans that arrived or changed after the lineage had passed them."""
+    if seen.watermark is None:
+        return
+    reached = first_day(seen.watermark)
+    late = [span for span in seen.versions if span not in seen.consumed and first_day(span) < reached]
+    corrected = [span for span, ref in seen.consumed.items() if seen.versions.get(span, 0) > ref.version]
+    say: list[tuple[Kind, list[str], Callable[[str], str]]] = [
+        ("too late", late, lambda spans: f"{spans} arrived after later spans had been trained."),
+        ("corrected", corrected, lambda spans: f"{spans} was corrected since it was trained."),
+    ]
+    for kind, spans, sentence in say:
+        for group in together(spans):
+            way_out = f"millrace backfill --from {group[0]} --to {seen.watermark} --dry-run tells what that would take"
+            yield _known(kind, group, sentence(named(group)), way_out)
+
+
+def _urgent(kind: Kind, spans: tuple[str, ...], sentence: str, way_out: str) -> Problem:
+    return Problem(kind=kind, urgent=True, spans=spans, sentence=sentence, way_out=way_out)
+
+
+def _known(kind: Kind, spans: tuple[str, ...], sentence: str, way_out: str) -> Problem:
+    return Problem(kind=kind, urgent=False, spans=spans, sentence=sentence, way_out=way_out)
+
+
+def _when(moment: str) -> str:
+    return f"{dt.datetime.fromisoformat(moment).astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"

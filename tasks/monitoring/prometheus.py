@@ -1,0 +1,194 @@
+"""The numbers of a workspace as Prometheus reads them: text with HELP and TYPE, in seconds, dollars and ratios.
+
+All are computed from the workspace; nothing is counted in a process, so a restart loses nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterator
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from infra.store.base import Store
+from tasks.contracts.outcomes import InferOutcome, TrainOutcome
+from tasks.contracts.results import Phases
+from tasks.contracts.runs import RunState
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import FailureClass, StageError
+from tasks.monitoring.freshness import freshness
+from tasks.monitoring.history import History, PastRun, age_seconds, read_history
+from tasks.monitoring.problems import Kind
+from tasks.monitoring.span_progress import span_end
+from tasks.runs import branches
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_KEY = "reports/metrics.prom"
+
+
+def metrics_text(store: Store, at: dt.datetime | None = None) -> bytes:
+    """Return the text; ages are those at `at`, by default now.
+
+    Raises:
+        StoreError: the workspace could not be read.
+    """
+    return metrics_text_of(store, read_history(store), at or dt.datetime.now(dt.UTC))
+
+
+def metrics_text_of(store: Store, history: History, at: dt.datetime) -> bytes:
+    """Return the text for a history that was read already."""
+    registry = CollectorRegistry()
+    registry.register(_Numbers(history, _problems(store, history, at), at))
+    return generate_latest(registry)
+
+
+class _Numbers(Collector):
+    """Answers the registry once."""
+
+    def __init__(self, history: History, problems: Counter[Kind] | None, at: dt.datetime) -> None:
+        self._history = history
+        self._problems = problems
+        self._at = at
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _sums(self._history)
+        yield from _spans(self._history)
+        yield from _release(self._history, self._at)
+        if self._history.last is not None:
+            yield from _last_run(self._history.last)
+        unreadable = "Records of the workspace that could not be read and are missing from these numbers."
+        yield _gauge("millrace_unreadable_records", unreadable, len(self._history.problems))
+        if self._problems is not None:
+            text = "What is wrong with the lineage of the last run, by kind, as reported by: millrace freshness."
+            problems = GaugeMetricFamily("millrace_problems", text, labels=["kind"])
+            for kind in get_args(Kind):
+                problems.add_metric([kind.replace(" ", "_")], self._problems[kind])
+            yield problems
+        yield _gauge("millrace_exposition_timestamp_seconds", "When these numbers were made.", self._at.timestamp())
+
+
+def _problems(store: Store, history: History, at: dt.datetime) -> Counter[Kind] | None:
+    """By the schedule and the target of the last run's settings; None where they, or the lineage, are not readable."""
+    configs = [run.plan.config for run in history.runs if run.plan is not None]
+    if not configs:
+        return None
+    try:
+        config = configs[-1].model_copy(update={"lineage": branches.root(store, configs[-1].lineage)})
+        return Counter(problem.kind for problem in freshness(store, config, at).problems)
+    except StageError:  # `millrace freshness` says it in full, and the other numbers are wanted still
+        return None
+
+
+def _sums(history: History) -> Iterator[Metric]:
+    """Over all runs and attempts."""
+    summed = history.totals
+    states = [run.state for run in history.runs]
+    runs = GaugeMetricFamily("millrace_runs", "Runs by the state that they are in.", labels=["state"])
+    for state in RunState:
+        runs.add_metric([state.lower()], states.count(state))
+    yield runs
+    succeeded, over = history.judged_runs
+    text = "Runs that came to a result, a rejection included, over all that ended and were not cancelled."
+    yield _gauge("millrace_run_success_ratio", text, succeeded / over if over else None)
+
+    attempts = CounterMetricFamily(
+        "millrace_attempts", "Attempts of stages that ended, by failure class; OK: done.", labels=["class"]
+    )
+    lost = CounterMetricFamily("millrace_failed_attempt_seconds", "Wall time of failed attempts.", labels=["class"])
+    attempts.add_metric(["OK"], summed.succeeded)
+    for failure in FailureClass:
+        attempts.add_metric([failure.value], summed.attempts_by_class.get(failure, 0))
+        lost.add_metric([failure.value], summed.seconds_by_class.get(failure, 0.0))
+    yield from (attempts, lost)
+    yield _gauge("millrace_attempts_open", "Attempts without an end on record: running, or lost.", summed.running)
+
+    spent = CounterMetricFamily("millrace_attempt_seconds", "Wall time of all attempts, by phase.", labels=["phase"])
+    for phase in Phases.model_fields:
+        spent.add_metric([phase], getattr(summed.seconds, phase))
+    yield spent
+    yield _gauge("millrace_goodput_ratio", "Productive seconds over all seconds of all attempts.", summed.goodput)
+    yield _counter("millrace_cost_dollars", "What all attempts cost.", summed.cost)
+    yield _counter("millrace_vectors", "Vectors that all runs made.", history.vectors)
+
+
+def _spans(history: History) -> Iterator[Metric]:
+    spans = GaugeMetricFamily("millrace_spans", "The newest spans by how far they have come.", labels=["state"])
+    states = [row.state.lower() for row in history.spans]
+    for state in sorted(set(states)):
+        spans.add_metric([state], states.count(state))
+    yield spans
+
+
+def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
+    """The release that serves, and how fresh it is."""
+    current, target = history.current, history.target_hours
+    yield _gauge("millrace_releases", "Releases that were made.", len(history.releases))
+    yield _gauge("millrace_freshness_target_seconds", "The age that is promised.", target and target * 3600)
+    if current is None:
+        return
+    age, end = age_seconds(current, at), span_end(current.span.name)
+    yield _gauge("millrace_freshness_age_seconds", "Age of the newest data in the release that serves.", age)
+    text = "Up to when the release that serves has data; time() less this is the age at any time."
+    yield _gauge("millrace_release_data_end_timestamp_seconds", text, end.timestamp())
+    made = dt.datetime.fromisoformat(current.created_at).timestamp()
+    yield _gauge("millrace_release_created_timestamp_seconds", "When the release that serves was made.", made)
+    yield _gauge("millrace_release_number", "Number of the release that serves.", current.number)
+    yield _gauge("millrace_release_vectors", "Vectors of the release that serves.", current.vectors)
+    names = {"span": current.span.name, "model": current.model.version, "run": current.run_key}
+    yield _info("millrace_release_info", "The release that serves, in its labels; always 1.", names)
+    quality = GaugeMetricFamily(
+        "millrace_release_quality", "Holdout metrics of the release that serves.", labels=["metric"]
+    )
+    for name, value in current.metrics.items():
+        quality.add_metric([name], value)
+    yield quality
+
+
+def _last_run(run: PastRun) -> Iterator[Metric]:
+    """The run that began last."""
+    names = {"run": run.run_key, "span": run.span, "lineage": run.lineage, "state": run.state.lower()}
+    names["class"] = run.failure.value if run.failure else ""
+    yield _info("millrace_last_run_info", "The run that began last, in its labels; always 1.", names)
+    text = "Whether the run that began last came to a result; absent while it goes on."
+    yield _gauge("millrace_last_run_success", text, run.succeeded)
+    for name, moment in (("began", run.began_at), ("ended", run.ended_at)):
+        at = dt.datetime.fromisoformat(moment).timestamp() if moment else None
+        yield _gauge(f"millrace_last_run_{name}_timestamp_seconds", f"When the run that began last {name}.", at)
+    text = "Wall time of all attempts of the run that began last, by stage and phase."
+    seconds = GaugeMetricFamily("millrace_last_run_stage_seconds", text, labels=["stage", "phase"])
+    for stage in dict.fromkeys(one.stage for one in run.attempts):
+        for phase in Phases.model_fields:
+            of_phase = [getattr(one.seconds, phase) for one in run.attempts if one.stage is stage]
+            seconds.add_metric([stage.value, phase], sum(of_phase))
+    yield seconds
+    yield _gauge("millrace_last_run_cost_dollars", "What the run that began last has cost.", run.totals.cost)
+    queued = "How long the run that began last waited for machines."
+    yield _gauge("millrace_last_run_queued_seconds", queued, run.totals.seconds.queued)
+    if isinstance(trained := run.outcome(Stage.train), TrainOutcome):
+        speed = "Training speed of the run that began last."
+        yield _gauge("millrace_last_run_training_pairs_per_second", speed, trained.pairs_per_second)
+    if isinstance(inferred := run.outcome(Stage.infer), InferOutcome):
+        speed = "Inference speed of the run that began last."
+        yield _gauge("millrace_last_run_inference_texts_per_second", speed, inferred.texts_per_second)
+
+
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    """A number, or nothing but its name where there is none."""
+    gauge = GaugeMetricFamily(name, text)
+    if value is not None:
+        gauge.add_metric([], value)
+    return gauge
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _info(name: str, text: str, names: dict[str, str]) -> Metric:
+    gauge = GaugeMetricFamily(name, text, labels=list(names))
+    gauge.add_metric(list(names.values()), 1)
+    return gauge

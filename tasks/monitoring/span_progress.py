@@ -1,0 +1,216 @@
+"""How far each span has come in a lineage, and when it passed each stage.
+
+Only the records of the newest spans are read; the history of the pipeline has all of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from infra.store.manifest import MANIFEST, Manifest
+from tasks.contracts.references import SpanRef
+from tasks.contracts.runs import RunState
+from tasks.contracts.spans import after, first_day, last_day
+from tasks.contracts.stages import TRAITS, Stage
+from tasks.data import span_versions
+from tasks.foundation.errors import FailureClass
+from tasks.foundation.records import Record
+from tasks.monitoring.reader import Reader
+from tasks.runs import branches, lineage
+from tasks.runs.invocations import Invocation
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.results import Judgement, judgement_key
+from tasks.runs.run_state import run_state
+
+ROWS = 60  # of the newest spans: two months of days, more than a year of weeks
+
+State = Literal[
+    "Absent", "Arrived", "Missed", "Running", "Lost", "Failed", "Cancelled", "Unfinished", "Rejected", "Released"
+]
+
+_ATTEMPT = re.compile(r"attempt-(\d+)/ledger\.json")
+_INVOCATION = re.compile(r"invocations/(\d+)\.json")
+
+
+class SpanRow(Record):
+    """One span. Times are ISO 8601 in UTC; null: it has not come that far, or the time was not recorded."""
+
+    span: str
+    state: State
+    version: int | None = Field(description="the newest that has arrived; null: none has")
+    trained_version: int | None = Field(description="the one in the lineage's weights")
+    ends_at: str = Field(description="when the span is over, in UTC")
+    arrived_at: str | None = Field(description="of the newest version")
+    validated_at: str | None
+    trained_at: str | None
+    evaluated_at: str | None
+    embedded_at: str | None
+    released_at: str | None
+    run_key: str | None = Field(description="the run that trained it, else the one that was requested last")
+    failure: FailureClass | None = Field(description="of a run that failed or was cancelled")
+    message: str
+    page: str = Field(description="the page of the last flow run; empty: none is known")
+
+
+class Survey(NamedTuple):
+    """The state of a lineage, by span or run key, in the order of the calendar or of begins."""
+
+    lineage: str
+    continues: str  # the branch that runs of the lineage continue; else the lineage itself
+    versions: Mapping[str, int]  # the newest of each span that has arrived
+    consumed: Mapping[str, SpanRef]  # what the weights have seen
+    trained_by: Mapping[str, str]  # span -> key of the run
+    files: Mapping[str, Sequence[str]]  # run key -> the files in its folder, by their path below it
+    released: frozenset[str]  # keys of the runs that have a release
+    invocations: Sequence[Invocation]  # the last of each run of the lineage that was looked at
+    calendar: Sequence[str]  # all spans from the first that arrived to the last that did or is due
+
+    @property
+    def newest(self) -> Sequence[str]:
+        """The spans that get a row."""
+        return self.calendar[-ROWS:]
+
+    @property
+    def watermark(self) -> str | None:
+        return max(self.consumed, key=first_day, default=None)
+
+
+def span_end(span: str) -> dt.datetime:
+    """Return the end of a span in UTC, the time zone by which ingest cuts spans."""
+    return dt.datetime.combine(last_day(span) + dt.timedelta(days=1), dt.time(), dt.UTC)
+
+
+def survey(reader: Reader, name: str, due: str | None) -> Survey:
+    """Return the state of a lineage; `due` is the last span that should have arrived, None where none can be due.
+
+    Raises:
+        ConfigError: a folder below spans/ is not named like a span.
+        StoreError: the lineage's head is not readable.
+    """
+    store = reader.store
+    continues = branches.active(store, name)
+    versions = {ref.name: ref.version for ref in span_versions.list_spans(store)}
+    head = lineage.head(store, continues)
+    consumed = head[1].consumed if head else ()
+    trained_by = {rows.span.name: rows.prefix.split("/")[1] for rows in consumed}
+    found = Survey(
+        lineage=name,
+        continues=continues,
+        versions=versions,
+        consumed={rows.span.name: rows.span for rows in consumed},
+        trained_by=trained_by,
+        files={run: [key.split("/", 2)[2] for key in keys] for run, keys in reader.runs.items()},
+        released=frozenset(release.run_key for release in reader.releases),
+        invocations=(),
+        calendar=_calendar(list(versions), due),
+    )
+    return found._replace(invocations=_invocations(reader, found))
+
+
+def span_rows(reader: Reader, seen: Survey, missed: Sequence[str], working: bool) -> list[SpanRow]:
+    """Return a row for each of the newest spans, oldest first.
+
+    Args:
+        working: whether a process holds the lineage; else an invocation without an end is lost.
+    """
+    by_run = {one.run_key: one for one in seen.invocations}
+    by_span = {one.span: one for one in seen.invocations}  # of several the one that began last
+    runs: dict[str, str | None] = {}
+    for span in seen.newest:
+        asked = by_span.get(span)
+        runs[span] = seen.trained_by.get(span) or (asked.run_key if asked else None)
+    manifests = {span: f"spans/{span}/v{seen.versions[span]}/{MANIFEST}" for span in runs if span in seen.versions}
+    records = {key: _last_ledgers(seen, key) for key in runs.values() if key}
+    judgements = {key: judgement_key(key) for key in records if key not in seen.released}
+    reader.fetch(
+        [*manifests.values(), *judgements.values(), *(key for each in records.values() for key in each.values())]
+    )
+    rows = []
+    for span, run_key in runs.items():
+        one = by_run.get(run_key or "")
+        judged = reader.read(judgements.get(run_key or "", ""), Judgement)
+        manifest = reader.read(manifests.get(span, ""), Manifest)
+        state = _state(seen, span, run_key, one, judged, working)
+        ended = {stage: _ended(reader, key) for stage, key in records.get(run_key or "", {}).items()}
+        failed = one if state in ("Failed", "Cancelled") else None
+        rows.append(
+            SpanRow(
+                span=span,
+                state="Missed" if state == "Arrived" and span in missed else state,
+                version=seen.versions.get(span),
+                trained_version=seen.consumed[span].version if span in seen.consumed else None,
+                ends_at=span_end(span).isoformat(timespec="seconds"),
+                arrived_at=manifest.facts.get("ingested_at") if manifest else None,
+                validated_at=ended.get(Stage.validate),
+                trained_at=ended.get(Stage.train),
+                evaluated_at=ended.get(Stage.evaluate),
+                embedded_at=ended.get(Stage.infer),
+                released_at=ended.get(Stage.release),
+                run_key=run_key,
+                failure=failed.failure if failed else None,
+                message=failed.message if failed else "",
+                page=one.page if one else "",
+            )
+        )
+    return rows
+
+
+def _calendar(arrived: Sequence[str], due: str | None) -> list[str]:
+    """Return all spans from the first that arrived to the last that arrived or is due; none where none has arrived."""
+    calendar = list(arrived[:1])
+    last = max(first_day(span) for span in (*arrived[-1:], due) if span) if arrived else dt.date.min
+    while calendar and first_day(calendar[-1]) < last:
+        calendar.append(after(calendar[-1]))
+    return calendar
+
+
+def _invocations(reader: Reader, seen: Survey) -> list[Invocation]:
+    """Return the last invocation of each run, by begin. Runs of old spans that were released are left out."""
+    newest = {seen.trained_by.get(span) for span in seen.newest}
+    settled = {key for key in seen.trained_by.values() if key not in newest and key in seen.released}
+    wanted = []
+    for run_key, held in seen.files.items():
+        numbers = [int(found[1]) for name in held if (found := _INVOCATION.fullmatch(name))]
+        if numbers and run_key not in settled:
+            wanted.append(f"runs/{run_key}/invocations/{max(numbers)}.json")
+    reader.fetch(wanted)
+    known = [one for key in wanted if (one := reader.read(key, Invocation)) is not None]
+    ours = {seen.lineage, seen.continues}
+    trained = set(seen.trained_by.values())
+    return sorted((one for one in known if one.lineage in ours or one.run_key in trained), key=lambda one: one.began_at)
+
+
+def _last_ledgers(seen: Survey, run_key: str) -> dict[Stage, str]:
+    """Return the key of the ledger record of the last attempt of each done stage, which is the one that did it."""
+    found: dict[Stage, str] = {}
+    for stage in (stage for stage in Stage if TRAITS[stage].shown_by_span):
+        held = [name.removeprefix(f"{stage}/") for name in seen.files.get(run_key, ()) if name.startswith(f"{stage}/")]
+        numbers = [int(one[1]) for name in held if (one := _ATTEMPT.fullmatch(name))]
+        if "result.json" in held and numbers:
+            found[stage] = f"runs/{run_key}/{stage}/attempt-{max(numbers)}/ledger.json"
+    return found
+
+
+def _ended(reader: Reader, key: str) -> str | None:
+    record = reader.read(key, LedgerRecord)
+    return record.ended_at if record is not None and record.failure is None else None
+
+
+def _state(
+    seen: Survey, span: str, run_key: str | None, one: Invocation | None, judged: Judgement | None, working: bool
+) -> State:
+    if span not in seen.versions:
+        return "Absent"
+    if run_key is None:
+        return "Arrived"
+    state = run_state(run_key in seen.released, judged, one)
+    if state is RunState.UNFINISHED and one is None and span not in seen.consumed:
+        return "Arrived"
+    if state is RunState.RUNNING and not working:
+        return "Lost"
+    return state.value

@@ -1,0 +1,72 @@
+"""The runs of a parity comparison: the same spans from the same checkpoint, on two accelerators.
+
+They change neither the compared lineage nor the list of runs. The ledger records their attempts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, get_args
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.runs import RunPlan
+from tasks.foundation.errors import ConfigError
+from tasks.runs.plan import plan_work, run_key
+
+
+class ParityRuns(NamedTuple):
+    """`common` validates the rows for both sides; `left` and `right` differ only in accelerator and lineage."""
+
+    lineage: str
+    common: RunPlan
+    left: RunPlan
+    right: RunPlan
+
+    @property
+    def lock(self) -> str:
+        """Key of the lock to hold: comparisons of the same work share their rows, and may share a side."""
+        return f"lineages/{self.common.config.lineage}.run"
+
+
+def plan_parity_runs(store: Store, config: Config, span: str, left: str, right: str) -> ParityRuns:
+    """Plan both sides' runs over `span`, whether or not the lineage has trained it. Writes nothing.
+
+    Both start where the lineage's own run over the span started or would start. `train.precision: auto` can mean a
+    different precision on each side, so it becomes fp32. Each side's lineage has a hash of its work in the name, as in
+    main-parity-4660d23f-xla, so no other work can use it. An accelerator compared with itself is trained twice.
+
+    Raises:
+        ConfigError: an accelerator is unknown, or the span can't be trained next; names those that can.
+        StoreError: the lineage's head or an earlier plan is not readable.
+    """
+    known = get_args(Config.model_fields["accelerator"].annotation)
+    for side in (left, right):
+        if side not in known:
+            raise ConfigError(f"unknown accelerator {side!r}; known are {', '.join(known)}")
+    work = plan_work(store, _same_precision(config), span)
+    neutral = work.config.model_copy(update={"accelerator": known[0]})
+    name = f"{config.lineage}-parity-{run_key(neutral, work.window, work.parent)[:8]}"
+    again = "-again" if left == right else ""
+    return ParityRuns(
+        lineage=config.lineage,
+        common=_in_lineage(work, name, known[0]),
+        left=_in_lineage(work, f"{name}-{left}", left),
+        right=_in_lineage(work, f"{name}-{right}{again}", right),
+    )
+
+
+def drop_checkpoints(store: Store, side: RunPlan) -> None:
+    """Delete the checkpoints of one side; its result keeps what it measured."""
+    store.delete(f"lineages/{side.config.lineage}")
+
+
+def _same_precision(config: Config) -> Config:
+    if config.train.precision != "auto":
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"precision": "fp32"})})
+
+
+def _in_lineage(work: RunPlan, lineage: str, accelerator: str) -> RunPlan:
+    """Return the same work in another lineage, on another accelerator."""
+    config = work.config.model_copy(update={"lineage": lineage, "accelerator": accelerator})
+    return work.model_copy(update={"config": config, "run_key": run_key(config, work.window, work.parent)})

@@ -1,0 +1,60 @@
+"""What the code around a stage has set for it: one record in one context variable."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tasks.contracts.runner import Listener
+    from tasks.contracts.runs import RunPlan
+    from tasks.running.budget import Budget
+
+# Called for each stage that has just ended, inside its task run: plan, name of the stage, and its outcome, which is a
+# StageError where it failed.
+Publisher = Callable[["RunPlan", str, Any], None]
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """The settings of the stages that run in a block."""
+
+    listener: Listener | None = None  # gets log lines and progress, as the log does
+    publisher: Publisher | None = None  # makes a page of every stage that ends
+    budget: Budget | None = None
+    stop: threading.Event | None = None  # once set, stages end as cancelled
+    was_done: bool = False  # the stage had a result already
+    log_fields: Mapping[str, Any] = field(default_factory=dict)  # in every JSON log line
+
+
+_context: ContextVar[StageContext | None] = ContextVar("stage_context", default=None)
+
+
+def stage_context() -> StageContext:
+    """Return the settings that hold here."""
+    return _context.get() or StageContext()
+
+
+@contextlib.contextmanager
+def within(**changes: Any) -> Iterator[None]:
+    """Change fields of the context inside the block, in this thread and in what copies its context."""
+    token = _context.set(replace(stage_context(), **changes))
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def note_done() -> None:
+    """Record that the stage had a result already."""
+    _context.set(replace(stage_context(), was_done=True))
+
+
+def stopped() -> bool:
+    """Whether the stages here are to end as cancelled."""
+    stop = stage_context().stop
+    return stop is not None and stop.is_set()

@@ -1,0 +1,194 @@
+"""The progress of a running stage on the page of its task run: a percentage with speed and time left.
+
+A thread of its own writes it, so that a slow or missing server delays nothing. Without a Prefect task it does nothing.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.runtime import flow_run, task_run
+
+from tasks.contracts.progress import Progress
+from tasks.contracts.runs import RunPlan
+from tasks.foundation.durations import duration
+
+UPDATE_SECONDS = 3.0  # between two updates, at least
+WINDOW_SECONDS = 60.0  # over which speed is measured; an evaluation in the loop then hardly shows
+QUIET_SECONDS = 10.0  # without a step, at least, before that is shown
+QUIET_INTERVALS = 3.0  # and longer than so many steps usually take
+UNITS = {"train": "step", "infer": "text"}  # what is shown, and what its progress counts
+
+
+class Pace:
+    """The speed of one piece of work over the last minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: deque[tuple[float, Progress]] = deque()
+        self._moved_at: float | None = None
+        self._interval: float | None = None  # seconds from one advance to the next, lately
+
+    def add(self, progress: Progress) -> None:
+        """Add a moment; work that went back, as after a resume, begins a new window."""
+        now = self._clock()
+        if self._seen and progress.done < self._seen[-1][1].done:
+            self._seen.clear()
+            self._interval = None
+        moved = not self._seen or progress.done > self._seen[-1][1].done
+        self._seen.append((now, progress))
+        if moved:
+            self._moved_at = now
+            if len(self._seen) > 1:
+                self._interval = (now - self._seen[0][0]) / (len(self._seen) - 1)
+        # Keep two however old they are: slow work may not report within the window.
+        while len(self._seen) > 2 and self._seen[-1][0] - self._seen[1][0] >= WINDOW_SECONDS:
+            self._seen.popleft()
+
+    @property
+    def last(self) -> Progress | None:
+        return self._seen[-1][1] if self._seen else None
+
+    @property
+    def per_second(self) -> float | None:
+        """None while only one moment is known; what was done before it does not count."""
+        if len(self._seen) < 2:
+            return None
+        (began, first), (ended, last) = self._seen[0], self._seen[-1]
+        return (last.done - first.done) / (ended - began) if ended > began and last.done > first.done else None
+
+    @property
+    def quiet_seconds(self) -> float | None:
+        """Since the last advance, if that is long for this work; None while it moves, at its end, or without a pace."""
+        last = self.last
+        if last is None or last.done >= last.total or self._moved_at is None or self._interval is None:
+            return None
+        quiet = self._clock() - self._moved_at
+        return quiet if quiet > max(QUIET_SECONDS, QUIET_INTERVALS * self._interval) else None
+
+
+def percent(progress: Progress) -> float:
+    """Return the part of the total that is done, from 0 to 100."""
+    return min(100.0, max(0.0, 100 * progress.done / progress.total)) if progress.total > 0 else 0.0
+
+
+def sentence(title: str, progress: Progress, per_second: float | None, quiet_seconds: float | None = None) -> str:
+    """As in `train 2026-W47: step 120 of 400, 3.2 steps/s, 1 min 20 s left, loss 1.93`, or `..., no step for 40 s`."""
+    unit = UNITS[progress.what]
+    parts = [f"{unit} {progress.done:,} of {progress.total:,}"]
+    if quiet_seconds is not None:
+        parts.append(f"no {unit} for {duration(quiet_seconds)}")
+    elif per_second is not None:
+        slow = per_second < 0.1
+        parts.append(f"{1 / per_second:,.0f} s a {unit}" if slow else f"{per_second:,.1f} {unit}s/s")
+        if progress.done < progress.total:
+            parts.append(f"{duration((progress.total - progress.done) / per_second)} left")
+    return f"{title}: {', '.join([*parts, *filter(None, [progress.note])])}"
+
+
+class _Shown(NamedTuple):
+    key: str  # of the artifact
+    percent: float
+    description: str
+
+
+class LiveProgress:
+    """The progress of the task run in which it is made. Call `end`, or its thread stays."""
+
+    def __init__(self, logger: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+        self._logger = logger
+        self._task_run: str | None = task_run.id
+        self._flow_run: str | None = flow_run.id
+        self._title: str = task_run.name or ""
+        plan = task_run.parameters.get("plan")
+        self._lineage = plan.config.lineage if isinstance(plan, RunPlan) else ""
+        self._pace = Pace()
+        self._shown: _Shown | None = None
+        self._published: _Shown | None = None  # what was published last
+        self._over = False
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def progress(self, progress: Progress) -> None:
+        """Show it soon; only training and inference are shown."""
+        if self._task_run is None or progress.what not in UNITS:
+            return
+        with self._news:
+            self._pace.add(progress)
+            self._show_pace(progress)
+            self._news.notify()
+        if self._thread is None:
+            # Prefect's settings are those of the caller's context.
+            run = contextvars.copy_context().run
+            self._thread = threading.Thread(target=run, args=(self._publish_news,), name="live progress", daemon=True)
+            self._thread.start()
+
+    def end(self, failure: str | None = None) -> None:
+        """Show that all is done, or how far it came before it failed. Returns at once, as `progress` does."""
+        if self._thread is None:
+            return
+        with self._news:
+            last = self._pace.last
+            if last is not None and failure is not None:
+                how_far = f"{UNITS[last.what]} {last.done:,} of {last.total:,}"
+                self._show(percent(last), f"{self._title}: {failure} after {how_far}")
+            elif last is not None:
+                self._show(100.0, f"{self._title}: done, {UNITS[last.what]} {last.total:,} of {last.total:,}")
+            self._over = True
+            self._news.notify()
+
+    def _show_pace(self, progress: Progress) -> None:
+        said = sentence(self._title, progress, self._pace.per_second, self._pace.quiet_seconds)
+        self._show(percent(progress), said)
+
+    def _show(self, done: float, description: str) -> None:
+        what = self._pace.last.what if self._pace.last else ""
+        key = "-".join(filter(None, (what, "progress", self._lineage)))
+        self._shown = _Shown(key, done, description)
+
+    def _publish_news(self) -> None:
+        """The thread: publish what is new, or that nothing is, then wait for news, at least UPDATE_SECONDS."""
+        artifact: UUID | None = None
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._over or self._shown != self._published, timeout=QUIET_SECONDS)
+                last = self._pace.last
+                if not self._over and last is not None and self._pace.quiet_seconds is not None:
+                    self._show_pace(last)
+                shown, over = self._shown, self._over
+            if shown is not None and shown != self._published:
+                artifact, self._published = self._put(artifact, shown), shown
+            if over:
+                return
+            with self._news:
+                self._news.wait_for(lambda: self._over, timeout=UPDATE_SECONDS)
+
+    def _put(self, artifact: UUID | None, shown: _Shown) -> UUID | None:
+        """Return the id of the artifact that shows it; None while there is none, so that the next call makes it."""
+        try:
+            with get_client(sync_client=True) as client:
+                if artifact is not None:
+                    client.update_artifact(artifact, ArtifactUpdate(description=shown.description, data=shown.percent))
+                    return artifact
+                return client.create_artifact(
+                    ArtifactCreate(
+                        type="progress",
+                        key=shown.key,
+                        description=shown.description,
+                        data=shown.percent,
+                        task_run_id=UUID(self._task_run) if self._task_run else None,
+                        flow_run_id=UUID(self._flow_run) if self._flow_run else None,
+                    )
+                ).id
+        except Exception as error:  # the work continues without it
+            self._logger.debug("progress can't be shown: %s", error)
+            return artifact

@@ -1,0 +1,279 @@
+"""One stage of one run: skipped when it is done, else one attempt on the runner, with its record in the ledger.
+
+`run_stage` works without Prefect. `stage_task` makes a Prefect task of a stage's plain function: Prefect waits and
+tries again, the failure class decides whether that can help.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import prefect
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed
+
+import infra.compute.factory
+from infra.store.base import Store
+from infra.store.factory import open_store
+from infra.store.manifest import quarantine
+from tasks.contracts.jobs import Inputs, JobSpec
+from tasks.contracts.outcomes import Check
+from tasks.contracts.results import StageResult
+from tasks.contracts.runner import Listener, Runner
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import workers_of
+from tasks.foundation.errors import ERRORS, POLICIES, CodeError, FailureClass, StageError, StoreError, classify
+from tasks.foundation.records import Record
+from tasks.running import json_logs
+from tasks.running.budget import Budget
+from tasks.running.context import note_done, stage_context, stopped, within
+from tasks.running.stage_output import StageOutput, logger
+from tasks.runs import ledger
+from tasks.runs.attempts import Attempts
+from tasks.runs.results import check_inputs, check_outputs, read_result, result_key, same_work
+
+P = ParamSpec("P")
+R = TypeVar("R")
+O = TypeVar("O", bound=Record)  # noqa: E741
+
+
+def run_stage(
+    plan: RunPlan,
+    inputs: Inputs,
+    outcome_type: type[O],
+    runner: Runner | None = None,
+    listener: Listener | None = None,
+    outputs_stay: bool = True,
+) -> O:
+    """Return the outcome of one stage: the recorded one if the stage is done, else that of a new attempt.
+
+    A result that can't be relied on (unreadable, made from other inputs, its folders incomplete) is moved to
+    quarantine/ and the stage runs again. Hold the lineage's lock, so that no other process runs the same stage.
+    An attempt of an earlier invocation that still runs is waited for, not started a second time.
+    Without `outputs_stay` a stage is also done where its folders were deleted since: only its record is needed.
+
+    Raises:
+        StageError: of the class that ended the attempt, after the ledger has its record. An interruption (Ctrl-C,
+            a signal, Prefect ending the run) passes through unchanged, recorded as CANCELLED.
+    """
+    store = open_store(plan.workspace)
+    output, attempts = StageOutput(listener), Attempts(store, plan.run_key, inputs.stage)
+    stage, name = inputs.stage, f"{inputs.stage} {plan.span.name}"
+    runner = runner or infra.compute.factory.make_runner(plan.config, store, stage)
+    spec = _found(attempts, plan, inputs, runner)
+    if spec is None:
+        for abandoned in attempts.close_abandoned():
+            output.log(
+                f"{stage}: attempt {abandoned.attempt} of an earlier invocation ended without a record; closed it"
+            )
+        if (done := _done(store, plan, inputs, outcome_type, output, outputs_stay)) is not None:
+            output.log(f"{name}: done before, in runs/{plan.run_key}/{stage}")
+            note_done()
+            return done
+        spec = _spec(plan, inputs, attempts.last + 1)
+        store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+        output.log(f"{name}: attempt {spec.attempt} starts, {spec.workers} worker{'s' * (spec.workers > 1)}")
+    else:
+        output.log(f"{name}: attempt {spec.attempt} was started before and still runs; waiting for it")
+    budget = stage_context().budget or Budget(plan.config.retry)
+    with json_logs.log_context(attempt=spec.attempt):
+        outcome = _attempt(store, spec, outcome_type, runner, output, budget)
+        output.log(f"{name}: attempt {output.last_attempt or spec.attempt} is done")
+    return outcome
+
+
+def warn_of(checks: tuple[Check, ...]) -> None:
+    """Log every failed check that was not critical enough to stop the stage as a warning."""
+    for check in checks:
+        if not check.passed:
+            logger().warning("%s: %s", check.name, check.sentence)
+
+
+class StageTask(Generic[P, R]):
+    """A stage as the flow calls it; `fn` is the plain function, for use without Prefect."""
+
+    def __init__(self, fn: Callable[Concatenate[RunPlan, P], R]) -> None:
+        self.fn = fn
+        functools.update_wrapper(self, fn)
+        self.task: prefect.Task[..., Any] = prefect.Task(
+            _with_state(fn),
+            name=fn.__name__,
+            task_run_name=fn.__name__ + " {plan.span.name}",
+            cache_policy=NO_CACHE,  # the workspace alone says what is done
+            persist_result=False,
+        )
+
+    def __call__(self, plan: RunPlan, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run as a task of the current flow run, with the retries and jitter of the plan's configuration."""
+        retry = plan.config.retry
+        budget = Budget(retry)
+
+        def retry_helps(task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+            return _retry_helps(budget, task, task_run, state)
+
+        # The budget sets the delay of each retry, by class, on this copy of the task.
+        task = self.task.with_options(
+            retries=retry.attempts - 1, retry_jitter_factor=retry.jitter, retry_condition_fn=retry_helps
+        )
+        with within(budget=budget):
+            state: State[R] = task(plan, *args, **kwargs, return_state=True)
+        return state.result()
+
+    def called(self, run_name: str) -> StageTask[P, R]:
+        """Return the same task with another name for its runs, for a flow that has several of them."""
+        same = StageTask(self.fn)
+        same.task = self.task.with_options(task_run_name=run_name)
+        return same
+
+
+def _retry_helps(budget: Budget, task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether Prefect may try again. Sets the delay before that: the one of the class, doubled with each try."""
+    error = state.result(raise_on_failure=False)
+    policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
+    if policy is None or not policy.transient or budget.used >= budget.attempts or stopped():
+        return False
+    delay = task.retry_delay_seconds = policy.delay_seconds * 2 ** (task_run.run_count - 1)
+    logger().warning("%s; try %d of %d in about %.0f s", error, budget.used + 1, budget.attempts, delay)
+    return True
+
+
+def stage_task(fn: Callable[Concatenate[RunPlan, P], R]) -> StageTask[P, R]:
+    """Make a Prefect task of a stage's function, whose first parameter is `plan`.
+
+    The task is named like the function, its runs like `train 2022-Q4`. A run that finds the stage done ends in the
+    state Cached.
+    """
+    return StageTask(fn)
+
+
+def _spec(plan: RunPlan, inputs: Inputs, attempt: int) -> JobSpec:
+    return JobSpec(
+        run_key=plan.run_key,
+        span=plan.span,
+        attempt=attempt,
+        submitted_as=attempt,
+        workspace=plan.workspace,
+        workers=workers_of(plan.config, inputs.stage),
+        config=plan.config,
+        inputs=inputs,
+    )
+
+
+def _found(attempts: Attempts, plan: RunPlan, inputs: Inputs, runner: Runner) -> JobSpec | None:
+    """Return the spec of the last attempt, if it was for the same work and the runner can still wait for it."""
+    spec = attempts.last_spec()
+    if spec is None or not runner.found(spec):
+        return None
+    wanted = _spec(plan, inputs, spec.attempt)
+    return spec if same_work(spec, wanted) else None
+
+
+def _attempt(
+    store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner, output: StageOutput, budget: Budget
+) -> O:
+    record, began = ledger.begin(store, spec), time.monotonic()
+    tries = budget.left(spec.attempt)
+    try:
+        runner.run(spec, output, tries)
+        outcome = _outcome(read_result(store, spec.run_key, spec.stage), outcome_type)
+        if outcome is None:
+            raise CodeError(
+                f"{spec.stage}: the workers succeeded but left no {store.uri}/{spec.stage_prefix}/result.json"
+            )
+    except BaseException as error:
+        output.ended(classify(error))
+        last = _record_failure(store, record, output, time.monotonic() - began, error)
+        budget.use(last)
+        output.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
+        if isinstance(error, StageError) or not isinstance(error, Exception):
+            raise
+        raise ERRORS[classify(error)](f"{spec.stage}: {type(error).__name__}: {error}") from error
+    output.ended()
+    if output.tries:
+        ledger.end_tries(store, record, output.tries)
+    else:
+        ledger.end(store, record, time.monotonic() - began)
+    return outcome
+
+
+def _record_failure(
+    store: Store, record: ledger.LedgerRecord, output: StageOutput, wall_seconds: float, error: BaseException
+) -> int:
+    """Close the records of all tries, and return the number of the last one."""
+    tries = output.tries
+    try:
+        ledger.end_tries(store, record, tries)
+        if tries and tries[-1].failure == classify(error):
+            return tries[-1].attempt
+        # The error belongs to none of the reported tries, so to the one after them.
+        last = record.model_copy(update={"attempt": tries[-1].attempt + 1}) if tries else record
+        ledger.end(store, last, wall_seconds, error)
+        return last.attempt
+    except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
+        logger().error(
+            "the ledger record of %s attempt %d was not closed: %s", record.stage, record.attempt, unwritable
+        )
+        return tries[-1].attempt if tries else record.attempt
+
+
+def _done(
+    store: Store, plan: RunPlan, inputs: Inputs, outcome_type: type[O], output: StageOutput, outputs_stay: bool
+) -> O | None:
+    try:
+        result = read_result(store, plan.run_key, inputs.stage)
+        if result is None:
+            return None
+        check_inputs(store, result, inputs)
+        if outputs_stay:
+            check_outputs(store, result.outcome)
+        return _outcome(result, outcome_type)
+    except StoreError as error:
+        moved = quarantine(store, result_key(plan.run_key, inputs.stage))
+        output.log(f"{inputs.stage}: its result can't be relied on and is in {moved} now; running again. {error}")
+        return None
+
+
+def _outcome(result: StageResult | None, outcome_type: type[O]) -> O | None:
+    return result.outcome if result is not None and isinstance(result.outcome, outcome_type) else None
+
+
+def _publish(plan: RunPlan, stage: str, value: Any) -> None:
+    publish = stage_context().publisher
+    if publish is None:
+        return
+    try:
+        publish(plan, stage, value)
+    except Exception as error:  # the outcome of the stage counts more than its page
+        logger().warning("%s: its page could not be made: %s", stage, error)
+
+
+def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
+    """Return the body of the task: a stage that was done ends as Cached, a failure says when no retry is left."""
+
+    @functools.wraps(fn)
+    def body(plan: RunPlan, *args: Any, **kwargs: Any) -> R | State[R]:
+        try:
+            with within(was_done=False), json_logs.run_log_context(plan, stage=fn.__name__):
+                value = fn(plan, *args, **kwargs)
+                was_done = stage_context().was_done
+            if was_done:
+                where = f"runs/{plan.run_key}/{fn.__name__}"
+                return Completed(name="Cached", message=f"done before: {where}", data=value)
+            _publish(plan, fn.__name__, value)
+            return value
+        except StageError as error:
+            if error.failure is not FailureClass.CANCELLED:  # the person who stopped it knows why
+                _publish(plan, fn.__name__, error)
+            budget = stage_context().budget
+            if budget is None or not error.policy.transient or budget.used < budget.attempts:
+                raise
+            raise type(error)(
+                f"{error} (That was try {budget.used} of {budget.attempts}, as retry.attempts allows. Run span "
+                f"{plan.span.name} again to continue from here, with as many tries.)"
+            ) from error.__cause__
+
+    return body

@@ -1,0 +1,93 @@
+"""The output of a running stage: to the log of the task run, thinned, and to a listener.
+
+It also checks whether its flow run was cancelled, since nothing else interrupts a flow in a plain process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+from uuid import UUID
+
+import prefect.runtime.flow_run
+from prefect.client.orchestration import get_client
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_run_logger
+
+from tasks.contracts.progress import Progress
+from tasks.contracts.runner import BatchAttempt, Listener
+from tasks.foundation.errors import CancelledError, FailureClass
+from tasks.running import json_logs
+from tasks.running.context import stage_context, stopped
+from tasks.running.live_progress import LiveProgress
+
+json_logs.install()  # here, because every flow imports this, also in a process that a Prefect worker starts
+
+PROGRESS_SECONDS = 10.0  # between two lines of progress in a log
+ASK_SECONDS = 3.0  # between two looks at the state of the flow run
+
+
+class StageOutput:
+    """Implements `Waiter`. `tries` are those that the runner reported, in order."""
+
+    def __init__(self, listener: Listener | None = None) -> None:
+        self.flow_run: str = prefect.runtime.flow_run.id or ""
+        self.tries: list[BatchAttempt] = []
+        self._listener = listener or stage_context().listener
+        self._logger = logger()
+        self._live = LiveProgress(self._logger)
+        self._logged_at = 0.0
+        self._asked_at = time.monotonic()
+
+    @property
+    def last_attempt(self) -> int | None:
+        return self.tries[-1].attempt if self.tries else None
+
+    def log(self, line: str) -> None:
+        self._logger.info("%s", line)
+        if self._listener is not None:
+            self._listener.log(line)
+
+    def progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.done >= progress.total or now - self._logged_at >= PROGRESS_SECONDS:
+            self._logged_at = now
+            self._logger.info("%s %d/%d %s", progress.what, progress.done, progress.total, progress.note)
+        self._live.progress(progress)
+        if self._listener is not None:
+            self._listener.progress(progress)
+
+    def ended(self, failure: FailureClass | None = None) -> None:
+        """Record the end of the attempt; None means success."""
+        self._live.end(failure)
+
+    def tried(self, one: BatchAttempt) -> None:
+        """Keep it, in place of an earlier report of the same try."""
+        others = [known for known in self.tries if known.attempt != one.attempt]
+        self.tries = sorted([*others, one], key=lambda known: known.attempt)
+
+    def pulse(self) -> None:
+        """Raise CancelledError if the flow run was cancelled in the UI or by a command, or its thread is to stop."""
+        if stopped():
+            raise CancelledError("stopped with its parent flow run; what was finished is kept")
+        now = time.monotonic()
+        if not self.flow_run or now - self._asked_at < ASK_SECONDS:
+            return
+        self._asked_at = now
+        try:
+            with get_client(sync_client=True) as client:
+                state = client.read_flow_run(UUID(self.flow_run)).state
+        except Exception as error:  # the server may be away for a while; the work continues
+            self._logger.debug("the state of the flow run can't be read: %s", error)
+            return
+        if state is not None and (state.is_cancelling() or state.is_cancelled()):
+            raise CancelledError("the flow run was cancelled in Prefect; what was finished is kept")
+
+
+def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
+    """Return the log of the task or flow run; outside of one, the log of the project."""
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger("millrace")

@@ -1,0 +1,169 @@
+"""Estimates of the time and cost of a stage or of the rest of a run: medians over the ledgers of earlier runs.
+
+Only successful attempts count, so an estimate is for a run without failures. Without any there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, assert_never
+
+from pydantic import Field
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from infra.store.manifest import read_manifest
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import TRAITS, Rows, Stage, workers_of
+from tasks.foundation.errors import StoreError
+from tasks.foundation.records import Record
+from tasks.runs import ledger, releases
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.plan import read_plan
+from tasks.runs.results import result_key
+
+ATTEMPTS = 5  # the last successful ones of a stage, of which the median is taken
+
+
+class Estimate(Record):
+    """What some work should take, queue and boot included."""
+
+    seconds: float = Field(description="wall time")
+    dollars: float
+    attempts_seen: int = Field(description="successful attempts that this is estimated from; the fewest of all stages")
+
+
+class Past(NamedTuple):
+    """What estimates are made from: attempts, and by run key the rows of each span of that run's window."""
+
+    records: Sequence[LedgerRecord]
+    rows: Mapping[str, Sequence[int]]
+
+
+def past(store: Store, history: Sequence[RowsRef]) -> Past:
+    """Return the attempts and rows of the last runs in `history`, the spans that a lineage has consumed.
+
+    For a stage that none of those did, the runs of the last releases are read. Runs that can't be read are left out.
+    A year of runs costs no more to read than a month.
+    """
+    keys = list(dict.fromkeys(rows.prefix.split("/")[1] for rows in history))[-ATTEMPTS:]
+    records = _records(store, keys)
+    if not {record.stage for record in records if record.failure is None} >= set(Stage):
+        released = [key for key in _released(store) if key not in keys]
+        keys, records = [*keys, *released], [*records, *_records(store, released)]
+    return Past(records, {key: rows for key in keys if (rows := _rows_of_run(store, key)) is not None})
+
+
+def estimate_stage(
+    past: Past, stage: Stage, rows: Sequence[int] | None = None, workers: int | None = None
+) -> Estimate | None:
+    """Estimate a stage; None where the past has no successful attempt of it.
+
+    Args:
+        rows: of each span of the window. The time that validate, train and infer spent on work is scaled by them.
+        workers: attempts with as many are preferred, if there are any.
+    """
+    done = [one for one in past.records if one.stage is stage and one.ended_at is not None and one.failure is None]
+    done = [one for one in done if one.workers == workers] or done
+    last = sorted(done, key=lambda one: one.started_at)[-ATTEMPTS:]
+    if not last:
+        return None
+    scaled = [_scaled(one, _ratio(stage, rows, past.rows.get(one.run_key))) for one in last]
+    return Estimate(
+        seconds=round(statistics.median(seconds for seconds, _ in scaled), 3),
+        dollars=statistics.median(dollars for _, dollars in scaled),
+        attempts_seen=len(last),
+    )
+
+
+def estimate_work(
+    past: Past, config: Config, stages: Iterable[Stage], rows: Sequence[int] | None = None
+) -> Estimate | None:
+    """Estimate several stages over one window, one after the other; None where one of them was never done."""
+    each = [estimate_stage(past, stage, rows, workers_of(config, stage)) for stage in stages]
+    known = [one for one in each if one is not None]
+    if len(known) < len(each):
+        return None
+    return Estimate(
+        seconds=round(sum(one.seconds for one in known), 3),
+        dollars=sum(one.dollars for one in known),
+        attempts_seen=min((one.attempts_seen for one in known), default=0),
+    )
+
+
+def estimate_run(store: Store, plan: RunPlan, done: Collection[Stage] | None = None) -> float | None:
+    """Estimate the seconds until the run of a plan ends; None where a stage that is left was never done.
+
+    Args:
+        done: the stages to leave out; by default those that have a result.
+    """
+    if done is None:
+        there = set(store.list(f"runs/{plan.run_key}"))
+        done = {stage for stage in Stage if result_key(plan.run_key, stage) in there}
+    left = [stage for stage in Stage if stage not in done]
+    if not left:
+        return 0.0
+    expected = estimate_work(past(store, plan.history), plan.config, left, rows_of(store, plan.window))
+    return expected.seconds if expected else None
+
+
+def rows_of(store: Store, window: Iterable[SpanRef]) -> tuple[int, ...] | None:
+    """Return the rows that each span was ingested with; None where a manifest does not have them."""
+    try:
+        facts = [read_manifest(store, span.prefix).facts for span in window]
+    except StoreError:
+        return None
+    rows = [one.get("rows") for one in facts]
+    return tuple(one for one in rows if isinstance(one, int)) if all(isinstance(one, int) for one in rows) else None
+
+
+def _released(store: Store) -> list[str]:
+    """Return the keys of the runs of the current release and those before it, oldest first."""
+    keys: list[str] = []
+    with contextlib.suppress(StoreError):
+        release = releases.current(store)
+        while release is not None and len(keys) < ATTEMPTS:
+            keys.insert(0, release.run_key)
+            release = releases.read(store, release.previous) if release.previous is not None else None
+    return keys
+
+
+def _records(store: Store, keys: Iterable[str]) -> list[LedgerRecord]:
+    found: list[LedgerRecord] = []
+    for key in keys:
+        with contextlib.suppress(StoreError):  # a damaged record must not stop an estimate
+            found += ledger.records(store, key)
+    return found
+
+
+def _rows_of_run(store: Store, run_key: str) -> tuple[int, ...] | None:
+    try:
+        return rows_of(store, read_plan(store, run_key).window)
+    except StoreError:
+        return None
+
+
+def _ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | None) -> float:
+    """How much more input there is than there was; 1 where that is not known or does not matter."""
+    if not rows or not then:
+        return 1.0
+    match TRAITS[stage].time_grows_with:
+        case Rows.window:
+            now, before = sum(rows), sum(then)
+        case Rows.span:
+            now, before = rows[-1], then[-1]
+        case Rows.none:
+            return 1.0
+        case unknown:
+            assert_never(unknown)
+    return now / before if before else 1.0
+
+
+def _scaled(record: LedgerRecord, ratio: float) -> tuple[float, float]:
+    """Seconds and dollars, had the attempt had `ratio` times the input; what is no work takes as long as it did."""
+    wall = record.wall_seconds
+    seconds = wall + (ratio - 1) * record.seconds.productive
+    return seconds, record.cost * seconds / wall if wall else record.cost

@@ -1,0 +1,126 @@
+"""The invocations of a run: which flow run started it, when it should end, when it ended and how.
+
+A run is the work, which is done once; an invocation is a flow run that works on it. Its number is the attempt in the
+flow run's name. These records stay when Prefect's are gone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Literal
+
+from pydantic import Field
+
+from infra.store.base import Conflict, Store
+from infra.store.records import read_record
+from tasks.contracts.runs import RunPlan, RunState
+from tasks.foundation.clock import now
+from tasks.foundation.errors import FailureClass
+from tasks.foundation.records import Record
+
+_NUMBER = re.compile(r"(\d+)\.json")
+
+
+class Invocation(Record):
+    """`runs/<run key>/invocations/<number>.json`. Times are ISO 8601 in UTC."""
+
+    version: Literal[1] = 1
+    number: int = Field(ge=1)
+    run_key: str
+    span: str
+    lineage: str
+    flow_run: str = Field(description="id of the Prefect flow run; empty outside of one")
+    page: str = Field(description="address of the flow run's page; empty outside of one")
+    scheduled_at: str | None = Field(description="null: started by hand")
+    began_at: str
+    expected_seconds: float | None = Field(description="from begin to end, by the ledger; null: no record yet")
+    deadline: str = Field(description="freshness.deadline_hours after the scheduled time, else after the begin")
+    ended_at: str | None = Field(description="null: it runs now, or its orchestrator was killed")
+    state: RunState
+    failure: FailureClass | None
+    message: str
+
+
+def begin(
+    store: Store,
+    plan: RunPlan,
+    *,
+    flow_run: str = "",
+    page: str = "",
+    scheduled_at: str | None = None,
+    expected_seconds: float | None = None,
+) -> Invocation:
+    """Open the record of a new invocation of a run."""
+    began = now()
+    counted_from = dt.datetime.fromisoformat(scheduled_at or began)
+    deadline = counted_from + dt.timedelta(hours=plan.config.freshness.deadline_hours)
+    while True:
+        numbers = _numbers(store, plan.run_key)
+        invocation = Invocation(
+            number=max(numbers, default=0) + 1,
+            run_key=plan.run_key,
+            span=plan.span.name,
+            lineage=plan.config.lineage,
+            flow_run=flow_run,
+            page=page,
+            scheduled_at=scheduled_at,
+            began_at=began,
+            expected_seconds=expected_seconds,
+            deadline=deadline.isoformat(timespec="seconds"),
+            ended_at=None,
+            state=RunState.RUNNING,
+            failure=None,
+            message="",
+        )
+        try:
+            store.create(_key(invocation), invocation.to_json())
+        except Conflict:  # another process began one at the same moment
+            continue
+        return invocation
+
+
+def end(
+    store: Store, invocation: Invocation, state: RunState, failure: FailureClass | None = None, message: str = ""
+) -> Invocation:
+    """Close the record."""
+    ended = {"ended_at": now(), "state": state, "failure": failure, "message": message}
+    closed = invocation.model_copy(update=ended)
+    store.write(_key(closed), closed.to_json())
+    return closed
+
+
+def of_run(store: Store, run_key: str) -> list[Invocation]:
+    """Return all invocations of a run, oldest first.
+
+    Raises:
+        StoreError: a record is not readable; names the file.
+    """
+    return [_read(store, f"{_prefix(run_key)}/{number}.json") for number in _numbers(store, run_key)]
+
+
+def everywhere(store: Store) -> list[Invocation]:
+    """Return the invocations of all runs of the workspace, in the order in which they began.
+
+    Raises:
+        StoreError: a record is not readable; names the file.
+    """
+    keys = [key for key in store.list("runs") if key.split("/")[2:3] == ["invocations"]]
+    return sorted((_read(store, key) for key in keys), key=lambda one: one.began_at)
+
+
+def _read(store: Store, key: str) -> Invocation:
+    return read_record(store, key, Invocation, "move the file away")
+
+
+def _numbers(store: Store, run_key: str) -> list[int]:
+    names = (key.rpartition("/")[2] for key in store.list(_prefix(run_key)))
+    return sorted(int(found[1]) for name in names if (found := _NUMBER.fullmatch(name)))
+
+
+def _key(invocation: Invocation) -> str:
+    return f"{_prefix(invocation.run_key)}/{invocation.number}.json"
+
+
+def _prefix(run_key: str) -> str:
+    return f"runs/{run_key}/invocations"

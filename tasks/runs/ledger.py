@@ -1,0 +1,225 @@
+"""The ledger: one record for every attempt of every stage, next to its spec in the workspace.
+
+A record is opened when the attempt starts and closed when it ends. If the orchestrator is killed in between, the next
+attempt closes it. Goodput, success rate and cost are sums over the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pydantic import Field
+
+from infra.root_cause import worker_failures
+from infra.store.base import Store
+from infra.store.records import read_record
+from tasks.contracts.jobs import JobSpec, stage_prefix
+from tasks.contracts.results import Phases
+from tasks.contracts.runner import BatchAttempt
+from tasks.contracts.stages import Work
+from tasks.foundation.clock import now
+from tasks.foundation.errors import FailureClass, classify
+from tasks.foundation.records import Record
+from tasks.runs.results import UnusableResult, read_result
+
+
+class LedgerRecord(Record):
+    """`runs/<run key>/<stage>/attempt-<n>/ledger.json`. Times are ISO 8601 in UTC."""
+
+    run_key: str
+    span: str
+    stage: Work
+    attempt: int
+    failure: FailureClass | None = Field(description="null: done, or not ended yet")
+    message: str
+    started_at: str
+    ended_at: str | None = Field(description="null: it runs now, or its orchestrator was killed")
+    seconds: Phases
+    workers: int
+    dollars_per_hour: float = Field(description="of all workers together")
+    cost: float = Field(description="dollars")
+    job: str = Field(default="", description="id of the AWS Batch job, with the number of its try")
+    hosts: tuple[str, ...] = Field(default=(), description="hosts it ran on")
+
+    @property
+    def wall_seconds(self) -> float:
+        return _total(self.seconds)
+
+
+class Totals(Record):
+    """Sums over ended attempts. A ratio is null while there is nothing to divide by."""
+
+    runs: int
+    attempts: int
+    running: int = Field(description="attempts without an end on record")
+    succeeded: int
+    success_rate: float | None = Field(description="of attempts")
+    goodput: float | None = Field(description="productive seconds over all seconds")
+    cost: float = Field(description="dollars")
+    dollars_per_million_vectors: float | None
+    seconds: Phases
+    attempts_by_class: dict[FailureClass, int]
+    seconds_by_class: dict[FailureClass, float]
+
+
+def begin(store: Store, spec: JobSpec) -> LedgerRecord:
+    """Open the record of an attempt."""
+    record = LedgerRecord(
+        run_key=spec.run_key,
+        span=spec.span.name,
+        stage=spec.stage,
+        attempt=spec.attempt,
+        failure=None,
+        message="",
+        started_at=now(),
+        ended_at=None,
+        seconds=Phases(),
+        workers=spec.workers,
+        dollars_per_hour=spec.workers * spec.config.cost.dollars_per_worker_hour,
+        cost=0.0,
+    )
+    store.write(_key(record), record.to_json())
+    return record
+
+
+def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseException | None = None) -> LedgerRecord:
+    """Close the record of an attempt that took `wall_seconds`; no `error` means success.
+
+    The phases are read from the result or the error files of the workers; the rest of the wall time counts as queued.
+    Where a failed attempt left no such file, all of it is lost.
+    """
+    if error is None:
+        return _close(store, record, None, "", _done_phases(store, record), wall_seconds)
+    phases = _failed_phases(store, record) or Phases(lost=wall_seconds)
+    return _close(store, record, classify(error), str(error) or type(error).__name__, phases, wall_seconds)
+
+
+def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) -> None:
+    """Close the record of an attempt that was made on rented machines, and write closed ones for its retries."""
+    for retry in tries:
+        record = first.model_copy(update={"attempt": retry.attempt})
+        measured = _failed_phases(store, record) if retry.failure else _done_phases(store, record)
+        phases = measured or (Phases(lost=retry.running) if retry.failure else Phases(productive=retry.running))
+        # What the container and the launcher took before and after the worker.
+        around = max(0.0, retry.running - _total(phases))
+        seconds = phases.model_copy(
+            update={"queued": round(retry.queued, 3), "booting": round(phases.booting + retry.booting + around, 3)}
+        )
+        changes = {
+            "failure": retry.failure,
+            "message": retry.message,
+            "ended_at": now(),
+            "seconds": seconds,
+            "dollars_per_hour": retry.dollars_per_hour,
+            "cost": retry.cost,
+            "job": retry.job,
+            "hosts": retry.hosts,
+        }
+        store.write(_key(record), record.model_copy(update=changes).to_json())
+
+
+def close_abandoned(store: Store, record: LedgerRecord) -> LedgerRecord:
+    """Close the record of an attempt whose orchestrator died; call it while no other process can run the stage."""
+    if (done := _done_phases(store, record)) is not None:
+        return _close(store, record, None, "", done, 0.0)
+    phases = _failed_phases(store, record) or Phases()
+    return _close(store, record, FailureClass.HOST, "the orchestrator was lost while this attempt ran", phases, 0.0)
+
+
+def read(store: Store, keys: Iterable[str]) -> list[LedgerRecord]:
+    """Return the ledger records among `keys`, in the order in which the attempts started.
+
+    Raises:
+        StoreError: one is not readable; names the file.
+    """
+    found = [
+        read_record(store, key, LedgerRecord, "move the file away") for key in keys if key.endswith("/ledger.json")
+    ]
+    return sorted(found, key=lambda record: record.started_at)
+
+
+def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
+    """Return the records of one run, or of the whole workspace. Raises what `read` does."""
+    return read(store, store.list(f"runs/{run_key}" if run_key else "runs"))
+
+
+def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
+    """Return the sums over `ledger`; `vectors` is the number of vectors made for that money."""
+    ledger = list(ledger)
+    ended = [record for record in ledger if record.ended_at is not None]
+    succeeded = sum(record.failure is None for record in ended)
+    seconds = Phases(
+        **{phase: round(sum(getattr(r.seconds, phase) for r in ended), 3) for phase in Phases.model_fields}
+    )
+    cost = sum(record.cost for record in ended)
+    by_class: dict[FailureClass, list[float]] = {}
+    for record in ended:
+        if record.failure is not None:
+            by_class.setdefault(record.failure, []).append(record.wall_seconds)
+    return Totals(
+        runs=len({record.run_key for record in ledger}),
+        attempts=len(ended),
+        running=len(ledger) - len(ended),
+        succeeded=succeeded,
+        success_rate=succeeded / len(ended) if ended else None,
+        goodput=seconds.productive / _total(seconds) if _total(seconds) else None,
+        cost=cost,
+        dollars_per_million_vectors=cost / vectors * 1e6 if vectors else None,
+        seconds=seconds,
+        attempts_by_class={failure: len(walls) for failure, walls in by_class.items()},
+        seconds_by_class={failure: round(sum(walls), 3) for failure, walls in by_class.items()},
+    )
+
+
+def _total(seconds: Phases) -> float:
+    return sum(getattr(seconds, phase) for phase in Phases.model_fields)
+
+
+def _key(record: LedgerRecord) -> str:
+    return f"{_attempt_prefix(record)}/ledger.json"
+
+
+def _attempt_prefix(record: LedgerRecord) -> str:
+    return f"{stage_prefix(record.run_key, record.stage)}/attempt-{record.attempt}"
+
+
+def _close(
+    store: Store,
+    record: LedgerRecord,
+    failure: FailureClass | None,
+    message: str,
+    phases: Phases | None,
+    wall_seconds: float,
+) -> LedgerRecord:
+    phases = phases or Phases()
+    queued = max(phases.queued, wall_seconds - _total(phases), 0.0)
+    seconds = phases.model_copy(update={"queued": round(queued, 3)})
+    closed = record.model_copy(
+        update={
+            "failure": failure,
+            "message": message,
+            "ended_at": now(),
+            "seconds": seconds,
+            "cost": _total(seconds) / 3600 * record.dollars_per_hour,
+        }
+    )
+    store.write(_key(record), closed.to_json())
+    return closed
+
+
+def _done_phases(store: Store, record: LedgerRecord) -> Phases | None:
+    """Return what the worker measured; None unless the result of the stage is of this attempt."""
+    try:
+        result = read_result(store, record.run_key, record.stage)
+    except UnusableResult:
+        return None
+    return result.phases if result is not None and result.attempt == record.attempt else None
+
+
+def _failed_phases(store: Store, record: LedgerRecord) -> Phases | None:
+    """Return what the first worker to fail had measured, with productive time as lost; None where nothing."""
+    failures = worker_failures(store, _attempt_prefix(record))
+    if not failures:
+        return None
+    phases = failures[0].phases
+    return phases.model_copy(update={"productive": 0.0, "lost": phases.lost + phases.productive})

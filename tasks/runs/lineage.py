@@ -1,0 +1,106 @@
+"""The completed checkpoints of a lineage, read from their manifests and `state.json`.
+
+A branch has those of the lineage that it continues, up to its base, and then its own. Weights are not read here and
+nothing is written: the workers of the train stage make checkpoints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from infra.store.base import Store
+from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, read_manifest
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.references import CheckpointRef
+from tasks.runs.branches import branch_of
+
+STATE = "state.json"
+
+_STEP = re.compile(r"step-(\d{8})")
+_WAY_OUT = "restore the folder from a backup, or move it out of lineages/: the one before is then the last"
+
+
+def head(store: Store, lineage: str) -> tuple[CheckpointRef, CheckpointState] | None:
+    """Return the last completed checkpoint, from which the next run starts; None where there is none.
+
+    Raises:
+        CorruptFolder, StoreError: as `completed` says.
+    """
+    own = next(_own_newest_first(store, lineage), None)  # the others, many after a year, are not read
+    return own or next(reversed(_inherited(store, lineage)), None)
+
+
+def completed(store: Store, lineage: str) -> list[tuple[CheckpointRef, CheckpointState]]:
+    """Return the checkpoints at the end of a run, by step. Those made during a run are left out.
+
+    Raises:
+        CorruptFolder: a manifest or state.json is not readable, or a branch's base is gone; names the file and the
+            way out.
+        StoreError: the record of a branch is not readable; names the file.
+    """
+    return [*_inherited(store, lineage), *reversed(list(_own_newest_first(store, lineage)))]
+
+
+def partial(store: Store, lineage: str) -> list[str]:
+    """Return the keys of checkpoints made during a run, by step; a finished run leaves none.
+
+    Raises:
+        CorruptFolder: a manifest is not readable.
+    """
+    folders = [key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}") if key.endswith(f"/{MANIFEST}")]
+    return sorted(folder for folder in folders if read_manifest(store, folder).facts.get("complete") is False)
+
+
+def _inherited(store: Store, lineage: str) -> list[tuple[CheckpointRef, CheckpointState]]:
+    """Return those of the lineage that a branch continues, up to its base; none for a branch without a base."""
+    branch = branch_of(store, lineage)
+    if branch is None or branch.base is None:
+        return []
+    chain = completed(store, branch.of)
+    for position, (ref, _) in enumerate(chain):
+        if ref == branch.base:
+            return chain[: position + 1]
+    raise CorruptFolder(
+        f"{store.uri}/{branch.base.prefix}, from which branch {lineage} continues lineage {branch.of}, is gone or was "
+        f"replaced; restore the folder from a backup"
+    )
+
+
+def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRef, CheckpointState]]:
+    prefix = f"lineages/{lineage}"
+    folders = {key.rpartition("/")[0] for key in store.list(prefix) if key.endswith(f"/{MANIFEST}")}
+    for folder in sorted(folders, reverse=True):
+        if not _STEP.fullmatch(folder.removeprefix(f"{prefix}/")):
+            continue
+        try:
+            manifest = read_manifest(store, folder)
+        except CorruptFolder as error:
+            raise CorruptFolder(f"{error}; {_WAY_OUT}") from error
+        if manifest.facts.get("complete") is False:  # made during a run; only the train stage reads it
+            continue
+        state = _read_state(store, folder, manifest)
+        if state.complete:
+            yield CheckpointRef(prefix=folder, step=state.step, sha256=manifest.sha256), state
+
+
+def _read_state(store: Store, folder: str, manifest: Manifest) -> CheckpointState:
+    where = f"{store.uri}/{folder}/{STATE}"
+    checksum = next((entry.sha256 for entry in manifest.files if entry.name == STATE), None)
+    try:
+        data = store.read(f"{folder}/{STATE}")
+    except FileNotFoundError as error:
+        raise CorruptFolder(f"{where} is gone, so the checkpoint can't be continued; {_WAY_OUT}") from error
+    if hashlib.sha256(data).hexdigest() != checksum:
+        raise CorruptFolder(f"{where} does not match its checksum in {MANIFEST}; {_WAY_OUT}")
+    try:
+        return CheckpointState.model_validate_json(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise CorruptFolder(
+            f"{where} was written by another version: {key or 'file'}: {problem['msg']}; {_WAY_OUT}"
+        ) from error

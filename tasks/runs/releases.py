@@ -1,0 +1,191 @@
+"""Releases: numbered, immutable records that bind a model to its vectors, and the one pointer to the current one.
+
+Model and vectors move together because there is nothing else to move. Nothing is ever deleted here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field
+
+from infra.store.base import Conflict, Store
+from infra.store.manifest import open_folder, read_manifest
+from infra.store.records import parse_record, read_record
+from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.references import ModelRef, SpanRef
+from tasks.contracts.runs import Release
+from tasks.contracts.spans import first_day
+from tasks.contracts.stages import Stage
+from tasks.foundation.clock import now
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.foundation.records import Record
+
+CURRENT = "releases/CURRENT"
+
+_NUMBER = re.compile(r"releases/(\d+)\.json")
+
+
+class Pointer(Record):
+    """`releases/CURRENT`. `newest` is the highest number it ever pointed to: below it, nothing is published again."""
+
+    release: int = Field(ge=1)
+    newest: int = Field(ge=1)
+
+
+def current(store: Store) -> Release | None:
+    """The release that serves; None before the first.
+
+    Raises:
+        StoreError: the pointer or the release is not readable; names the file and the way out.
+    """
+    _, pointer = _read_pointer(store)
+    return read(store, pointer.release) if pointer else None
+
+
+def history(store: Store) -> list[Release]:
+    """All releases, oldest first, whether or not they serve."""
+    return [read(store, number) for number in _numbers(store)]
+
+
+def of_run(store: Store, run_key: str) -> Release | None:
+    """Return the release of a run, None where it has none. The newest releases are read first.
+
+    A run that never began its release stage has none, so nothing is read for it.
+
+    Raises:
+        StoreError: a release is not readable; names the file.
+    """
+    if not store.list(stage_prefix(run_key, Stage.release)):
+        return None
+    return _find(store, run_key)
+
+
+def read(store: Store, number: int) -> Release:
+    """One release by its number.
+
+    Raises:
+        StoreError: it is gone or damaged; names the file.
+    """
+    way_out = "restore it, or go to another: millrace rollback --to N"
+    return read_record(store, f"releases/{number}.json", Release, way_out)
+
+
+def publish(
+    store: Store,
+    *,
+    span: SpanRef,
+    run_key: str,
+    model: ModelRef,
+    model_prefix: str,
+    vectors_prefix: str,
+    vectors: int,
+    metrics: dict[str, float],
+) -> Release:
+    """Record a release of this run and make it the current one, unless that is of a later span.
+
+    Asking again for the same run finds its release. The pointer moves only to a release that is new, so asking again
+    undoes neither a later release nor a rollback; and it never goes back in time by itself: an old run that is
+    finished late is kept beside, for `rollback` to go to.
+
+    Raises:
+        MissingFolder: the model or the vectors are not complete.
+        StoreError: the pointer or a release is not readable.
+    """
+    for prefix in (model_prefix, vectors_prefix):
+        read_manifest(store, prefix)
+    release = _find(store, run_key)
+    while release is None:
+        serving = current(store)
+        draft = Release(
+            number=max(_numbers(store), default=0) + 1,
+            previous=serving.number if serving else None,
+            span=span,
+            run_key=run_key,
+            model=model,
+            model_prefix=model_prefix,
+            vectors_prefix=vectors_prefix,
+            vectors=vectors,
+            metrics=metrics,
+            created_at=now(),
+        )
+        try:
+            store.create(f"releases/{draft.number}.json", draft.to_json())
+            release = draft
+        except Conflict:  # another lineage took the number; take the next
+            continue
+    while True:
+        raw, pointer = _read_pointer(store)
+        if pointer is not None and release.number <= pointer.newest:
+            return release
+        stays = pointer is not None and _later(read(store, pointer.release), release)
+        moved = Pointer(release=pointer.release if pointer and stays else release.number, newest=release.number)
+        try:
+            store.swap(CURRENT, moved.to_json(), expected=raw)
+        except Conflict:  # another lineage published in between; look again
+            continue
+        return release
+
+
+def rollback(store: Store, to: int | None = None) -> Release:
+    """Make an earlier release current again, model and vectors at once; by default the one before the current.
+
+    Raises:
+        ConfigError: there is no such release, it is current already, or its model or vectors are not whole.
+        Conflict: somebody else moved the pointer meanwhile.
+        StoreError: the pointer is not readable and `to` was not given.
+    """
+    numbers = _numbers(store)
+    if not numbers:
+        raise ConfigError(f"{store.uri} has no release to roll back to")
+    try:
+        raw, pointer = _read_pointer(store)
+    except StoreError:
+        if to is None:
+            raise
+        raw, pointer = store.read(CURRENT), None  # a damaged pointer is repaired by naming a release
+    target = _before(store, pointer) if to is None else to
+    if target not in numbers:
+        raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, numbers))}")
+    if pointer is not None and target == pointer.release:
+        raise ConfigError(f"release {target} is the current one already")
+    release = read(store, target)
+    for prefix in (release.model_prefix, release.vectors_prefix):
+        try:
+            open_folder(store, prefix, read_manifest(store, prefix).kind)
+        except StoreError as error:
+            raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
+    newest = max(target, pointer.newest if pointer else max(numbers))
+    store.swap(CURRENT, Pointer(release=target, newest=newest).to_json(), expected=raw)
+    return release
+
+
+def _find(store: Store, run_key: str) -> Release | None:
+    newest_first = (read(store, number) for number in reversed(_numbers(store)))
+    return next((release for release in newest_first if release.run_key == run_key), None)
+
+
+def _later(one: Release, other: Release) -> bool:
+    return first_day(one.span.name) > first_day(other.span.name)
+
+
+def _before(store: Store, pointer: Pointer | None) -> int:
+    if pointer is None:
+        raise ConfigError(f"{store.uri} has no current release, so none before it; name one: millrace rollback --to N")
+    previous = read(store, pointer.release).previous
+    if previous is None:
+        raise ConfigError(f"release {pointer.release} is the first: there is none before it to roll back to")
+    return previous
+
+
+def _numbers(store: Store) -> list[int]:
+    return sorted(int(found[1]) for key in store.list("releases") if (found := _NUMBER.fullmatch(key)))
+
+
+def _read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:
+    try:
+        raw = store.read(CURRENT)
+    except FileNotFoundError:
+        return None, None
+    way_out = "point it to a release again: millrace rollback --to N"
+    return raw, parse_record(f"{store.uri}/{CURRENT}", raw, Pointer, way_out)

@@ -1,0 +1,139 @@
+"""What finished stages left in the workspace, and whether it can still be relied on.
+
+"Done" is decided here and by nothing else: a readable `result.json` of the same work, whose folders are complete.
+"""
+
+from __future__ import annotations
+
+from infra.store.base import Store
+from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
+from infra.store.records import find_record, read_record
+from tasks.contracts.jobs import Inputs, JobSpec, stage_prefix
+from tasks.contracts.outcomes import (
+    EvaluateOutcome,
+    ImportOutcome,
+    InferOutcome,
+    Outcome,
+    TrainOutcome,
+    ValidateOutcome,
+    Verdict,
+    WarmupOutcome,
+)
+from tasks.contracts.results import StageResult
+from tasks.contracts.stages import Chore, Stage
+from tasks.foundation.errors import StoreError
+from tasks.foundation.records import Record
+from tasks.gates.verdicts import refused
+
+
+class UnusableResult(StoreError):
+    """A stage's result is there, but it can't be read or is not of this work."""
+
+
+class Judgement(Record):
+    """`verdicts.json`: what the gates said about one evaluation."""
+
+    outcome: EvaluateOutcome
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def refused(self) -> bool:
+        """Whether a critical gate failed."""
+        return refused(self.verdicts)
+
+    @property
+    def why(self) -> str:
+        """The sentences of the gates that refused."""
+        return " ".join(verdict.sentence for verdict in self.verdicts if refused([verdict]))
+
+
+def result_key(run_key: str, stage: Stage | Chore) -> str:
+    return f"{stage_prefix(run_key, stage)}/result.json"
+
+
+def judgement_key(run_key: str) -> str:
+    return f"{stage_prefix(run_key, Stage.evaluate)}/verdicts.json"
+
+
+def read_result(store: Store, run_key: str, stage: Stage | Chore) -> StageResult | None:
+    """The result of a stage; None where it has not finished.
+
+    Raises:
+        UnusableResult: the file is damaged, or of another run or stage; names the file.
+    """
+    key = result_key(run_key, stage)
+    result = find_record(store, key, StageResult, error=UnusableResult)
+    if result is None:
+        return None
+    if result.run_key != run_key or result.outcome.stage is not stage:
+        raise UnusableResult(f"{store.uri}/{key} is the result of {result.outcome.stage} of run {result.run_key}")
+    return result
+
+
+def read_judgement(store: Store, run_key: str) -> Judgement | None:
+    """What the gates said; None where they have not been asked.
+
+    Raises:
+        UnusableResult: the file is damaged; names it.
+    """
+    return find_record(store, judgement_key(run_key), Judgement, error=UnusableResult)
+
+
+def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:
+    """Check that a result was made from `inputs`.
+
+    The champion may have changed since, it is taken as it was then; and graphs may have been compiled again.
+
+    Raises:
+        UnusableResult: it was made from something else, because an earlier stage had to run again.
+    """
+    key = f"{stage_prefix(result.run_key, inputs.stage)}/attempt-{result.attempt}/spec.json"
+    made_from = read_record(store, key, JobSpec, "the inputs of the result are unknown", UnusableResult).inputs
+    if _decisive(made_from) != _decisive(inputs):
+        raise UnusableResult(f"{store.uri}/{key} names other inputs than the stages before have now")
+
+
+def check_outputs(store: Store, outcome: Outcome) -> None:
+    """Check that every folder of an outcome is complete. Checksums of the files are checked by those who read them.
+
+    Raises:
+        MissingFolder: a folder is gone.
+        CorruptFolder: a manifest is unreadable, a file is gone, or the weights are not those of the outcome; a
+            folder damaged like this is moved to quarantine/, so that it can be made again.
+    """
+    for prefix in outcome.outputs:
+        try:
+            manifest = read_manifest(store, prefix)
+            present = set(store.list(prefix))
+            if lost := [entry.name for entry in manifest.files if f"{prefix}/{entry.name}" not in present]:
+                raise CorruptFolder(f"{store.uri}/{prefix}/{lost[0]} is gone, though the manifest names it")
+        except CorruptFolder as error:
+            raise CorruptFolder(f"{error}; the folder is in {quarantine(store, prefix)} now") from error
+        if isinstance(outcome, WarmupOutcome) and not manifest.facts["complete"]:
+            raise CorruptFolder(f"{store.uri}/{prefix} lost compiled graphs since")
+        if isinstance(outcome, TrainOutcome | ImportOutcome) and manifest.sha256 != outcome.checkpoint.sha256:
+            raise CorruptFolder(f"{store.uri}/{prefix} is complete, but not the checkpoint that this run made")
+    if isinstance(outcome, ValidateOutcome) and outcome.quarantine and not store.exists(outcome.quarantine):
+        raise MissingFolder(f"{store.uri}/{outcome.quarantine} is gone")
+
+
+def vectors_made(store: Store) -> int:
+    """Vectors that the infer stages of all runs made."""
+    suffix = f"/{Stage.infer.value}/result.json"
+    results = (read_result(store, key.split("/")[1], Stage.infer) for key in store.list("runs") if key.endswith(suffix))
+    return sum(
+        result.outcome.vectors for result in results if result is not None and isinstance(result.outcome, InferOutcome)
+    )
+
+
+def same_work(one: JobSpec, other: JobSpec) -> bool:
+    """Whether two specs ask for the same: all but the champion and the compiled graphs, as in `check_inputs`."""
+    alike = {"inputs": _decisive(one.inputs), "config": other.config}
+    other = other.model_copy(update={"inputs": _decisive(other.inputs)})
+    return one.config.same_work_as(other.config) and one.model_copy(update=alike) == other
+
+
+def _decisive(inputs: Inputs) -> Inputs:
+    """The part of the inputs that decides the outcome."""
+    beside = {"champion", "compiled"} & set(type(inputs).model_fields)
+    return inputs.model_copy(update=dict.fromkeys(beside))

@@ -1,0 +1,98 @@
+"""The report on a run, from the workspace alone: it stays when Prefect's records are gone."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from infra.store.base import Store
+from tasks.contracts.outcomes import InferOutcome, Verdict
+from tasks.contracts.runs import Release, RunPlan, RunState
+from tasks.contracts.spans import first_day
+from tasks.contracts.stages import Stage
+from tasks.foundation.records import Record
+from tasks.gates.verdicts import refused
+from tasks.runs import ledger, lineage, releases
+from tasks.runs.plan import read_plan
+from tasks.runs.results import read_judgement, read_result, result_key
+from tasks.runs.run_state import reached_state, run_state
+
+
+class RunReport(Record):
+    """One run as people and scripts see it. What the run has not reached is null."""
+
+    version: Literal[1] = 1
+    run_key: str
+    span: str
+    lineage: str
+    state: RunState = Field(description="Released, Rejected or Unfinished")
+    verdicts: tuple[Verdict, ...]
+    metrics: dict[str, float] | None
+    champion: dict[str, float] | None = Field(description="the champion's metrics on the same rows")
+    champion_version: str | None = Field(description="null before the first release")
+    model_version: str | None = Field(description="of the release")
+    release: int | None = Field(description="its number; null for a rejected model")
+    vectors: int | None
+    seconds: float = Field(description="wall time of all attempts of all stages")
+    cost: float = Field(description="dollars, for the same")
+    cached: tuple[Stage, ...] = Field(description="stages that were done before the invocation reported on")
+
+    @property
+    def why(self) -> str:
+        """The sentences of the gates that refused."""
+        return " ".join(verdict.sentence for verdict in self.verdicts if refused([verdict]))
+
+
+def run_report(store: Store, plan: RunPlan, since: str | None = None) -> RunReport:
+    """Return the report on one run; `since` is the begin of the invocation, None for all invocations.
+
+    Raises:
+        StoreError: a record of the run is not readable; names the file.
+    """
+    return _report(store, plan, releases.of_run(store, plan.run_key), since)
+
+
+def _report(store: Store, plan: RunPlan, release: Release | None, since: str | None = None) -> RunReport:
+    judged = read_judgement(store, plan.run_key)
+    inferred = read_result(store, plan.run_key, Stage.infer)
+    attempts = ledger.records(store, plan.run_key)
+    ran = {record.stage for record in attempts if since is None or record.started_at >= since}
+    return RunReport(
+        run_key=plan.run_key,
+        span=plan.span.name,
+        lineage=plan.config.lineage,
+        state=run_state(release is not None, judged),
+        verdicts=judged.verdicts if judged else (),
+        metrics=judged.outcome.challenger if judged else None,
+        champion=judged.outcome.champion if judged else None,
+        champion_version=judged.outcome.champion_version if judged else None,
+        model_version=release.model.version if release else None,
+        release=release.number if release else None,
+        vectors=inferred.outcome.vectors if inferred and isinstance(inferred.outcome, InferOutcome) else None,
+        seconds=round(sum(record.wall_seconds for record in attempts), 3),
+        cost=sum(record.cost for record in attempts),
+        cached=tuple(s for s in Stage if s not in ran and store.exists(result_key(plan.run_key, s))),
+    )
+
+
+def all_reports(store: Store) -> list[RunReport]:
+    """Return a report on every run of the workspace, by span.
+
+    Raises:
+        StoreError: a record is not readable; names the file.
+    """
+    keys = [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]
+    by_run = {release.run_key: release for release in releases.history(store)}
+    reports = [_report(store, read_plan(store, key), by_run.get(key)) for key in keys]
+    return sorted(reports, key=lambda report: (report.lineage, first_day(report.span), report.run_key))
+
+
+def unfinished_before(store: Store, plan: RunPlan) -> str | None:
+    """Return the span of the run that made the plan's parent, if that run neither released nor rejected its model."""
+    state = next((s for ref, s in lineage.completed(store, plan.config.lineage) if ref == plan.parent), None)
+    if state is None or not state.consumed:  # imported weights: no run made them
+        return None
+    if reached_state(store, state.run_key) is not RunState.UNFINISHED:
+        return None
+    return read_plan(store, state.run_key).span.name

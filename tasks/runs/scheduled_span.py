@@ -1,0 +1,95 @@
+"""The span of a scheduled run, and the spans before it that have arrived and were not trained.
+
+They follow from the workspace and the scheduled time of the run, not from the present time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.references import SpanRef
+from tasks.contracts.spans import SpanKind, first_day, kind_of, last_over
+from tasks.data import span_versions
+from tasks.foundation.errors import ConfigError, DataError
+from tasks.runs import branches, lineage
+
+
+def due_span(store: Store, scheduled: dt.datetime, zone: str) -> str:
+    """Return the newest span that has ended at `scheduled` by the calendar of `zone`, arrived or not.
+
+    Raises:
+        ConfigError: there is no such zone, or the workspace's spans are of several lengths.
+        DataError: the workspace holds no span yet, so their length is not known.
+    """
+    return last_over(scheduled, zone, span_kind(store))
+
+
+def span_kind(store: Store) -> SpanKind:
+    """Return the length of the spans of a workspace.
+
+    Raises:
+        ConfigError: they are of several lengths.
+        DataError: there are none.
+    """
+    names = [span.name for span in span_versions.list_spans(store)]
+    by_kind = {kind_of(name): name for name in names}
+    if not by_kind:
+        raise DataError(f"{store.uri} holds no ingested span, so nothing can be due; first: millrace ingest")
+    if len(by_kind) > 1:
+        raise ConfigError(
+            f"{store.uri} holds spans of several lengths ({', '.join(by_kind.values())}), so which one is due can't be "
+            "said; keep one length to a workspace, or name the span"
+        )
+    return next(iter(by_kind))
+
+
+def missed(store: Store, config: Config, up_to: str) -> list[str]:
+    """Return the spans up to and including `up_to` that have arrived and come after what the lineage has trained.
+
+    A lineage that has trained nothing has missed nothing: its first run trains all spans up to its own.
+
+    Raises:
+        StoreError: a checkpoint, or the record of a branch, is not readable.
+    """
+    consumed = _consumed(store, config)
+    if not consumed:
+        return []
+    watermark = max(first_day(span.name) for span in consumed)
+    names = [span.name for span in span_versions.list_spans(store)]
+    return [name for name in names if watermark < first_day(name) <= first_day(up_to)]
+
+
+def require_arrived(store: Store, span: str) -> str:
+    """Return a due span that must have arrived.
+
+    Raises:
+        DataError: it has not; says what happens when it does.
+    """
+    if span_versions.latest_version(store, span) is None:
+        names = [ref.name for ref in span_versions.list_spans(store)]
+        newest = f"the newest that has is {names[-1]}" if names else "none has"
+        raise DataError(
+            f"span {span} is due and has not arrived in {store.uri} ({newest}). Once `millrace ingest` has put it "
+            f"there, the deployment watch/hourly starts its run; sooner by hand: millrace run --span {span}"
+        )
+    return span
+
+
+def run_of(store: Store, config: Config, span: str) -> str:
+    """Return the span whose run trained `span`: itself, or a later one if the lineage's first run trained several.
+
+    Raises:
+        StoreError: a checkpoint, or the record of a branch, is not readable.
+    """
+    for _, state in lineage.completed(store, branches.active(store, config.lineage)):
+        names = [rows.span.name for rows in state.consumed]
+        if span in names:
+            return names[-1]
+    return span
+
+
+def _consumed(store: Store, config: Config) -> tuple[SpanRef, ...]:
+    head = lineage.head(store, branches.active(store, config.lineage))
+    return () if head is None else tuple(rows.span for rows in head[1].consumed)

@@ -1,0 +1,164 @@
+"""Every collective that training uses, with its numbers checked, then timed.
+
+A collective can succeed and move nothing, as when each process sees a world of one. Only numbers that differ by rank
+show that.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from tasks.contracts.outcomes import Check
+from tasks.worker.accelerators import Accelerator
+
+SIZES = (1, 3, 1000, 65_537)  # elements: the smallest, odd ones, and one that takes more than one packet
+LATENCY_REPEATS = 20
+BANDWIDTH_REPEATS = 5
+MIB = 2**20
+
+
+def check_collectives(accelerator: Accelerator) -> tuple[Check, ...]:
+    """Run each collective on integers that depend on the rank, and compare every element with the right result.
+
+    All values stay below 2**24 for up to 2000 workers, so float32 sums are exact in any order. A worker with
+    wrong numbers continues with the others; its check names the element, expected and actual value, and the rank.
+    """
+    kinds = {
+        "all-reduce": _check_all_reduce,
+        "all-gather": _check_all_gather,
+        "reduce-scatter": _check_reduce_scatter,
+        "gradient sum": _check_gradient_sum,
+        "gradient of all-gather": _check_gather_gradient,
+    }
+    return tuple(_judge(accelerator, name, check) for name, check in kinds.items())
+
+
+def _judge(accelerator: Accelerator, name: str, check: Callable[[Accelerator, str, int], str]) -> Check:
+    wrong = [problem for size in SIZES if (problem := check(accelerator, name, size))]
+    sentence = f"{name} over {accelerator.rank.world} workers is exact for {', '.join(map(str, SIZES))} elements"
+    return Check(
+        name=name,
+        passed=not wrong,
+        severity="critical",
+        observed=float(len(wrong)),
+        sentence=wrong[0] if wrong else sentence,
+        action="retry elsewhere" if wrong else "proceed",
+    )
+
+
+def time_collectives(accelerator: Accelerator, mib: int) -> dict[str, float]:
+    """Return this worker's seconds of an all-reduce of 4 bytes, and of each collective over `mib` MiB in all."""
+    device, world = accelerator.device, accelerator.rank.world
+    tiny = torch.zeros(1, device=device)
+    rows = mib * MIB // 4 // world  # float32; of zeros, so that summing again and again changes nothing
+    part, whole = torch.zeros(rows, device=device), torch.zeros(world * rows, device=device)
+    return {
+        "latency": _median_seconds(accelerator, lambda: accelerator.sum(tiny), LATENCY_REPEATS),
+        "all_reduce": _median_seconds(accelerator, lambda: accelerator.sum(whole), BANDWIDTH_REPEATS),
+        "all_gather": _median_seconds(accelerator, lambda: accelerator.gather(part), BANDWIDTH_REPEATS),
+        "reduce_scatter": _median_seconds(accelerator, lambda: accelerator.scatter_sum(whole), BANDWIDTH_REPEATS),
+    }
+
+
+def rates(seconds: dict[str, float], mib: int, world: int) -> dict[str, float]:
+    """Return latency in microseconds and bandwidth in GB/s (1e9 bytes) of the seconds of `time_collectives`.
+
+    Algorithm bandwidth is the bytes of the whole buffer over time. Bus bandwidth is what each link carries, comparable
+    between numbers of workers: times 2(n-1)/n for an all-reduce, (n-1)/n for the other two
+    (NVIDIA, nccl-tests, doc/PERFORMANCE.md).
+    """
+    moved = mib * MIB // 4 // world * world * 4
+    share = (world - 1) / world
+    found = {"all_reduce_latency_us": seconds["latency"] * 1e6}
+    for name, factor in (("all_reduce", 2 * share), ("all_gather", share), ("reduce_scatter", share)):
+        found[f"{name}_gb_s"] = moved / seconds[name] / 1e9
+        found[f"{name}_bus_gb_s"] = found[f"{name}_gb_s"] * factor
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+# Each of these returns what is wrong as a sentence, empty if nothing is.
+
+
+def _check_all_reduce(accelerator: Accelerator, name: str, size: int) -> str:
+    mine = _numbers(accelerator.rank.index, size)
+    wanted = _sum_over_ranks(accelerator.rank.world, size)
+    kinds = (torch.float32, torch.int64)
+    got = [accelerator.sum(mine.to(accelerator.device, kind, copy=True)) for kind in kinds]
+    return next(filter(None, (_compare(accelerator, name, sums, wanted) for sums in got)), "")
+
+
+def _check_all_gather(accelerator: Accelerator, name: str, size: int) -> str:
+    got = accelerator.gather(_numbers(accelerator.rank.index, size).float().to(accelerator.device))
+    return _compare(accelerator, name, got, torch.cat([_numbers(rank, size) for rank in range(accelerator.rank.world)]))
+
+
+def _check_reduce_scatter(accelerator: Accelerator, name: str, size: int) -> str:
+    rank = accelerator.rank
+    got = accelerator.scatter_sum(_numbers(rank.index, rank.world * size).float().to(accelerator.device))
+    wanted = _sum_over_ranks(rank.world, rank.world * size)[rank.index * size : (rank.index + 1) * size]
+    return _compare(accelerator, name, got, wanted)
+
+
+def _check_gradient_sum(accelerator: Accelerator, name: str, size: int) -> str:
+    mine = _numbers(accelerator.rank.index, 2 * size).float().to(accelerator.device)
+    parameters = [torch.nn.Parameter(torch.zeros(size, device=accelerator.device)) for _ in range(2)]
+    for parameter, gradient in zip(parameters, mine.split(size), strict=True):
+        parameter.grad = gradient.clone()
+    accelerator.reduce_gradients(torch.optim.SGD(parameters))
+    got = torch.cat([parameter.grad for parameter in parameters if parameter.grad is not None])
+    return _compare(accelerator, name, got, _sum_over_ranks(accelerator.rank.world, 2 * size))
+
+
+def _check_gather_gradient(accelerator: Accelerator, name: str, size: int) -> str:
+    """Each worker has its own weights for the gathered rows; the gradient is the sum of all weights of its own rows."""
+    rank = accelerator.rank
+    rows = torch.ones(size, device=accelerator.device, requires_grad=True)
+    weights = _numbers(rank.index, rank.world * size).float().to(accelerator.device)
+    gathered = accelerator.gather(rows)
+    if gathered.shape != weights.shape:
+        return _compare(accelerator, name, gathered, weights)
+    (gathered * weights).sum().backward()
+    wanted = _sum_over_ranks(rank.world, rank.world * size)[rank.index * size : (rank.index + 1) * size]
+    return _compare(accelerator, name, rows.grad if rows.grad is not None else torch.zeros(size), wanted)
+
+
+def _numbers(rank: int, size: int) -> torch.Tensor:
+    """Return (size,) int64, different for each rank."""
+    return (rank + 1) * (torch.arange(size) % 7 + 1)
+
+
+def _sum_over_ranks(world: int, size: int) -> torch.Tensor:
+    return world * (world + 1) // 2 * (torch.arange(size) % 7 + 1)
+
+
+def _compare(accelerator: Accelerator, name: str, got: torch.Tensor, wanted: torch.Tensor) -> str:
+    rank, values = accelerator.rank, got.detach().cpu()
+    where = f"{name} over {rank.world} workers, {wanted.numel()} elements of {str(got.dtype).removeprefix('torch.')}"
+    advice = "The workers exchange wrong numbers; training on them would go wrong silently"
+    if values.shape != wanted.shape:
+        return f"{where}: worker {rank.index} got {values.numel()} elements, expected {wanted.numel()}. {advice}"
+    if len(wrong := (values != wanted).nonzero()):
+        first = int(wrong[0])
+        return (
+            f"{where}: worker {rank.index} got {values[first].item():.10g} at element {first}, expected "
+            f"{wanted[first].item()}, and {len(wrong)} elements are wrong in all. {advice}"
+        )
+    return ""
+
+
+def _median_seconds(accelerator: Accelerator, collective: Callable[[], object], repeats: int) -> float:
+    """Time a collective after one warm call, which opens connections; all workers start together."""
+    collective()
+    seconds = []
+    for _ in range(repeats):
+        accelerator.synchronize()
+        accelerator.barrier()
+        began = time.perf_counter()
+        collective()
+        accelerator.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)

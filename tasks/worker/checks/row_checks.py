@@ -1,0 +1,265 @@
+"""Checks of the columns of a span, and the rules for a single row.
+
+`validate.py` decides whether the share of bad rows, or a whole window, is good enough.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
+from tasks.contracts.outcomes import Check
+from tasks.contracts.references import SpanRef
+from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND
+from tasks.foundation.errors import DataError
+from tasks.gates.expectations import Expectation, Finding, between, in_set, judge, not_null
+
+REASON, SPAN = "reason", "span"  # columns that are added to quarantined rows
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+_NUMBERS = ("double", "bool", "string", "null")
+_NAMES = ("string", "bool", "double", "null")
+
+
+class ParquetPart(NamedTuple):
+    """One Parquet file of a span."""
+
+    span: SpanRef
+    path: Path
+    schema: pa.Schema
+
+
+class Rule(NamedTuple):
+    """One way for a row to be bad, which names the `expectation`. The rules of one `check` are reported together."""
+
+    check: str
+    expectation: Expectation
+
+    @property
+    def reason(self) -> str:
+        return self.expectation.name
+
+
+class JudgedSpan(NamedTuple):
+    """`clean` has the types of `as_typed`; `bad` has the source's own columns, REASON and SPAN."""
+
+    clean: pa.Table
+    bad: pa.Table
+    findings: Mapping[str, Finding]  # by reason
+
+
+def open_span(store: Store, span: SpanRef) -> list[ParquetPart]:
+    """Return the Parquet files of a span, checked against its manifest.
+
+    Raises:
+        MissingFolder, CorruptFolder: the span is missing, or its files are not those that were ingested.
+        DataError: a file is not Parquet, or there is none.
+    """
+    try:
+        folder, manifest = open_folder(store, span.prefix, SPAN_KIND)
+    except (MissingFolder, CorruptFolder) as error:
+        raise type(error)(f"span {span.name} v{span.version}: {error}; ingest the span again") from error
+    parts = []
+    for name in (entry.name for entry in manifest.files if entry.name.endswith(".parquet")):
+        try:
+            parts.append(ParquetPart(span, folder / name, pq.read_schema(folder / name)))
+        except pa.ArrowInvalid as error:
+            raise DataError(f"span {span.name} v{span.version}: {name} is not readable as Parquet: {error}") from error
+    if not parts:
+        raise DataError(f"span {span.name} v{span.version} has no Parquet file; ingest it again")
+    return parts
+
+
+def check_columns(parts: Sequence[ParquetPart], config: Config) -> tuple[Check, ...]:
+    """Compare the columns of every file with what the configuration uses.
+
+    Raises:
+        DataError: a column is missing or has a wrong type; names each with its span, and what is there.
+    """
+    wanted = _wanted_columns(config)
+    types = {column: [_type_in(part, column) for part in parts] for _, column, _ in wanted}
+    findings = judge(
+        pd.DataFrame(types, dtype="object"),
+        [
+            expectation
+            for key, column, allowed in wanted
+            for expectation in (
+                not_null(f"{key}: {column} is there", column),
+                in_set(f"{key}: type of {column}", column, allowed),
+            )
+        ],
+    )
+    problems: dict[tuple[str, str, str], str] = {}  # one for each span, not for each file
+    for key, column, allowed in wanted:
+        for row in findings[f"{key}: {column} is there"].unexpected:
+            part = parts[row]
+            problems.setdefault(
+                (part.span.name, key, column),
+                f"span {part.span.name} v{part.span.version}: no column {column!r}; {key}; "
+                f"{part.path.name} has {', '.join(part.schema.names)}",
+            )
+        for row in findings[f"{key}: type of {column}"].unexpected:
+            part = parts[row]
+            problems.setdefault(
+                (part.span.name, key, column),
+                f"span {part.span.name} v{part.span.version}: column {column!r} is {types[column][row]} "
+                f"in {part.path.name}, but must be {' or '.join(t for t in allowed if t != 'null')}; {key}",
+            )
+    if problems:
+        raise DataError(
+            "\n".join(problems.values())
+            + "\nIngest the span again with these columns, or name others in the configuration."
+        )
+    names, files = len(types), len(parts)
+    return (
+        Check(name="columns present", passed=True, severity="critical", observed=float(names),
+              sentence=f"All {names} columns in use are in all {files} files of the window."),
+        Check(name="column types", passed=True, severity="critical", observed=float(names),
+              sentence=f"All {names} columns in use have a type that fits their use."),
+    )  # fmt: skip
+
+
+def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return (what needs it, column, suitable types), in the order of messages."""
+    wanted: list[tuple[str, str, tuple[str, ...]]] = [
+        ("every span must have it", column, (str(kind), "null") if column == LABEL else (str(kind),))
+        for column, kind in CORE.items()
+    ]
+    wanted += [
+        ("features.numeric names it", column, ("double",) if column in CORE else _NUMBERS)
+        for column in config.features.numeric
+    ]
+    wanted += [("features.categorical names it", c, _NAMES) for c in config.features.categorical if c not in CORE]
+    wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]
+    return wanted
+
+
+def _type_in(part: ParquetPart, column: str) -> str | None:
+    return str(part.schema.field(column).type) if column in part.schema.names else None
+
+
+def read_span(parts: Sequence[ParquetPart]) -> pa.Table:
+    """Return all rows of a span, with all columns, in the order of its files."""
+    tables = [pq.ParquetFile(part.path).read() for part in parts]
+    return pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata(None)
+
+
+def as_typed(table: pa.Table, config: Config) -> pa.Table:
+    """Return the same rows with the types that later stages rely on, for any types in the source.
+
+    Numeric features and labels are float64 with null for NaN, categorical features and slices are strings. Text in
+    a numeric feature is read as a number; other text becomes null, for which there is a rule.
+    """
+    kinds = dict.fromkeys((*config.features.categorical, *config.evaluate.slices), pa.string())
+    kinds |= dict.fromkeys(config.features.numeric, pa.float64()) | CORE
+    for column, kind in kinds.items():
+        index, values = table.schema.get_field_index(column), table[column]
+        if pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        if kind == pa.float64() and pa.types.is_string(values.type):
+            numbers = pd.to_numeric(values.to_pandas().astype("str").str.strip(), errors="coerce")
+            values = pa.chunked_array([pa.array(numbers, pa.float64(), from_pandas=True)])
+        table = table.set_column(index, column, values.cast(kind))
+    return table
+
+
+def characters(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the length in characters, without white space around the text."""
+    return pc.utf8_length(pc.utf8_trim_whitespace(text))
+
+
+def row_rules(config: Config) -> list[Rule]:
+    """Return the rules for a single row. NaN was made null before, and null passes any range."""
+    limits = config.validate_
+    rules = [
+        Rule(f"{column} present", not_null(f"{column} is null", f"value:{column}"))
+        for column in CORE
+        if column != LABEL
+    ]
+    low, high = limits.min_text_chars, limits.max_text_chars
+    for text in (QUERY, ITEM):
+        short = f"{text} is empty" if low == 1 else f"{text} shorter than {low} characters"
+        rules += [
+            Rule(f"{text} length", between(short, f"characters:{text}", low, None)),
+            Rule(f"{text} length", between(f"{text} longer than {high} characters", f"characters:{text}", None, high)),
+        ]
+    rules += [
+        Rule(f"{column} readable", between(f"{column} is not a number", f"unreadable:{column}", 0, 0))
+        for column in config.features.numeric
+    ]
+    ranges = dict.fromkeys(config.features.numeric, (limits.numeric_min, limits.numeric_max))
+    ranges[LABEL] = (limits.label_min, limits.label_max)
+    for column, (low, high) in ranges.items():
+        # An infinite bound would let an infinite value through.
+        low, high = max(low, -sys.float_info.max), min(high, sys.float_info.max)
+        rules += [
+            Rule(f"{column} range", between(f"{column} below {low:.10g}", f"value:{column}", low, None)),
+            Rule(f"{column} range", between(f"{column} above {high:.10g}", f"value:{column}", None, high)),
+        ]
+    return rules
+
+
+ID_RULES = [
+    Rule("row_id unique", between("row_id repeats an earlier row of the span", "repeated", 0, 0)),
+    Rule("row_id in one span", between("row_id is in an earlier span of the window", "elsewhere", 0, 0)),
+]
+
+
+def judge_span(span: SpanRef, table: pa.Table, config: Config, earlier_ids: pa.ChunkedArray) -> JudgedSpan:
+    """Separate the clean rows of a span from the bad ones.
+
+    Of rows with the same id the first stays; a row that is bad for another reason does not count as the first.
+    """
+    typed = as_typed(table, config)
+    findings = judge(_frame(table, typed, config), [rule.expectation for rule in row_rules(config)])
+    reasons: dict[int, list[str]] = defaultdict(list)
+    for reason, finding in findings.items():
+        for row in finding.unexpected:
+            reasons[row].append(reason)
+    good = np.ones(len(typed), dtype=bool)
+    good[list(reasons)] = False
+    ids = typed[ROW_ID].filter(pa.array(good))
+    frame = pd.DataFrame(
+        {
+            "repeated": ids.to_pandas().duplicated().to_numpy(),
+            "elsewhere": pc.is_in(ids, value_set=earlier_ids).to_numpy(),
+        }
+    )
+    id_findings = judge(frame.astype("int64"), [rule.expectation for rule in ID_RULES])
+    positions = np.flatnonzero(good)
+    for reason, finding in id_findings.items():
+        for index in finding.unexpected:
+            reasons[int(positions[index])].append(reason)
+    good[list(reasons)] = False
+    # By mask, not by position: that works chunk by chunk, for columns of any size.
+    bad = table.filter(pa.array(~good))
+    bad = bad.rename_columns([f"{n}_in_source" if n in (REASON, SPAN) else n for n in bad.column_names])
+    bad = bad.append_column(REASON, pa.array(["; ".join(reasons[row]) for row in sorted(reasons)], pa.string()))
+    bad = bad.append_column(SPAN, pa.array([span.name] * len(bad), pa.string()))
+    return JudgedSpan(typed.filter(pa.array(good)), bad, {**findings, **id_findings})
+
+
+def _frame(table: pa.Table, typed: pa.Table, config: Config) -> pd.DataFrame:
+    """Return the columns that the rules name. `unreadable` is 1 where a source's text was not a number, else 0."""
+    frame = {f"value:{c}": typed[c].to_pandas() for c in (*CORE, *config.features.numeric)}
+    frame |= {f"characters:{c}": characters(typed[c]).to_pandas() for c in (QUERY, ITEM)}
+    for column in config.features.numeric:
+        unreadable = np.zeros(len(table), dtype="int64")
+        if pa.types.is_string(table[column].type):
+            blank = pc.fill_null(pc.equal(characters(table[column]), 0), True)
+            unreadable += pc.and_not(typed[column].is_null(), blank).to_numpy()
+        frame[f"unreadable:{column}"] = pd.Series(unreadable)
+    return pd.DataFrame(frame)

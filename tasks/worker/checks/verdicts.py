@@ -1,0 +1,186 @@
+"""Verdicts on measured numbers and findings: checks, records of hosts, an error.
+
+Nothing is measured here. One worker judges for all.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+from configs.schema.compute import MachineConfig
+from configs.schema.stages import HealthConfig
+from tasks.contracts.outcomes import Action, Check
+from tasks.foundation.errors import ConfigError, HostError, StoreError
+from tasks.hosts import host_records
+from tasks.hosts.findings import Findings, findings_key, with_verdict
+from tasks.worker.checks.matmul_check import gflops
+from tasks.worker.process.job import Job
+
+WORKSPACE_DISK = "free workspace disk"
+
+
+def machine_of(limits: HealthConfig) -> MachineConfig | None:
+    """Return what the nodes must have and reach; None if that is unknown."""
+    return limits.machines[limits.machine] if limits.machine is not None else None
+
+
+def slowest_to_median(seconds: Sequence[float]) -> float:
+    """Return slowest over median; of two middle workers the faster counts, so that one slow of two shows."""
+    return max(seconds) / statistics.median_low(seconds)
+
+
+def judge_speed(seconds: Sequence[float], names: Sequence[str], limits: HealthConfig) -> Check:
+    """Look for a straggler, a warning: all others wait for it at every step. `names` are those of the hosts."""
+    ratio, slowest = slowest_to_median(seconds), max(range(len(seconds)), key=seconds.__getitem__)
+    speed, usual = (gflops(limits.matmul_size, each) for each in (seconds[slowest], statistics.median_low(seconds)))
+    passed = ratio <= limits.max_slowest_to_median
+    sentence = (
+        f"worker {slowest} is the slowest of {len(seconds)}, at {speed:g} GFLOP/s {ratio:.2f} times slower than the "
+        f"median's {usual:g}; at most {limits.max_slowest_to_median:g} is allowed"
+    )
+    if not passed:
+        sentence += ". All others wait for it at every step: look for other load on its machine, or replace it"
+    return Check(
+        name="straggler",
+        passed=passed,
+        severity="warning",
+        observed=round(ratio, 3),
+        sentence=sentence,
+        host=names[slowest],
+    )
+
+
+def judge_product(name: str, seconds: Sequence[float], limits: HealthConfig) -> list[Check]:
+    """Return one check for all workers; none if a worker multiplied wrong (NaN seconds), which has its own check."""
+    if any(map(math.isnan, seconds)):
+        return []
+    precision = name.removesuffix("_seconds")
+    speeds = ", ".join(f"{gflops(limits.matmul_size, each):g}" for each in seconds)
+    shape = f"{limits.matmul_size} x {limits.matmul_size}"
+    sentence = f"a {shape} product in {precision} is correct on every worker, at {speeds} GFLOP/s"
+    return [Check(name=f"matmul {precision}", passed=True, severity="critical", observed=None, sentence=sentence)]
+
+
+def judge_rates(rates: dict[str, float], world: int, machine: MachineConfig) -> list[Check]:
+    """Compare bandwidth and latency of the workers' own all-reduce with what such machines reach.
+
+    A collective does not show which worker is slow, so the findings are about all hosts.
+    """
+    bus, latency = rates["all_reduce_bus_gb_s"], rates["all_reduce_latency_us"]
+    kinds = (
+        ("all-reduce bandwidth", bus, bus >= machine.min_bus_gb_s,
+         f"at {bus:g} GB/s on the bus; min_bus_gb_s of the machine is {machine.min_bus_gb_s:g}"),
+        ("all-reduce latency", latency, latency <= machine.max_latency_us,
+         f"of 4 bytes takes {latency:g} us; max_latency_us of the machine is {machine.max_latency_us:g}"),
+    )  # fmt: skip
+    advice = ". Do all nodes use EFA (FI_PROVIDER=efa), in one placement group? If so, one of them is degraded"
+    return [
+        Check(
+            name=name,
+            passed=passed,
+            severity="critical",
+            observed=observed,
+            sentence=f"the all-reduce over {world} workers {what}{'' if passed else advice}",
+            action="proceed" if passed else "retry elsewhere",
+        )
+        for name, observed, passed, what in kinds
+    ]
+
+
+def judge_space(
+    ranks: Sequence[dict[str, float]], names: Sequence[str], limits: HealthConfig, workspace: str
+) -> list[Check]:
+    """Judge the worker with the least free `memory`, `disk` and `workspace` in GiB; negative: not measured."""
+    scratch = tempfile.gettempdir()
+    kinds = (
+        ("memory", "free memory", "of memory free", limits.min_memory_gib, "health.min_memory_gib",
+         "Stop other programs there, use fewer train.workers, or take a larger machine"),
+        ("disk", "free disk", f"free on the disk of {scratch}", limits.min_disk_gib, "health.min_disk_gib",
+         "Free space there, or set TMPDIR to a folder on another disk"),
+        ("workspace", WORKSPACE_DISK, f"free on the disk of {workspace}", limits.min_disk_gib, "health.min_disk_gib",
+         "Free space there, or move the workspace"),
+    )  # fmt: skip
+    checks = []
+    for key, name, where, least, setting, advice in kinds:
+        worst = min(range(len(ranks)), key=lambda rank: ranks[rank][key])
+        free = ranks[worst][key]
+        if free < 0:
+            continue
+        passed = free >= least
+        sentence = f"worker {worst} has {free:.2f} GiB {where}, the least of {len(ranks)}; {setting} is {least:g}"
+        sentence += "" if passed else f". {advice}"
+        action: Action = "proceed" if passed or name == WORKSPACE_DISK else "retry elsewhere"
+        host = "" if name == WORKSPACE_DISK else names[worst]
+        checks.append(
+            Check(
+                name=name,
+                passed=passed,
+                severity="critical",
+                observed=round(free, 3),
+                sentence=sentence,
+                host=host,
+                action=action,
+            )
+        )
+    return checks
+
+
+def conclude(job: Job, checks: Sequence[Check], names: Sequence[str]) -> None:
+    """Write findings that refuse these workers to the attempt, and to the records of their hosts.
+
+    Call it once, before any worker raises: the first worker to fail may end the others.
+
+    Args:
+        names: the hosts that took part; a finding without a host is about all of them.
+    """
+    failed = _failed(checks)
+    if not failed:
+        return
+    try:
+        job.store.write(findings_key(job.spec.attempt_prefix), Findings(checks=tuple(checks)).to_json())
+        if host_records.handed_out():
+            _remember(job, failed, names)
+    except (OSError, StoreError) as error:  # must not hide the findings
+        print(f"the findings could not be written: {error}", file=sys.stderr, flush=True)
+
+
+def refuse(checks: Sequence[Check]) -> None:
+    """Raise for failed critical checks, with all of their sentences.
+
+    Raises:
+        ConfigError: a verdict is to stop; it would be the same on any machine.
+        StoreError: only the disk of the workspace is short.
+        HostError: anything else; another machine, or this one later, may pass.
+    """
+    failed = _failed(checks)
+    if not failed:
+        return
+    kind: type[ConfigError | StoreError | HostError] = HostError
+    if any(check.action == "stop" for check in failed):
+        kind = ConfigError
+    elif all(check.name == WORKSPACE_DISK for check in failed):
+        kind = StoreError
+    raise kind("; ".join(with_verdict(check) for check in failed))
+
+
+def _failed(checks: Sequence[Check]) -> list[Check]:
+    return [check for check in checks if not check.passed and check.severity == "critical"]
+
+
+def _remember(job: Job, failed: Sequence[Check], names: Sequence[str]) -> None:
+    """Record one strike or exclusion for each host, for any number of findings about it."""
+    limits, run_key, now = job.config.health, job.spec.run_key, time.time()
+    for host in dict.fromkeys(names):
+        about = [check for check in failed if check.host in ("", host)]
+        for action, remember in (("exclude host", host_records.exclude), ("retry elsewhere", host_records.strike)):
+            reasons = [check.sentence for check in about if check.action == action]
+            if reasons:
+                record = remember(job.store, host, "; ".join(reasons), run_key, limits, now)
+                what = "is excluded" if record.exclusion else f"has {len(record.strikes)} of {limits.strikes} strikes"
+                print(f"host {host} {what}", flush=True)
+                break  # an excluded host needs no strike

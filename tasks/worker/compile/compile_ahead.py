@@ -1,0 +1,189 @@
+"""Compilation ahead of time: which graphs of a program are there, which worker compiles the others, and when.
+
+One builder at a time, by a lease; others wait for it. It compiles nothing itself: on NeuronCores
+`neuron_parallel_compile` does, around a trial run of its own; elsewhere the trial run does, by running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.store import lease
+from infra.store.base import Store
+from tasks.contracts.references import CompileRef
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.accelerators.graphs import Graph
+from tasks.worker.compile import compile_cache
+from tasks.worker.compile.compile_cache import Cached
+from tasks.worker.neuron.precompile import list_graphs, precompile
+from tasks.worker.process.job import Job, Rank
+from tasks.worker.training.checkpoint import ModelParts
+
+POLL_SECONDS = 1.0
+FOUND = "found"
+
+
+@dataclass
+class CompileSession:
+    """One compilation ahead of time: the graphs that were there before, and how to publish new ones."""
+
+    store: Store
+    accelerator: Accelerator
+    made_of: dict[str, Any]
+    before: Cached
+    holds_lease: bool  # of the artifact
+    compiled: tuple[Graph, ...] = ()  # by the tool, before the device was opened
+    published: bool = False
+
+    @property
+    def key(self) -> str:
+        return compile_cache.key_of(self.made_of)
+
+    def publish(self, complete: bool = True) -> CompileRef:
+        """Add what this process compiled to the artifact, and return a reference for training to it."""
+        assert self.accelerator.graphs is not None
+        assert self.accelerator.graph_folder is not None
+        self.published = True
+        met = [*self.compiled, *self.accelerator.graphs.met]
+        if self.before.complete and not any(graph.name not in self.before.graphs for graph in met):
+            return compile_cache.ref_to(self.key, self.before.graphs)
+        folder = self.accelerator.graph_folder
+        if self.holds_lease:
+            return compile_cache.publish(self.store, self.made_of, self.before, met, folder, complete)
+        with lease.wait_for(self.store, _lease(self.key), say=_say):  # it was complete, but there are new graphs
+            now = compile_cache.fetch(self.store, self.key, None)
+            return compile_cache.publish(self.store, self.made_of, now, met, folder, complete)
+
+
+@contextlib.contextmanager
+def compiled_graphs(job: Job, accelerator: Accelerator, parts: ModelParts) -> Iterator[CompileSession]:
+    """Fetch the graphs, or be their only builder until the block ends; enter it before the device is opened.
+
+    Worker 0 looks which graphs are there. On NeuronCores one worker of each machine then compiles the missing ones, on
+    all machines at once, as the graphs span all workers; the other workers wait. What was compiled is published even if
+    the trial run inside the block fails.
+
+    Raises:
+        CompileError: a graph did not compile.
+        StoreError: the lease was lost.
+    """
+    made_of = compile_cache.ingredients(job.config, parts, job.rank.world, accelerator)
+    key = compile_cache.key_of(made_of)
+    into = accelerator.graph_folder if accelerator.reads_graphs else None
+    if job.rank.is_main:
+        with _builder_lease(job, key) as held:
+            before = compile_cache.fetch(job.store, key, into)
+            ahead = CompileSession(job.store, accelerator, made_of, before, holds_lease=held is not None)
+            _say(_found(before, key, accelerator))
+            _signal(job, key, FOUND)
+            try:
+                ahead.compiled = _compile_missing(job, into, before)
+                _signal(job, key, _ready(job.rank))
+                yield ahead
+                if held is not None:
+                    held.check()
+            except BaseException:
+                if not ahead.published and held is not None:
+                    with contextlib.suppress(Exception):  # the first error is the one to report
+                        ahead.compiled = ahead.compiled or _left_by_the_tool(into)
+                        ahead.publish(complete=False)
+                raise
+    else:
+        first_of_its_machine = job.rank.local == 0
+        _wait_for(job, key, FOUND if first_of_its_machine else _ready(job.rank))
+        before = compile_cache.fetch(job.store, key, into if first_of_its_machine else None)
+        if first_of_its_machine:
+            _compile_missing(job, into, before)
+            _signal(job, key, _ready(job.rank))
+        yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)
+
+
+def _builder_lease(job: Job, key: str) -> contextlib.AbstractContextManager[lease.Held | None]:
+    """Wait for the lease, or for None once another builder has finished: a complete artifact needs no lease."""
+
+    def complete() -> bool:  # polled while waiting, so checksums are read only once the manifest says complete
+        return compile_cache.is_complete(job.store, key) and compile_cache.fetch(job.store, key, None).complete
+
+    return lease.wait_for(job.store, _lease(key), until=complete, say=_say)
+
+
+def _lease(key: str) -> str:
+    return f"{compile_cache.prefix_of(key)}.lease"
+
+
+def _ready(rank: Rank) -> str:
+    return f"ready-{rank.index // rank.local_world}"
+
+
+def _signal(job: Job, key: str, what: str) -> None:
+    """Notify the other workers through the store: the process group is not there yet, and its time limit is short."""
+    if job.rank.world > 1:
+        job.store.write(f"{job.spec.attempt_prefix}/compile-{key}-{what}", b"")
+
+
+def _wait_for(job: Job, key: str, what: str) -> None:
+    while not job.store.exists(f"{job.spec.attempt_prefix}/compile-{key}-{what}"):
+        time.sleep(POLL_SECONDS)
+
+
+def _compile_missing(job: Job, into: Path | None, before: Cached) -> tuple[Graph, ...]:
+    """Compile, unless the trial run itself compiles or nothing is missing."""
+    return () if into is None or before.complete else _compile(job, into)
+
+
+def _compile(job: Job, cache: Path) -> tuple[Graph, ...]:
+    """Run this stage a second time inside the tool, with a trial run that only collects graphs."""
+    rank, uri = job.rank, f"{job.store.uri}#{job.spec.attempt_prefix}/spec.json"
+    command = [sys.executable, "-m", "tasks.worker", job.spec.stage.value, "--spec", uri]
+    if rank.world > 1:
+        command = [sys.executable, "-m", "torch.distributed.run", *_torchrun_options(rank), *command[1:]]
+    report = precompile(
+        command,
+        cache,
+        cache.with_name(f"{cache.name}-work"),
+        {"MILLRACE_RUNNER_PID": ""},  # its parent is the tool, not the runner
+        job.config.compiler.parallel_jobs,
+        _say,
+    )
+    _say(f"compiled {len(report.graphs)} graphs ahead of time")
+    sizes = {name: graph.bytes for name, graph in list_graphs(cache).items()}
+    return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in report.graphs)
+
+
+def _left_by_the_tool(cache: Path | None) -> tuple[Graph, ...]:
+    """Return the graphs that did compile when others failed; their seconds are lost with the report."""
+    left = list_graphs(cache).values() if cache is not None else ()
+    return tuple(Graph(graph.name, "ahead of time", 0.0, graph.bytes) for graph in left)
+
+
+def _torchrun_options(rank: Rank) -> list[str]:
+    """Options for the same workers on the same machines; they meet on the next port after that of the outer workers."""
+    return [
+        f"--nnodes={rank.world // rank.local_world}",
+        f"--node-rank={rank.index // rank.local_world}",
+        f"--nproc-per-node={rank.local_world}",
+        f"--master-addr={os.environ['MASTER_ADDR']}",
+        f"--master-port={int(os.environ['MASTER_PORT']) + 1}",
+    ]
+
+
+def _found(before: Cached, key: str, accelerator: Accelerator) -> str:
+    if not before.complete:
+        return f"compile/{key}: {len(before.graphs)} graphs are there; compiling the rest"
+    if accelerator.reads_graphs:
+        return f"compile/{key}: all {len(before.graphs)} graphs are there; nothing to compile"
+    return (
+        f"compile/{key}: all {len(before.graphs)} graphs are known, but this runtime can't read compiled graphs back "
+        "and compiles them again; none may be new"
+    )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

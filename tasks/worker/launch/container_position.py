@@ -1,0 +1,120 @@
+"""The position of this container among those of its job, from AWS Batch's `AWS_BATCH_*` variables."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tasks.contracts.jobs import JobSpec
+from tasks.foundation.errors import ConfigError
+
+# Below the ports that Linux assigns by itself (32768 and up). A job takes four in a row: torch's, the next for torchrun
+# inside a compile-ahead tool, the launchers' own, and one that stays free.
+FIRST_PORT, PORTS_PER_JOB, SLOTS = 20_000, 4, 2_500
+_LINK = 2
+
+_ID, _TRY, _ARRAY_INDEX = "AWS_BATCH_JOB_ID", "AWS_BATCH_JOB_ATTEMPT", "AWS_BATCH_JOB_ARRAY_INDEX"
+_NODE, _NODES, _MAIN = "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_MAIN_NODE_INDEX"
+_MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+
+
+@dataclass(frozen=True)
+class ContainerPosition:
+    """One container of a job: one of its nodes, one child of an array, or the only container."""
+
+    job: str  # id of the whole job, the same for all its nodes, children and tries
+    try_number: int  # Batch's number of this try of the job, from 1
+    node: int  # 0 is the main node, whose exit code is that of the job
+    nodes: int
+    main_address: str
+    array_index: int | None  # None: not part of an array
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> ContainerPosition:
+        """Read the variables. Raises ConfigError for one that is missing or not a number."""
+        job = re.split("[#:]", _text(environment, _ID))[0]
+        alone = _NODES not in environment
+        nodes = 1 if alone else _number(environment, _NODES, least=1)
+        node = 0 if alone else _number(environment, _NODE)
+        if node >= nodes:
+            raise ConfigError(f"{_NODE} is {node}, but {_NODES} is {nodes}")
+        if not alone and _number(environment, _MAIN):
+            raise ConfigError(f"{_MAIN} is {environment[_MAIN]}: the job definition must make node 0 the main node")
+        return cls(
+            job=job,
+            try_number=_number(environment, _TRY, least=1),
+            node=node,
+            nodes=nodes,
+            main_address=_text(environment, _MAIN_ADDRESS) if node else _own_address(nodes),
+            array_index=_number(environment, _ARRAY_INDEX) if _ARRAY_INDEX in environment else None,
+        )
+
+    @property
+    def is_main(self) -> bool:
+        """Whether Batch takes this container's exit code as that of the job or array child."""
+        return self.node == 0
+
+    @property
+    def index(self) -> int:
+        """The number of this container among all of the job, as node or as array child."""
+        return self.array_index or self.node
+
+    @property
+    def torch_port(self) -> int:
+        """The port on the main node where the workers meet; different for tries and array children on one machine."""
+        hashed = int(hashlib.sha256(f"{self.job}/{self.try_number}".encode()).hexdigest()[:8], 16)
+        return FIRST_PORT + (hashed + (self.array_index or 0)) % SLOTS * PORTS_PER_JOB
+
+    @property
+    def link_port(self) -> int:
+        """The port on the main node where the launchers of the child nodes connect."""
+        return self.torch_port + _LINK
+
+
+def processes_per_node(spec: JobSpec) -> int:
+    """Return the number of workers in one container."""
+    return min(spec.config.batch.processes_per_node, spec.workers)
+
+
+def check_position(position: ContainerPosition, spec: JobSpec) -> None:
+    """Check that the job has as many containers as the workers of the spec need; else raise ConfigError."""
+    wanted = spec.workers // processes_per_node(spec)
+    if position.array_index is not None:
+        if position.array_index >= wanted:
+            raise ConfigError(
+                f"child {position.array_index} of array {position.job} has no work: the spec is for {wanted}"
+            )
+    elif position.nodes != wanted:
+        raise ConfigError(
+            f"job {position.job} has {position.nodes} nodes, but {spec.workers} workers with "
+            f"batch.processes_per_node {spec.config.batch.processes_per_node} need {wanted}"
+        )
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    if not (value := environment.get(name)):
+        raise ConfigError(f"{name} is not set; this command is for AWS Batch's containers, which have it set")
+    return value
+
+
+def _number(environment: Mapping[str, str], name: str, least: int = 0) -> int:
+    value = _text(environment, name)
+    if not value.isdecimal() or int(value) < least:
+        raise ConfigError(f"{name} is {value!r}, but must be a whole number of at least {least}")
+    return int(value)
+
+
+def _own_address(nodes: int) -> str:
+    """Return the address at which other machines reach this one; Batch gives it to the child nodes only."""
+    if nodes == 1:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing; the kernel only chooses the route
+        except OSError:  # no route to other machines: all nodes are on this one
+            return "127.0.0.1"
+        address: str = probe.getsockname()[0]
+        return address

@@ -1,0 +1,87 @@
+"""Texts to token ids, by a tokenizer trained on the texts of the first run or taken from a pretrained folder.
+
+It needs only the `tokenizers` library and one `tokenizer.json`, which every checkpoint has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
+
+from tasks.foundation.errors import ConfigError
+
+FILE = "tokenizer.json"
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # [PAD] is 0, BertConfig's default
+
+
+@dataclass(frozen=True)
+class TokenLists:
+    """Many token lists without padding: `ids` int32 (total,), `offsets` int64 (texts + 1,), the id that pads."""
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, int64 (texts,)."""
+        return np.diff(self.offsets)
+
+    def padded(self, rows: np.ndarray, tokens: int) -> np.ndarray:
+        """int64 (len(rows), tokens) for the texts at `rows`, cut or padded; a row of -1 gives padding alone."""
+        out = np.full((len(rows), tokens), self.pad, dtype=np.int64)
+        for position, row in enumerate(rows):
+            if row >= 0:
+                start = self.offsets[row]
+                length = min(self.offsets[row + 1] - start, tokens)
+                out[position, :length] = self.ids[start : start + length]
+        return out
+
+
+def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
+    """Train a lower-casing byte-pair tokenizer with BERT's special tokens; the same texts give the same tokenizer.
+
+    Not WordPiece: the library's trainer numbers the `##` pieces in the order of a randomly seeded hash table, which
+    differs between processes.
+    """
+    tokenizer = Tokenizer(BPE(unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    trainer = BpeTrainer(vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    return tokenizer
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Return the tokenizer of a checkpoint or pretrained folder. Raises ConfigError if it is missing."""
+    path = folder / FILE
+    if not path.is_file():
+        raise ConfigError(f"{folder} has no {FILE}; save the tokenizer in the fast format")
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, pad: int) -> TokenLists:
+    """Return token ids with special tokens, cut to `max_tokens` in all."""
+    tokenizer.enable_truncation(max_length=max_tokens)
+    lists = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts))]
+    tokenizer.no_truncation()  # otherwise the limit would be saved with the next checkpoint
+    offsets = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
+    flat = np.concatenate([np.asarray(ids, dtype=np.int32) for ids in lists]) if lists else np.zeros(0, dtype=np.int32)
+    return TokenLists(flat, offsets, pad)

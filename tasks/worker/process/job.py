@@ -1,0 +1,168 @@
+"""What the worker code of a stage is given: its spec, the store, its rank, a clock of phases."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.results import Phases, WorkerFailure
+from tasks.foundation.errors import POLICIES, ConfigError, StageError, StoreError, classify
+from tasks.worker.neuron.errors import classify_runtime_log
+
+Phase = Literal["booting", "compiling", "restoring", "productive"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """One worker's part of a list of equal pieces: those whose number modulo `of` is `index`."""
+
+    index: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Rank:
+    """This process among the workers of one stage, from torchrun's environment; a single worker is rank 0 of 1.
+
+    If a stage runs as an array of jobs, the ranks are those of one child, and the children have no connection.
+    """
+
+    index: int
+    world: int
+    local: int
+    local_world: int = 1  # workers on this machine, this one included
+    child: int = 0
+    children: int = 1
+
+    @classmethod
+    def from_environment(cls) -> Rank:
+        return cls(
+            index=int(os.environ.get("RANK", "0")),
+            world=int(os.environ.get("WORLD_SIZE", "1")),
+            local=int(os.environ.get("LOCAL_RANK", "0")),
+            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            child=int(os.environ.get("MILLRACE_ARRAY_INDEX", "0")),
+            children=int(os.environ.get("MILLRACE_ARRAY_SIZE", "1")),
+        )
+
+    @property
+    def is_main(self) -> bool:
+        return self.index == 0
+
+    @property
+    def share(self) -> Share:
+        """This worker's part among all workers of the stage, in all children of an array."""
+        return Share(self.child * self.world + self.index, self.children * self.world)
+
+
+class PhaseClock:
+    """Adds up the seconds of each phase. Outside any phase the time counts as productive."""
+
+    def __init__(self, booting: float) -> None:
+        self._seconds: dict[Phase, float] = {"booting": booting, "compiling": 0.0, "restoring": 0.0, "productive": 0.0}
+        self._phase: Phase = "productive"
+        self._since = time.monotonic()
+
+    @contextlib.contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Count the time inside the block as `phase`; blocks may be nested, the inner one counts."""
+        outer = self._switch(phase)
+        try:
+            yield
+        finally:
+            self._switch(outer)
+
+    def count_as(self, phase: Phase, seconds: float) -> None:
+        """Move seconds from productive to another phase: compiling happens in the middle of steps."""
+        self._seconds["productive"] -= seconds
+        self._seconds[phase] += seconds
+
+    def read(self) -> Phases:
+        self._switch(self._phase)
+        return Phases(**{phase: round(seconds, 3) for phase, seconds in self._seconds.items()})
+
+    def _switch(self, phase: Phase) -> Phase:
+        now = time.monotonic()
+        self._seconds[self._phase] += now - self._since
+        self._since = now
+        outer, self._phase = self._phase, phase
+        return outer
+
+
+@dataclass(frozen=True)
+class Job:
+    """One stage's work for one process."""
+
+    spec: JobSpec
+    store: Store
+    rank: Rank
+    clock: PhaseClock = field(compare=False)
+
+    @property
+    def config(self) -> Config:
+        return self.spec.config
+
+    @property
+    def share(self) -> Share:
+        return self.rank.share
+
+    def fail(self, error: BaseException, stack: str = "") -> int:
+        """Write the error to the log and to the worker's error file; return the exit code of its class.
+
+        The first error file stays: later errors follow from the first.
+
+        Args:
+            stack: the stack of the work, if `error` was raised elsewhere.
+        """
+        runtime = (
+            classify_runtime_log(str(error)) if isinstance(error, RuntimeError) else None
+        )  # for Neuron's status codes
+        failure, meaning = runtime or (classify(error), "")
+        text = f"{meaning}\n{error}".strip() or type(error).__name__
+        known = isinstance(error, StageError)
+        record = WorkerFailure(
+            rank=self.share.index,
+            at=time.time(),
+            failure=failure.value,
+            message=text if known else f"{type(error).__name__}: {text}",
+            traceback=stack or "".join(traceback.format_exception(error)),
+            phases=self.clock.read(),
+        )
+        print(stack + record.message if known else record.traceback, file=sys.stderr, flush=True)
+        try:
+            self.store.create(f"{self.spec.attempt_prefix}/error-rank{self.share.index}.json", record.to_json())
+        except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
+            print(f"the error file could not be written: {unwritable}", file=sys.stderr)
+        return POLICIES[failure].exit_code
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Give an empty local folder, deleted afterwards; outputs are made there and committed when complete."""
+        with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
+            yield Path(folder)
+
+
+def read_spec(store: Store, key: str, stage: str) -> JobSpec:
+    """Return the spec under `key`. Raises ConfigError if there is none, or it is for another stage."""
+    try:
+        spec = JobSpec.model_validate_json(store.read(key))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no job spec at {store.uri}/{key}") from error
+    except ValidationError as error:
+        raise ConfigError(f"{store.uri}/{key} is not a job spec that this version understands: {error}") from error
+    if spec.stage.value != stage:
+        raise ConfigError(f"{store.uri}/{key} is a spec for {spec.stage.value}, not for {stage}")
+    return spec

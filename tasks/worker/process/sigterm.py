@@ -1,0 +1,54 @@
+"""SIGTERM ends a worker at once; the training loop holds it back until a checkpoint is written.
+
+The loop decides what it writes, and at which step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by a runner whose child this process is
+SAME_SECONDS = 2.0  # a service manager and the runner it stops both send one, for one request
+
+
+def terminate(signum: int, frame: object) -> NoReturn:
+    """End the process; the handler of SIGTERM."""
+    raise SystemExit(f"stopped by signal {signum}")
+
+
+def runner_is_gone() -> bool:
+    """Return whether the runner that started this process has died. Another may start the same work at any moment."""
+    runner = os.environ.get(RUNNER_PID)
+    return bool(runner) and os.getppid() != int(runner)
+
+
+class StopRequest:
+    """Remembers a SIGTERM that was held back."""
+
+    def __init__(self) -> None:
+        self._requested_at: float | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self._requested_at is not None
+
+    @contextlib.contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Inside the block only a second SIGTERM ends the process, or one after the death of the runner."""
+        before = signal.signal(signal.SIGTERM, self._remember)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _remember(self, signum: int, frame: object) -> None:
+        now = time.monotonic()
+        if self._requested_at is None:
+            self._requested_at = now
+        if now - self._requested_at > SAME_SECONDS or runner_is_gone():
+            terminate(signum, frame)

@@ -1,0 +1,27 @@
+"""Each worker's share of the cores of its machine, set for OpenMP before anything loads it.
+
+If the scheduler chooses, two threads of one worker sometimes stay on one core: steps then take several times as long.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def bind_threads() -> None:
+    """Assign cores to this worker, one to each of its threads.
+
+    OpenMP's runtime reads the environment once, when it is loaded: call this before torch is imported.
+    """
+    os.environ.update(_variables(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def _variables(local_rank: int, workers: int) -> dict[str, str]:
+    """Return OpenMP's variables for one of `workers` processes, on the cores that this process may use."""
+    if not hasattr(os, "sched_getaffinity"):  # not Linux
+        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // workers)
+    own = [cores[(local_rank * share + number) % len(cores)] for number in range(share)]
+    places = ",".join(f"{{{core}}}" for core in own)
+    return {"OMP_NUM_THREADS": str(share), "OMP_PROC_BIND": "true", "OMP_PLACES": places}

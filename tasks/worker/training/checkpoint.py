@@ -1,0 +1,215 @@
+"""Checkpoints: everything training needs to continue exactly, in safetensors and JSON, written during training.
+
+A checkpoint is self-contained: weights, optimiser, state, tokenizer, encoder config, feature table. Nothing in it
+depends on the device. This module finds a run's own partial checkpoint to continue from; the plan names the parent.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import AutoConfig, PretrainedConfig
+
+from infra.store.base import Store
+from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.references import CheckpointRef
+from tasks.foundation.errors import CodeError, StoreError
+from tasks.worker.model import features, tokens
+from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape
+from tasks.worker.model.features import FeatureTable
+from tasks.worker.training.optimizer import optimizer_tensors, restore_optimizer
+
+KIND = "checkpoint"
+SHAPE_FILE = "shape.json"
+PARTIAL_KEPT = 2  # of one run: the newest, and the one before in case the newest is corrupt
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """A model with what belongs to it: how texts and features become its inputs."""
+
+    model: EmbeddingModel
+    tokenizer: Tokenizer
+    features: FeatureTable
+    encoder_config: PretrainedConfig
+
+
+def checkpoint_prefix(lineage: str, step: int) -> str:
+    """Return the folder; eight digits keep the names in the order of the steps."""
+    return f"lineages/{lineage}/step-{step:08d}"
+
+
+def set_dropout(encoder_config: PretrainedConfig, dropout: float) -> None:
+    """Set dropout: each run takes it from its configuration, not from the pretrained model."""
+    encoder_config.hidden_dropout_prob = dropout
+    encoder_config.attention_probs_dropout_prob = dropout
+
+
+def load_parts(store: Store, ref: CheckpointRef, dropout: float = 0.0) -> ModelParts:
+    """Return the model of a checkpoint, on the CPU, with the shape it was trained in.
+
+    Raises:
+        StoreError: the checkpoint is missing, corrupt, or not the one in `ref`.
+    """
+    folder = _verified(store, ref)
+    encoder_config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    set_dropout(encoder_config, dropout)
+    table = FeatureTable.model_validate_json((folder / features.FILE).read_text())
+    model = EmbeddingModel(encoder_config, ModelShape.model_validate_json((folder / SHAPE_FILE).read_text()))
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config)
+
+
+def load_optimizer(
+    store: Store, ref: CheckpointRef, model: EmbeddingModel, optimizer: torch.optim.AdamW
+) -> CheckpointState:
+    """Restore the optimiser state of a checkpoint; return the state that belongs to it."""
+    folder = _verified(store, ref)
+    restore_optimizer(model, optimizer, load_file(folder / "optimizer.safetensors"))
+    return CheckpointState.model_validate_json((folder / "state.json").read_text())
+
+
+def _verified(store: Store, ref: CheckpointRef) -> Path:
+    try:
+        folder, manifest = open_folder(store, ref.prefix, KIND)
+    except (CorruptFolder, MissingFolder) as error:
+        raise StoreError(
+            f"the checkpoint can't be used: {error}. Restore this folder from a backup, or start a new lineage "
+            "with --set lineage=NAME"
+        ) from error
+    if manifest.sha256 != ref.sha256:
+        raise StoreError(f"{store.uri}/{ref.prefix} is not the checkpoint that this run was planned with")
+    return folder
+
+
+def find_partial(store: Store, lineage: str, run_key: str, after: int) -> CheckpointRef | None:
+    """Return the newest intact checkpoint that an earlier attempt of this run wrote after step `after`, its parent's.
+
+    Corrupt checkpoints are quarantined; folders whose writing or deletion was interrupted are deleted.
+    """
+    found = None
+    for prefix in reversed(_prefixes(store, lineage, after)):
+        try:
+            manifest = read_manifest(store, prefix)
+            if found is None and manifest.facts.get("run_key") == run_key:
+                open_folder(store, prefix, KIND)
+                found = CheckpointRef(prefix=prefix, step=manifest.facts["step"], sha256=manifest.sha256)
+        except MissingFolder:
+            store.delete(prefix)
+        except CorruptFolder as error:
+            print(f"{error}; moved to {quarantine(store, prefix)}, continuing from the one before", flush=True)
+    return found
+
+
+def drop_partials(store: Store, lineage: str, run_key: str, after: int, keep: int) -> None:
+    """Delete a run's partial checkpoints after step `after`, its parent's, except the newest `keep`."""
+    own = []
+    for prefix in _prefixes(store, lineage, after):
+        try:
+            facts = read_manifest(store, prefix).facts
+        except MissingFolder:
+            continue  # being written
+        if facts["run_key"] == run_key and not facts["complete"]:
+            own.append(prefix)
+    for prefix in own[: max(0, len(own) - keep)]:
+        store.delete(f"{prefix}/MANIFEST.json")
+        store.delete(prefix)
+
+
+class CheckpointWriter:
+    """Writes checkpoints in a thread; training waits only for the copy in memory.
+
+    One write at a time: a new write first waits for the one before. An error of the thread is raised at the next call.
+    """
+
+    def __init__(self, store: Store, parts: ModelParts, optimizer: torch.optim.AdamW) -> None:
+        self.store = store
+        self.parts = parts
+        self.optimizer = optimizer
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._last: CheckpointRef | None = None
+
+    def save(self, state: CheckpointState) -> None:
+        """Start to write the model as it is now.
+
+        Raises:
+            StoreError, OSError: the write before this one failed.
+        """
+        self.wait()
+        model = self.parts.model
+        weights = {name: _on_host(value) for name, value in model.state_dict().items()}
+        moments = optimizer_tensors(model, self.optimizer)
+        self._thread = threading.Thread(target=self._write, args=(state, weights, moments), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> CheckpointRef | None:
+        """Wait for the write in progress; return the checkpoint written last. Raises what that write raised."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return self._last
+
+    def _write(
+        self, state: CheckpointState, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor]
+    ) -> None:
+        try:
+            self._last = self._commit(state, weights, moments)
+        except BaseException as error:  # passed to the training thread
+            self._error = error
+
+    def _commit(
+        self, state: CheckpointState, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor]
+    ) -> CheckpointRef:
+        prefix = checkpoint_prefix(state.lineage, state.step)
+        if broken := [name for name, value in weights.items() if not value.isfinite().all()]:
+            raise CodeError(
+                f"at step {state.step} the weights {broken[0]} are not finite any more, so no checkpoint was written; "
+                "lower train.learning_rate or raise train.warmup_steps. The checkpoint before it is intact"
+            )
+        with tempfile.TemporaryDirectory(prefix="millrace-") as name:
+            folder = Path(name)
+            save_file(weights, folder / "model.safetensors")
+            save_file(moments, folder / "optimizer.safetensors")
+            (folder / "state.json").write_bytes(state.to_json())
+            (folder / features.FILE).write_bytes(self.parts.features.to_json())
+            (folder / SHAPE_FILE).write_bytes(self.parts.model.shape.to_json())
+            self.parts.tokenizer.save(str(folder / tokens.FILE))
+            self.parts.encoder_config.save_pretrained(folder)
+            _clear_unfinished(self.store, prefix, state.run_key)
+            facts = {"step": state.step, "run_key": state.run_key, "complete": state.complete}
+            manifest = commit(self.store, prefix, folder, KIND, facts)
+        return CheckpointRef(prefix=prefix, step=state.step, sha256=manifest.sha256)
+
+
+def _on_host(weight: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the host; bf16 becomes float32, without loss in both directions."""
+    copy = weight.detach().cpu().clone()
+    return copy.float() if copy.dtype == torch.bfloat16 else copy
+
+
+def _clear_unfinished(store: Store, prefix: str, run_key: str) -> None:
+    """Remove an unfinished checkpoint of this step: one whose writing was interrupted, or one of an abandoned run."""
+    try:
+        facts = read_manifest(store, prefix).facts
+    except MissingFolder:
+        store.delete(prefix)
+        return
+    if not facts["complete"] and facts["run_key"] != run_key:
+        quarantine(store, prefix)
+
+
+def _prefixes(store: Store, lineage: str, after: int) -> list[str]:
+    """Return the lineage's checkpoint folders after step `after`, with or without manifest, in the order of steps."""
+    folders = {key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}")}
+    return sorted(folder for folder in folders if folder > checkpoint_prefix(lineage, after))

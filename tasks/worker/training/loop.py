@@ -1,0 +1,174 @@
+"""The work around the training steps: read losses, evaluate the holdout, write checkpoints and TensorBoard events.
+
+The global step alone decides when each is due, so that a resumed run does it at the same steps as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from infra.store.base import Store
+from tasks.contracts.checkpoints import CheckpointState, CurvePoint
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.progress import report
+from tasks.contracts.references import CheckpointRef, RowsRef
+from tasks.foundation.errors import CancelledError, CodeError
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.model.embed import embed_settings
+from tasks.worker.training.checkpoint import PARTIAL_KEPT, CheckpointWriter, ModelParts, drop_partials
+from tasks.worker.training.holdout import Holdout, judge
+from tasks.worker.training.step import TrainStep
+
+
+class LoopRecorder:
+    """Records losses, holdout curve and checkpoints of one run, at the steps when they are due."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        store: Store,
+        accelerator: Accelerator,
+        parts: ModelParts,
+        writer: CheckpointWriter,
+        state: CheckpointState,
+        last_step: int,
+        folder: Path,
+    ) -> None:
+        """`folder` is an empty local one for TensorBoard's event files."""
+        self.spec = spec
+        self.store = store
+        self.accelerator = accelerator
+        self.parts = parts
+        self.writer = writer
+        self.state = state
+        self.last_step = last_step
+        self.losses = list(state.losses)
+        self.curve = list(state.curve)
+        self.folder = folder
+        self.events = SummaryWriter(str(folder)) if accelerator.rank.is_main else None
+        self._stopping = False
+
+    def losses_due(self, step: int) -> bool:
+        """Every `train.log_every_steps`, at the last step, and at checkpoints, where a resumed run starts new sums."""
+        return not step % self.spec.config.train.log_every_steps or self.checkpoint_due(step) or step == self.last_step
+
+    def losses_if_due(self, step: int, train_step: TrainStep, stop: bool) -> None:
+        """Read the mean losses of the steps since the last reading, if a reading is due.
+
+        Args:
+            stop: this worker was asked to stop. The losses carry it to the others, so that all stop at the same step.
+
+        Raises:
+            CodeError: the loss is not a number; continuing would write a useless checkpoint.
+        """
+        if not self.losses_due(step):
+            return
+        names, sums, steps = train_step.take_losses()
+        self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps, stop), sums)
+
+    def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool) -> None:
+        """Means float32 (losses,) of this worker's parts, on the host."""
+        *values, stops = self.accelerator.sum(torch.cat([means, means.new_tensor([float(stop)])])).tolist()
+        self._stopping = self._stopping or stops > 0
+        point = CurvePoint(step=step, metrics=dict(zip(names, values, strict=True)))
+        if not all(math.isfinite(value) for value in values):
+            raise CodeError(
+                f"the loss is {values[0]} at step {step}; lower train.learning_rate or raise train.warmup_steps. "
+                f"The last checkpoint before it is intact"
+            )
+        self.losses.append(point)
+        self._event("train", point)
+        if self.accelerator.rank.is_main:
+            done, total = step - self.state.first_step, self.last_step - self.state.first_step
+            report("train", done, total, f"loss {point.metrics['loss']:.4f}")
+
+    def holdout_due(self, step: int) -> bool:
+        """Before the first step, every `train.evaluate_every_steps` and after the last step."""
+        return step in (self.state.first_step, self.last_step) or not step % self.spec.config.train.evaluate_every_steps
+
+    def holdout_if_due(self, step: int, holdout: Holdout) -> None:
+        """Evaluate the model after `step` if that is due, unless an earlier attempt did."""
+        done = self.curve and self.curve[-1].step == step
+        if not self.holdout_due(step) or not len(holdout.query) or done:
+            return
+        self.accelerator.name_work(f"evaluation after step {step}")
+        config = self.spec.config
+        settings = embed_settings(config, self.accelerator, config.train.precision)
+        judged = judge(self.parts, holdout, self.accelerator, settings)
+        self.curve.append(CurvePoint(step=step, metrics=judged.metrics(holdout)))
+        self._event("holdout", self.curve[-1])
+
+    def checkpoint_due(self, step: int) -> bool:
+        """Every `train.checkpoint_every_steps`, except after the last step, which gets the complete checkpoint."""
+        return not step % self.spec.config.train.checkpoint_every_steps and step != self.last_step
+
+    def checkpoint_if_due(self, step: int) -> None:
+        """Start to write a partial checkpoint, if one is due."""
+        if not self.checkpoint_due(step):
+            return
+        self.accelerator.cut()  # it must contain the losses that are still on the device
+        if self.accelerator.rank.is_main:
+            self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
+            self._drop_partials(keep=PARTIAL_KEPT)
+
+    def stop_if_agreed(self, step: int) -> None:
+        """Write a checkpoint of `step` and end, if a worker was asked to stop and the losses of `step` are read.
+
+        An evaluation that is due is left to the next attempt, which begins with it: the sender of SIGTERM does not wait
+        for long. After the last step there is nothing to stop.
+
+        Raises:
+            CancelledError: the checkpoint is written.
+            StoreError, OSError: it could not be written.
+        """
+        if not self._stopping or not self.losses_due(step) or step == self.last_step:
+            return
+        self.accelerator.cut()  # it must contain the losses that are still on the device
+        if self.accelerator.rank.is_main:
+            self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
+            self.writer.wait()
+        self.accelerator.barrier()  # a worker that ends earlier would end the others
+        raise CancelledError(
+            f"stopped by SIGTERM after step {step}; its checkpoint is kept, and the next attempt continues from there"
+        )
+
+    def finish(self, consumed: tuple[RowsRef, ...], checkpoint: CheckpointRef | None) -> CheckpointRef | None:
+        """On rank 0, write the complete checkpoint, drop the partial ones, and return it; None on other ranks.
+
+        `checkpoint` is the complete one if an earlier attempt wrote it and died before its result.
+        """
+        self.accelerator.cut()
+        if not self.accelerator.rank.is_main:
+            return None
+        if checkpoint is None:
+            self.writer.save(self._state(self.last_step, complete=True, consumed=consumed))
+            checkpoint = self.writer.wait()
+        self._drop_partials(keep=0)
+        self.close()
+        return checkpoint
+
+    def close(self) -> None:
+        """Upload the event files to the workspace."""
+        if self.events is not None:
+            self.events.close()
+            for path in sorted(self.folder.iterdir()):
+                self.store.upload(path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
+            self.events = None
+
+    def _drop_partials(self, keep: int) -> None:
+        lineage = self.spec.config.lineage
+        drop_partials(self.store, lineage, self.spec.run_key, after=self.state.first_step, keep=keep)
+
+    def _state(self, step: int, complete: bool, consumed: tuple[RowsRef, ...]) -> CheckpointState:
+        changes = {"step": step, "complete": complete, "consumed": consumed}
+        curves = {"losses": tuple(self.losses), "curve": tuple(self.curve)}
+        return self.state.model_copy(update=changes | curves)
+
+    def _event(self, group: str, point: CurvePoint) -> None:
+        if self.events is not None:
+            for name, value in point.metrics.items():
+                self.events.add_scalar(f"{group}/{name}", value, point.step)

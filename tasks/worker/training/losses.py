@@ -1,0 +1,72 @@
+"""The losses of a global batch, computed by parts: each worker's part, summed over the workers, is the whole.
+
+Formulas: softmax over in-batch negatives as in Henderson et al. 2017 (arXiv:1705.00652, section 4.4); cross entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from configs.schema.training import ClassificationHead, ContrastiveHead, HeadsConfig
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.training.batches import Batch
+
+
+class Given(NamedTuple):
+    """What a loss is computed from; `query` and `item` are this worker's embeddings, (b, E), unit vectors."""
+
+    model: EmbeddingModel
+    batch: Batch
+    accelerator: Accelerator
+    query: torch.Tensor
+    item: torch.Tensor
+
+
+def batch_losses(
+    model: EmbeddingModel, batch: Batch, heads: HeadsConfig, accelerator: Accelerator
+) -> dict[str, torch.Tensor]:
+    """This worker's part of each loss, float32 scalars on the device; `loss` is the weighted sum of the heads'."""
+    given = Given(model, batch, accelerator, query=model(batch.query), item=model(batch.item))
+    parts: dict[str, torch.Tensor] = {}
+    total = given.query.new_zeros(())
+    with torch.autocast(given.query.device.type, enabled=False):  # scaled cosines in bf16 would be off by up to 0.06
+        for name, part in LOSSES.items():
+            head = getattr(heads, name)
+            if head is not None:
+                parts[name] = part(given, head)
+                total = total + head.weight * parts[name]
+    return {"loss": total, **parts}
+
+
+def contrastive_part(query: torch.Tensor, items: torch.Tensor, batch: Batch, scale: float) -> torch.Tensor:
+    """-log softmax of the own item among all items of the global batch; query (b, E), items (B, E), unit vectors."""
+    logits = (scale * query @ items.T).masked_fill(batch.excluded, float("-inf"))
+    each = F.cross_entropy(logits, batch.position, reduction="none")
+    return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
+
+
+def classification_part(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Cross entropy over the rows that have a class; logits (b, 2)."""
+    known = batch.label_class >= 0
+    each = F.cross_entropy(logits, batch.label_class.clamp(min=0), reduction="none")
+    return (each * known).sum() / batch.labels_in_all.clamp(min=1.0)
+
+
+def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
+    return contrastive_part(given.query, given.accelerator.gather(given.item), given.batch, head.scale)
+
+
+def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
+    return classification_part(given.model.classify(given.query, given.item), given.batch)
+
+
+# One entry for each head of the configuration.
+LOSSES: dict[str, Callable[[Given, Any], torch.Tensor]] = {
+    "contrastive": _contrastive,
+    "classification": _classification,
+}

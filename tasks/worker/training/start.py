@@ -1,0 +1,133 @@
+"""Where training begins: this run's own newest checkpoint, the parent's, or a new model, moved to the device.
+
+Nothing is trained here. Warmup begins in the same way, so that it meets the same graphs as training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import torch
+
+from configs.schema.config import Config
+from infra.store.manifest import read_manifest
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.references import CheckpointRef
+from tasks.foundation.errors import ConfigError
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.accelerators.base import Precision
+from tasks.worker.model.embedding_model import shape_of
+from tasks.worker.process.job import Job
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.checkpoint import ModelParts, checkpoint_prefix, find_partial, load_optimizer, load_parts
+from tasks.worker.training.optimizer import make_optimizer
+
+# The names of the encoder's sizes in model.scratch, and in the encoder's own config.
+_ENCODER_SIZES = {
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_tokens": "max_position_embeddings",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The checkpoint to begin from, None for a new lineage; `own`: an earlier attempt of this run wrote it."""
+
+    checkpoint: CheckpointRef | None
+    own: bool
+
+
+@dataclass(frozen=True)
+class Start:
+    """The beginning of a run: model and optimiser on the device, the state, and the checkpoint they came from."""
+
+    parts: ModelParts
+    optimizer: torch.optim.AdamW
+    state: CheckpointState
+    checkpoint: CheckpointRef | None
+
+
+def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Source:
+    """Return on every rank the checkpoint that rank 0 chose; a corrupt parent is never skipped."""
+    config = job.config
+    first_step = inputs.parent.step if inputs.parent else 0
+    partial = find_partial(job.store, config.lineage, job.spec.run_key, first_step) if job.rank.is_main else None
+    step = int(accelerator.sum(torch.tensor(partial.step if partial else 0)).item())
+    return Source(ref_at(job, step), own=True) if step else Source(inputs.parent, own=False)
+
+
+def load_model(job: Job, source: Source, training: pa.Table) -> ModelParts:
+    """Return the model of a checkpoint, or a new one, on the host; log which.
+
+    Raises:
+        StoreError: the checkpoint is missing or corrupt.
+        ConfigError: the configuration has another shape than the lineage.
+    """
+    config, checkpoint = job.config, source.checkpoint
+    if checkpoint is None:
+        print("starting a new lineage", flush=True)
+        parts = build_parts(config, training)
+    else:
+        whose = "continuing from this run's own" if source.own else "starting from the lineage's"
+        print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
+        parts = load_parts(job.store, checkpoint, config.model.dropout)
+    _check_shape(parts, config)
+    return parts
+
+
+def make_start(
+    job: Job, inputs: TrainInputs, source: Source, parts: ModelParts, accelerator: Accelerator, precision: Precision
+) -> Start:
+    """Move model and optimiser to the device, in their form between two steps."""
+    config = job.config
+    if precision == "bf16-weights":
+        parts.model.encoder.to(torch.bfloat16)
+    accelerator.to_device(parts.model)
+    parts.model.train()
+    optimizer = make_optimizer(parts.model, config.train, accelerator)
+    first_step = inputs.parent.step if inputs.parent else 0
+    state = CheckpointState(
+        lineage=config.lineage,
+        run_key=job.spec.run_key,
+        step=first_step,
+        first_step=first_step,
+        complete=False,
+        consumed=inputs.history,
+        parent=inputs.parent,
+        seed=config.seed,
+        losses=(),
+        curve=(),
+    )
+    if source.checkpoint is not None:
+        loaded = load_optimizer(job.store, source.checkpoint, parts.model, optimizer)
+        state = loaded if source.own else state
+    accelerator.settle(parts.model, optimizer)
+    return Start(parts, optimizer, state, source.checkpoint)
+
+
+def ref_at(job: Job, step: int) -> CheckpointRef:
+    """Return a reference to the lineage's checkpoint at a step."""
+    prefix = checkpoint_prefix(job.config.lineage, step)
+    return CheckpointRef(prefix=prefix, step=step, sha256=read_manifest(job.store, prefix).sha256)
+
+
+def _check_shape(parts: ModelParts, config: Config) -> None:
+    encoder, table, scratch = parts.encoder_config, parts.features, config.model.from_scratch
+    wanted = shape_of(config, encoder.hidden_size, table).model_dump()
+    held = parts.model.shape.model_dump()
+    if scratch is not None:
+        wanted |= {ours: getattr(scratch, ours) for ours in _ENCODER_SIZES}
+        held |= {ours: getattr(encoder, theirs, None) for ours, theirs in _ENCODER_SIZES.items()}
+    wanted["features"] = (config.features.numeric, config.features.categorical, config.features.query)
+    held["features"] = (tuple(table.numeric), tuple(table.categorical), table.query)
+    if differing := [name for name in wanted if wanted[name] != held[name]]:
+        name = differing[0]
+        raise ConfigError(
+            f"lineage {config.lineage} has {name} {held[name]!r}, the configuration has {wanted[name]!r}; "
+            "restore it, or begin another lineage with --set lineage=NAME"
+        )

@@ -1,0 +1,74 @@
+"""One training step. Warmup runs the same code, so training meets the same graphs."""
+
+from __future__ import annotations
+
+import torch
+
+from configs.schema.config import Config
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.accelerators.base import Precision
+from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.training.batches import Batch
+from tasks.worker.training.losses import batch_losses
+from tasks.worker.training.optimizer import learning_rate
+
+
+class TrainStep:
+    """Forward, backward, sum over the workers, clip, update; on compiled devices two graphs, cut here and only here.
+
+    The first graph ends after the backward pass, so that the second, with the update in it, is the same for every
+    shape of the ladder.
+    """
+
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        optimizer: torch.optim.AdamW,
+        accelerator: Accelerator,
+        config: Config,
+        precision: Precision,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.accelerator = accelerator
+        self.config = config
+        self.precision: Precision = precision
+        self._names: tuple[str, ...] = ()
+        self._sums: torch.Tensor | None = None  # float32 (losses,) on the device
+        self._steps = 0
+
+    def __call__(self, batch: Batch, step: int) -> dict[str, torch.Tensor]:
+        """Take global step `step` on this worker's part of a batch, which must be on the device.
+
+        Returns:
+            Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
+        """
+        self.accelerator.seed(self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(step, self.config.train)
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.accelerator.autocast(self.precision):
+            losses = batch_losses(self.model, batch, self.config.heads, self.accelerator)
+        losses["loss"].backward()
+        self.accelerator.cut()
+        self.accelerator.reduce_gradients(self.optimizer)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
+        self.optimizer.step()
+        parts = {name: loss.detach() for name, loss in losses.items()}
+        self._add(parts)
+        self.accelerator.cut()
+        return parts
+
+    def take_losses(self) -> tuple[tuple[str, ...], torch.Tensor, int]:
+        """Return names, their sums float32 (losses,) on the device, and over how many steps; then reset the sums."""
+        assert self._sums is not None, "no step since the last call"
+        taken = (self._names, self._sums, self._steps)
+        self._sums, self._steps = None, 0
+        return taken
+
+    def _add(self, parts: dict[str, torch.Tensor]) -> None:
+        """Sum up on the device, from zeros that are sent there: zeros made there would be a graph of their own."""
+        if self._sums is None:
+            self._names, self._sums = tuple(parts), self.accelerator.upload(torch.zeros(len(parts)))
+        self._sums = self._sums + torch.stack([part.float() for part in parts.values()])
+        self._steps += 1

@@ -1,0 +1,100 @@
+"""The rules between keys; bounds of single keys are pydantic's."""
+
+import pytest
+
+from configs.load import load_config
+from tasks.foundation.errors import ConfigError
+
+HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
+AUC = "evaluate.gates=[{metric: auc, direction: higher, threshold: 0.7, baseline: none, severity: critical}]"
+
+REFUSED = {
+    "rows and workers": (["train.workers=3"], "train.batch_rows 64 must be a multiple of train.workers 3"),
+    "ladder falls": (["train.shapes.query=[64, 32]"], "the rungs of a ladder must grow, got [64, 32]"),
+    "ladder stands": (["train.shapes.item=[32, 32]"], "the rungs of a ladder must grow, got [32, 32]"),
+    "no rung": (["train.shapes.item=[]"], "train.shapes.item: Tuple should have at least 1 item"),
+    "no encoder": (["model.scratch=null"], "give model.pretrained or model.scratch"),
+    "no head": (["heads.contrastive=null"], "at least one of heads.contrastive and heads.classification"),
+    "positives unknown": (
+        ["heads.contrastive.positives_only=true"],
+        "heads.contrastive.positives_only needs heads.classification to say what is positive",
+    ),
+    "classes overlap": (
+        [HEAD, "heads.classification.negative_max=4.5"],
+        "heads.classification.negative_max must be below positive_min",
+    ),
+    "classes touch": (
+        [HEAD, "heads.classification.negative_max=4"],
+        "heads.classification.negative_max must be below positive_min",
+    ),
+    "features unused": (["features.numeric=[price]"], "features reach the embedding through model.interaction"),
+    "categories unused": (["features.categorical=[locale]"], "features reach the embedding through model.interaction"),
+    "query feature unknown": (
+        ["features={numeric: [price], query: [locale]}", "model.interaction.kind=both"],
+        "features.query names ['locale'], which is in neither numeric nor categorical",
+    ),
+    "gate without head": ([AUC], "the gate on auc needs heads.classification, which is null"),
+    "gate on nothing": (
+        [AUC.replace("auc", "recall@7")],
+        "unknown metric; use one of recall@1, recall@10",
+    ),
+    "long query": (
+        ["train.shapes.query=[32, 129]"],
+        "a shape of 129 tokens is longer than model.scratch.max_tokens 128",
+    ),
+    "long item": (["train.shapes.item=[200]"], "a shape of 200 tokens is longer than model.scratch.max_tokens 128"),
+    "long vectors": (["infer.token_rungs=[16, 256]"], "a shape of 256 tokens is longer than model.scratch.max_tokens"),
+    "attention heads": (["model.scratch.attention_heads=3"], "model.scratch.hidden_size must be a multiple"),
+    "share above one": (["validate.max_quarantined_share=1.5"], "validate.max_quarantined_share: "),
+    "no holdout": (["evaluate.holdout_share=0"], "evaluate.holdout_share: "),
+    "workers and nodes": (
+        ["compute=batch", "batch.processes_per_node=2", "infer.workers=3"],
+        "infer.workers 3 must be a multiple of batch.processes_per_node 2, or below it",
+    ),
+    "definition of no stage": (["batch.definition=millrace"], "batch.definition 'millrace' must hold {stage}"),
+    "unknown machine": (["health.machine=trn9"], "health.machine 'trn9' is not in health.machines: trn1.32xlarge"),
+    "optimisation level": (["compiler.optlevel=4"], "compiler.optlevel: Input should be 1, 2 or 3"),
+}
+ALLOWED = {
+    "rows and workers": ["train.workers=4"],
+    "ladder of one": ["train.shapes={query: [64], item: [64]}"],
+    "own encoder": ["model.pretrained=/bert"],
+    "long texts, own encoder": ["model.pretrained=/bert", "train.shapes.query=[32, 512]"],
+    "one head": ["heads.contrastive=null", HEAD],
+    "gate with head": [HEAD, AUC],
+    "positives known": [HEAD, "heads.contrastive.positives_only=true"],
+    "features used": ["features={numeric: [price], query: [price]}", "model.interaction.kind=explicit"],
+    "texts that just fit": ["train.shapes.query=[32, 128]"],
+    "workers that fill nodes": ["compute=batch", "batch.processes_per_node=2", "infer.workers=4"],
+    "workers that fill no node": ["compute=batch", "batch.processes_per_node=32", "train.workers=4"],
+    "workers of this machine": ["batch.processes_per_node=2", "infer.workers=3"],
+    "a machine of one's own": [
+        "health.machines.mine={devices: 1, efa_interfaces: 0, min_node_bus_gb_s: 0, "
+        "min_bus_gb_s: 0, max_latency_us: 9}",
+        "health.machine=mine",
+    ],
+    "the compiler's own level": ["compiler.optlevel=null"],
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED)
+def test_settings_that_contradict_each_other_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(overrides=overrides)
+    assert str(error.value).startswith("configuration: ")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("overrides", ALLOWED.values(), ids=ALLOWED)
+def test_settings_that_agree_are_accepted(overrides: list[str]) -> None:
+    load_config(overrides=overrides)
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_ladder_has_each_query_length_with_each_item_length() -> None:
+    shapes = load_config(overrides=["train.shapes={query: [8, 16], item: [4, 12]}"]).train.shapes.shapes
+    assert [(shape.query, shape.item) for shape in shapes] == [(8, 4), (8, 12), (16, 4), (16, 12)]

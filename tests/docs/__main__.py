@@ -1,0 +1,6 @@
+"""`make docs`: writes the parts of docs/ that are copies of the source."""
+
+from tests.docs import folders, json_page
+
+json_page.PAGE.write_text(json_page.page())
+folders.PAGE.write_text(folders.page())

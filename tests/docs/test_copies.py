@@ -1,0 +1,20 @@
+"""What docs/ copies from the source is up to date, and no command is missing in it."""
+
+from __future__ import annotations
+
+import pytest
+from typer.main import get_command
+
+from flows.cli.app import app
+from tests.docs import folders, json_page
+
+
+@pytest.mark.parametrize("copy", [json_page, folders])
+def test_the_page_is_up_to_date(copy) -> None:
+    assert copy.PAGE.read_text() == copy.page(), "write it again: make docs"
+
+
+def test_every_command_with_json_has_its_record() -> None:
+    commands = get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+    with_json = {name for name, command in commands.items() if any("--json" in each.opts for each in command.params)}
+    assert {name.removesuffix(" --dry-run") for name in json_page.OUTPUTS} == with_json

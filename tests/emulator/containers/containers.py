@@ -1,0 +1,106 @@
+"""Starts the containers of a job, hears what they say, ends them, and notes how they ended."""
+
+from __future__ import annotations
+
+import math
+import selectors
+import time
+from typing import NamedTuple
+
+from tests.emulator.containers.environment import container_environment
+from tests.emulator.containers.processes import NOT_FOUND, Cores, Process, Warden
+from tests.emulator.engine import plans
+from tests.emulator.engine.aws import now_ms
+from tests.emulator.engine.logs import GROUP, Logs
+from tests.emulator.engine.records import Attempt, Container, Job
+
+EXITED = "Essential container in task exited"
+STOPPED_AT_START = "Task failed to start"
+_REASON_LENGTH = 255
+
+
+class Life(NamedTuple):
+    """A container that ran; it knows itself from when until when."""
+
+    job: Job
+    attempt: int
+    container: Container
+
+
+class Containers:
+    """Only the thread that owns it starts any."""
+
+    def __init__(self, logs: Logs, grace_seconds: float, url: str) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.lives: list[Life] = []
+        self._logs, self._grace_seconds, self._url = logs, grace_seconds, url
+        self._warden = Warden()
+        self._cores = Cores()
+
+    def stop(self) -> None:
+        self._warden.stop()
+
+    def launch(self, job: Job, attempt: Attempt, container: Container) -> None:
+        task = container.task_arn.rsplit("/", 1)[-1]
+        environment = container_environment(job, attempt, container, self._url)
+        cores = self._cores.take(plans.cores(container.properties))
+        try:
+            process = Process(container.properties["command"], environment, cores, f"{self._warden.mark}/{task}")
+        except OSError as error:
+            self._cores.give_back(cores)
+            self.never_ran(container, f"CannotStartContainerError: {error}", NOT_FOUND)
+            return
+        options = container.properties.get("logConfiguration", {}).get("options", {})
+        prefix = options.get("awslogs-stream-prefix", job.definition.name)
+        container.process = process
+        container.stream = self._logs.open(f"{prefix}/default/{task}", options.get("awslogs-group", GROUP))
+        container.started_at = now_ms()
+        container.live_from = time.time()
+        self.lives.append(Life(job, attempt.number, container))
+        for descriptor in (process.output, process.pidfd):
+            self.selector.register(descriptor, selectors.EVENT_READ, container)
+
+    def never_ran(self, container: Container, reason: str, exit_code: int | None = None) -> None:
+        container.reason, container.status_reason = reason[:_REASON_LENGTH], STOPPED_AT_START
+        container.exit_code, container.stopped_at = exit_code, now_ms()
+
+    def hear(self, container: Container, descriptor: int) -> None:
+        """It has said something, or its main process has ended."""
+        process, stream = container.process, container.stream
+        if process is None or stream is None or not container.live:
+            return  # killed while this was on its way
+        if descriptor == process.pidfd:
+            self._reap(container, process)
+        elif data := process.read():
+            stream.write(data)
+        elif data == b"":
+            self.selector.unregister(process.output)
+
+    def ask_to_end(self, container: Container) -> None:
+        """SIGTERM, once; `kill_at` is when patience ends."""
+        if container.process and container.live and container.kill_at is None:
+            container.process.ask_to_end()
+            container.kill_at = time.monotonic() + self._grace_seconds
+
+    def kill(self, container: Container) -> None:
+        if container.process and container.live:
+            container.kill_at = math.inf
+            container.process.kill()
+            self._reap(container, container.process)
+
+    def _reap(self, container: Container, process: Process) -> None:
+        """Keep the last words and the exit code of a container that is dead."""
+        code = process.wait()
+        assert container.stream is not None
+        while data := process.read():
+            container.stream.write(data)
+        container.stream.end()
+        for descriptor in (process.output, process.pidfd):
+            if descriptor in self.selector.get_map():
+                self.selector.unregister(descriptor)
+        process.close()
+        self._cores.give_back(process.cores)
+        container.exit_code = None if container.host_lost else code
+        container.status_reason = container.status_reason or EXITED
+        container.stopped_at = now_ms()
+        container.live_until = time.time()

@@ -1,0 +1,131 @@
+"""A container as a process: a session of its own, bound to its cores, its output in a pipe, its end in a pidfd.
+
+There is no image and no isolation. What makes it a container is that all that it started ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from pathlib import Path
+
+from tests.emulator.containers.warden import MARK, kill_marked
+
+ROOT = Path(__file__).resolve().parents[3]
+NOT_FOUND = 127
+_KILLED = 128  # plus the signal, as a shell and Docker tell it
+_CHUNK = 1 << 16
+
+
+class Process:
+    """Runs from its making on.
+
+    Raises:
+        OSError: there is no such program.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], cores: list[int], mark: str) -> None:
+        self._mark = mark
+        self.cores = cores
+        # A thread's binding is inherited: bound before it lives, it can have started nothing unbound.
+        mine = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)
+        try:
+            self._popen = subprocess.Popen(
+                [_program(command[0], environment), *command[1:]],
+                env=environment | {MARK: mark},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        finally:
+            os.sched_setaffinity(0, mine)
+        assert self._popen.stdout is not None
+        self.output = self._popen.stdout.fileno()
+        os.set_blocking(self.output, False)
+        self.pidfd = os.pidfd_open(self._popen.pid)
+
+    def read(self) -> bytes | None:
+        """What it has said since; None: nothing now; empty: nobody is left who could say more."""
+        try:
+            return os.read(self.output, _CHUNK)
+        except BlockingIOError:
+            return None
+
+    def ask_to_end(self) -> None:
+        """SIGTERM to the main process, as `docker stop` does: whoever has children passes it on."""
+        self._popen.terminate()
+
+    def kill(self) -> None:
+        """The container with all in it, at once."""
+        self._popen.kill()
+        kill_marked(self._mark)
+
+    def wait(self) -> int:
+        """The exit code, once `pidfd` is readable. Nothing that it started is left after that."""
+        code = self._popen.wait()
+        kill_marked(self._mark)
+        return code if code >= 0 else _KILLED - code
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        if self._popen.stdout:
+            self._popen.stdout.close()
+
+
+class Cores:
+    """The machine's cores, given out so that each has about as many containers as the next."""
+
+    def __init__(self) -> None:
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._used: Counter[int] = Counter()
+
+    def take(self, count: int) -> list[int]:
+        chosen = sorted(self._cores, key=lambda core: self._used[core])[: max(1, count)]
+        self._used.update(chosen)
+        return chosen
+
+    def give_back(self, cores: list[int]) -> None:
+        self._used.subtract(cores)
+
+
+class Warden:
+    """The process that ends all containers when the emulator has gone, also by SIGKILL."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        program = Path(__file__).with_name("warden.py")
+        self._popen = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(program), self.mark], stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    def stop(self) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
+        self._popen.wait()
+
+
+def base_environment() -> dict[str, str]:
+    """The emulator's own, with its Python first on the path, and with instance metadata to be found."""
+    environment = {key: value for key, value in os.environ.items() if key != "AWS_EC2_METADATA_DISABLED"}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    return environment
+
+
+def _program(name: str, environment: dict[str, str]) -> str:
+    if name == "python":
+        return sys.executable
+    found = shutil.which(name, path=environment.get("PATH"))
+    if found is None:
+        raise FileNotFoundError(f'exec: "{name}": executable file not found in $PATH')
+    return found
+
+
+SIGKILLED = _KILLED + signal.SIGKILL

@@ -1,0 +1,157 @@
+"""What the emulator remembers: queues, definitions, hosts, jobs and their containers.
+
+Plain data. `engine.py` moves it on, `shapes.py` tells it as AWS does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.emulator.containers.processes import Process
+from tests.emulator.engine.aws import Document, arn, now_ms
+from tests.emulator.engine.logs import Stream
+
+STATES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED")
+OVER = ("SUCCEEDED", "FAILED")
+
+
+@dataclass
+class Queue:
+    name: str
+    request: Document
+    state: str = "ENABLED"
+
+    @property
+    def arn(self) -> str:
+        return arn("job-queue", self.name)
+
+    @property
+    def policy(self) -> str | None:
+        """The scheduling policy of a fair-share queue; None: first in, first out."""
+        return self.request.get("schedulingPolicyArn")
+
+
+@dataclass
+class Definition:
+    name: str
+    revision: int
+    request: Document
+    status: str = "ACTIVE"
+
+    @property
+    def arn(self) -> str:
+        return arn("job-definition", f"{self.name}:{self.revision}")
+
+    @property
+    def multinode(self) -> bool:
+        return self.request["type"] == "multinode"
+
+
+@dataclass(frozen=True, order=True)
+class Host:
+    """An instance. Its address is an alias of loopback, so that who listens on the wrong one is found out."""
+
+    number: int
+    id: str
+    address: str
+    instance_arn: str
+
+
+@dataclass
+class Container:
+    """One node of one attempt."""
+
+    node: int
+    host: Host
+    properties: Document
+    task_arn: str
+    process: Process | None = None
+    stream: Stream | None = None
+    started_at: int | None = None
+    stopped_at: int | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    status_reason: str | None = None
+    host_lost: bool = False
+    kill_at: float | None = None  # time.monotonic(), once it was asked to end
+    live_from: float | None = None  # seconds since 1970, finer than the milliseconds that Batch tells
+    live_until: float | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.stopped_at is not None
+
+    @property
+    def live(self) -> bool:
+        return self.process is not None and not self.over
+
+
+@dataclass
+class Attempt:
+    """One try of a job: a container, or as many as it has nodes. Ordered by node."""
+
+    number: int
+    containers: list[Container]
+    main: Container
+    ready_at: float  # time.monotonic() when the next container may start
+    ends_at: float | None = None  # time.monotonic() when its time is up
+    over: bool = False
+
+
+class Ending(NamedTuple):
+    """Why a job ends other than by itself."""
+
+    kind: str  # terminated, cancelled, timeout, dependency
+    reason: str
+
+
+@dataclass(eq=False)
+class Job:
+    """A job, a child of an array, or the parent of one. Parents have children and never run themselves."""
+
+    id: str
+    name: str
+    queue: Queue
+    definition: Definition
+    request: Document
+    tags: Document
+    nodes: int = 1
+    main: int = 0
+    index: int | None = None
+    parent: Job | None = None
+    children: list[Job] = field(default_factory=list)
+    children_over: int = 0
+    status: str = "SUBMITTED"
+    status_reason: str | None = None
+    created_at: int = field(default_factory=now_ms)
+    started_at: int | None = None
+    stopped_at: int | None = None
+    attempts: list[Attempt] = field(default_factory=list)
+    ending: Ending | None = None
+    visible_at: float = 0.0  # time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        return self.status in OVER
+
+    @property
+    def base_id(self) -> str:
+        return self.id.split(":")[0]
+
+    @property
+    def retry(self) -> Document:
+        return self.request.get("retryStrategy") or self.definition.request.get("retryStrategy") or {}
+
+    @property
+    def timeout(self) -> Document:
+        return self.request.get("timeout") or self.definition.request.get("timeout") or {}
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The try that is under way."""
+        return self.attempts[-1] if self.attempts and not self.attempts[-1].over else None
+
+    def container_id(self, node: int) -> str:
+        """As AWS_BATCH_JOB_ID has it."""
+        return f"{self.id}#{node}" if self.definition.multinode else self.id

@@ -1,0 +1,165 @@
+"""The HTTP side: Batch's REST-JSON, CloudWatch Logs' JSON 1.1, instance metadata and the control route on one port."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tests.emulator.engine.aws import REGION, Document, ServiceError
+from tests.emulator.engine.control import Control
+from tests.emulator.engine.faults import Faults, refusal
+from tests.emulator.engine.jobs import Jobs
+from tests.emulator.engine.logs import Logs
+from tests.emulator.engine.registry import Registry
+from tests.emulator.engine.state_machine import Engine, Settings
+
+_METADATA = {"instance-id": "", "instance-type": "trn1.32xlarge", "placement/availability-zone": f"{REGION}a"}
+_TOKEN = "emulated-token"
+_LOGS_TARGET = "Logs_20140328."
+
+
+class Emulator:
+    """Everything, from its making until `stop`. Serves on the threads of `http`."""
+
+    def __init__(self, port: int, settings: Settings) -> None:
+        self.http = _Server(("127.0.0.1", port), type("Handler", (_Handler,), {"emulator": self}))
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        self.faults, self.logs, registry = Faults(), Logs(), Registry()
+        self.engine = Engine(settings, self.faults, self.logs, self.url)
+        self.control = Control(self.engine, self.faults, self.logs)
+        jobs = Jobs(self.engine, registry, self.faults)
+        self._operations = {
+            "SubmitJob": jobs.submit_job,
+            "DescribeJobs": jobs.describe_jobs,
+            "ListJobs": jobs.list_jobs,
+            "TerminateJob": jobs.terminate_job,
+            "CancelJob": jobs.cancel_job,
+            "CreateJobQueue": registry.create_job_queue,
+            "UpdateJobQueue": registry.update_job_queue,
+            "DeleteJobQueue": registry.delete_job_queue,
+            "DescribeJobQueues": registry.describe_job_queues,
+            "CreateSchedulingPolicy": registry.create_scheduling_policy,
+            "RegisterJobDefinition": registry.register_job_definition,
+            "DeregisterJobDefinition": registry.deregister_job_definition,
+            "DescribeJobDefinitions": registry.describe_job_definitions,
+            "GetLogEvents": self.logs.get_log_events,
+            "DescribeLogStreams": self.logs.describe_log_streams,
+        }
+        self._by_path = {name.lower(): name for name in self._operations}
+
+    def stop(self) -> None:
+        self.http.shutdown()
+        self.engine.stop()
+
+    def call(self, name: str, request: Document) -> Document | None:
+        """The answer to an operation, its name in any case; None: it is done, and nobody is to hear of it.
+
+        Raises:
+            ServiceError: it is refused.
+        """
+        operation = self._by_path.get(name.lower())
+        if operation is None:
+            raise ServiceError(f"{name} is not emulated", "UnknownOperationException", 404)
+        fault = self.faults.take_call(operation)
+        outcome = "reply lost" if fault else "ok"
+        try:
+            if fault and fault.kind != "lose_reply":
+                raise refusal(fault, of_logs="Log" in operation)
+            answer = self._operations[operation](request)
+        except ServiceError as error:
+            outcome = error.code
+            raise
+        finally:
+            self.control.note(operation, request, outcome)
+        return None if fault else answer
+
+    def metadata(self, path: str, token: str | None) -> str | None:
+        """The body of an instance metadata answer; None: there is none such, or no such host any more."""
+        host, _, rest = path.partition("/latest/")
+        if not self.engine.hosts.alive(host):
+            return None
+        if rest == "api/token":
+            return _TOKEN
+        if token != _TOKEN:
+            raise ServiceError("a token is needed", "Unauthorized", 401)
+        known = _METADATA | {"instance-id": host}
+        return known.get(rest.removeprefix("meta-data/"))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+class _Handler(BaseHTTPRequestHandler):
+    emulator: Emulator
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # with headers and body in two segments, and Nagle's algorithm on, each call takes 40 ms
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        kind, path = self._route()
+        if kind == "control":
+            self._reply_json(lambda: self.emulator.control.get(path))
+        else:
+            self._reply_metadata(kind, path)
+
+    def do_PUT(self) -> None:
+        self._reply_metadata(*self._route())
+
+    def do_POST(self) -> None:
+        document: Document = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        kind, path = self._route()
+        target = self.headers.get("X-Amz-Target", "")
+        if kind == "control" and path == "stop":
+            self._reply(200, b"{}")
+            threading.Thread(target=self.emulator.stop).start()
+        elif kind == "control":
+            self._reply_json(lambda: self.emulator.control.post(path, document))
+        elif target.startswith(_LOGS_TARGET):
+            self._reply_json(lambda: self.emulator.call(target.removeprefix(_LOGS_TARGET), document))
+        else:
+            self._reply_json(lambda: self.emulator.call(path, document))
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nobody reads it."""
+
+    def _route(self) -> tuple[str, str]:
+        kind, _, path = self.path.strip("/").partition("/")
+        return kind, path
+
+    def _reply_json(self, answer: Callable[[], Document | None]) -> None:
+        try:
+            with self.emulator.engine.lock:
+                found = answer()
+                body = json.dumps(found).encode()
+        except ServiceError as error:
+            refused = {"__type": error.code, "message": error.message}
+            self._reply(error.status, json.dumps(refused).encode(), error.code)
+            return
+        if found is None:
+            self.close_connection = True
+            return
+        self._reply(200, body)
+
+    def _reply_metadata(self, kind: str, path: str) -> None:
+        token = self.headers.get("X-aws-ec2-metadata-token")
+        try:
+            with self.emulator.engine.lock:
+                found = self.emulator.metadata(path, token) if kind == "imds" else None
+        except ServiceError as error:
+            self._reply(error.status, error.message.encode())
+            return
+        self._reply(404 if found is None else 200, (found or "").encode())
+
+    def _reply(self, status: int, body: bytes, error: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if error:
+            self.send_header("x-amzn-errortype", error)
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,107 @@
+"""What people see of long work, with a clock and a stream of our own."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, TextColumn
+from rich.progress import Progress as RichProgress
+
+import flows.cli.terminal.progress_bars
+from flows.cli.terminal.progress_bars import Bars, Lines, display
+from tasks.contracts.progress import Progress
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def shown(clock: Clock, *heard: tuple[float, Progress]) -> list[str]:
+    """The lines that come of progress heard at these seconds."""
+    stream = io.StringIO()
+    lines = Lines(stream, clock=clock)
+    for at, progress in heard:
+        clock.now = 100.0 + at
+        lines.progress(progress)
+    return stream.getvalue().splitlines()
+
+
+def train(done: int, note: str = "") -> Progress:
+    return Progress(what="train", done=done, total=40, note=note)
+
+
+def test_lines_come_every_few_seconds_with_the_time_left(clock: Clock) -> None:
+    assert shown(clock, (0, train(0)), (1, train(2)), (10, train(10, "loss 2.31")), (12, train(12))) == [
+        "train: 0 of 40",
+        "train: 10 of 40, loss 2.31, 30 s left",
+    ]
+
+
+def test_the_end_is_shown_once_however_soon(clock: Clock) -> None:
+    assert shown(clock, (0, train(38)), (1, train(40)), (9, train(40))) == ["train: 38 of 40", "train: 40 of 40"]
+
+
+def test_each_kind_of_work_has_its_own_lines(clock: Clock) -> None:
+    infer = Progress(what="infer", done=1, total=9)
+    assert shown(clock, (0, train(1)), (1, infer), (2, train(2))) == ["train: 1 of 40", "infer: 1 of 9"]
+
+
+def test_work_that_begins_again_is_timed_anew(clock: Clock) -> None:
+    assert shown(clock, (0, train(1)), (100, train(40)), (101, train(2)), (110, train(20))) == [
+        "train: 1 of 40",
+        "train: 40 of 40",
+        "train: 2 of 40",
+        "train: 20 of 40, 10 s left",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(59, "59 s"), (95, "1 min 35 s"), (7260, "2 h 01 min")])
+def test_time_left_is_in_the_units_of_people(clock: Clock, seconds: float, left: str) -> None:
+    half = [(0.0, train(0)), (seconds, train(20))]
+    assert shown(clock, *half)[-1] == f"train: 20 of 40, {left} left"
+
+
+def test_workers_output_is_left_to_the_log() -> None:
+    stream = io.StringIO()
+    with display(stream) as listener:
+        listener.log("epoch 1")
+    assert stream.getvalue() == ""
+
+
+def test_warnings_of_this_project_are_shown_and_prefects_own_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    logger = logging.getLogger("prefect.task_runs")
+    monkeypatch.setattr(logger, "handlers", [])  # Prefect's own, there once a test has used it, want a flow run
+    ours = str(Path(flows.cli.terminal.progress_bars.__file__).parents[3] / "tasks" / "running" / "stage.py")
+    with display(stream):
+        for path, level in ((ours, logging.WARNING), (ours, logging.INFO), ("prefect/task_engine.py", logging.ERROR)):
+            logger.handle(logger.makeRecord(logger.name, level, path, 1, "%s drifted", ("label",), None))
+    logger.handle(logger.makeRecord(logger.name, logging.WARNING, ours, 1, "too late", (), None))
+    assert stream.getvalue() == "warning: label drifted\n"
+
+
+def test_a_terminal_gets_bars() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, no_color=True, width=100)
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    with RichProgress(*columns, console=console, auto_refresh=False) as bars:
+        listener = Bars(bars)
+        for done in (10, 40, 20):  # back to 20: it began again
+            listener.progress(train(done, "loss 2.31"))
+        listener.say("[bold] is printed as it is")
+        assert [(task.description, task.completed, task.finished) for task in bars.tasks] == [("train", 20, False)]
+    assert "20/40 loss 2.31" in stream.getvalue()
+    assert "[bold] is printed as it is" in stream.getvalue()

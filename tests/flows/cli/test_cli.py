@@ -1,0 +1,476 @@
+"""The command as people and scripts use it: what it prints where, its exit codes, and the documented JSON.
+
+The pipeline is run by the real command, in its own process, under a real server; only its workers are fakes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from flows.cli.results import outputs
+from infra.prefect_server import Server, client_environment
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import POLICIES
+from tests.support.fakes.fake_runner import ingest
+from tests.support.processes import command
+from tests.support.processes.command import Command, Told
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = (ROOT / "docs" / "cli.md").read_text()
+SMALL = ("--set", "model.pretrained=package:none")
+
+
+def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> Told:
+    """`millrace run` in a process of its own, with fake workers."""
+    return run_command(server, workspace, "run", *arguments, **environment)
+
+
+def run_command(server: Server, workspace: Path, name: str, *arguments: str, **environment: str) -> Told:
+    called = [
+        sys.executable,
+        "-m",
+        "tests.support.fakes.millrace",
+        name,
+        "--workspace",
+        str(workspace),
+        *SMALL,
+        *arguments,
+    ]
+    environment = {**os.environ, **client_environment(server), **environment}
+    done = subprocess.run(called, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    return command.as_documented(Told(done.returncode, done.stdout, done.stderr), name, *arguments)
+
+
+class Runs(NamedTuple):
+    workspace: Path
+    verbose: Told
+    released: Told
+    rejected: Told
+    failed: Told
+
+
+@pytest.fixture(scope="module")
+def runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Four spans: two released, one rejected, one whose health check failed."""
+    workspace = tmp_path_factory.mktemp("workspace")
+    ingest(DirectoryStore(workspace), "2026-01", "2026-02", "2026-03", "2026-04")
+    return Runs(
+        workspace,
+        verbose=run_pipeline(server, workspace, "--verbose"),
+        released=run_pipeline(server, workspace, "--json"),
+        rejected=run_pipeline(server, workspace, "--json", FAKE_RECALL="0.1"),
+        failed=run_pipeline(server, workspace, "--json", FAKE_FAIL="health:DATA"),
+    )
+
+
+@pytest.fixture
+def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process, for all that needs no pipeline."""
+    monkeypatch.delenv("MILLRACE_WORKSPACE", raising=False)
+    return functools.partial(command.call, capsys)
+
+
+# --- run --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_releases_and_prints_nothing_but_json(runs: Runs, server: Server) -> None:
+    assert runs.released.code == 0
+    output = outputs.RunOutput.model_validate_json(runs.released.out)
+    assert (output.state, output.sentence) == ("Released", "")
+    assert output.report is not None
+    assert (output.report.span, output.report.release) == ("2026-02", 2)
+    assert [line.stage for line in output.stages if line.done] == [
+        "validate", "health", "warmup", "train", "evaluate", "infer", "release",
+    ]  # fmt: skip
+    assert output.ui_url == server.ui_url
+    assert output.run_url is not None
+    assert output.run_url.startswith(f"{server.ui_url}/runs/flow-run/")
+
+
+def test_standard_error_has_progress_and_warnings_or_the_whole_log(runs: Runs, server: Server) -> None:
+    lines = runs.released.err.splitlines()
+    assert server.ui_url in lines[0]
+    assert "train: 1 of 1" in lines
+    assert "warning: drift: labels drifted by 0.3" in lines
+    assert "Task run 'train 2026-01' - fake train of 2026-01" in runs.verbose.err
+    assert "train: 1 of 1" not in runs.verbose.err
+
+
+def test_a_rejected_model_is_a_result(runs: Runs) -> None:
+    assert runs.rejected.code == 0
+    output = json.loads(runs.rejected.out)
+    assert output["state"] == "Rejected"
+    assert "recall@10 0.1000 is 0.3000 below" in output["sentence"]
+
+
+def test_a_failed_stage_is_one_sentence_and_the_code_of_its_class(runs: Runs) -> None:
+    assert runs.failed.code == 65
+    assert runs.failed.out == ""
+    assert runs.failed.err.splitlines()[-1] == "DATA: row 3 is bad"
+    assert "/runs/flow-run/" in runs.failed.err.splitlines()[-2]
+    assert "Traceback" not in runs.failed.err
+
+
+def test_a_finished_run_is_found_again(runs: Runs, server: Server) -> None:
+    again = run_pipeline(server, runs.workspace, "--span", "2026-02")
+    assert again.code == 0
+    assert re.findall(r"^(\w+) +cached", again.out, re.M) == [
+        "validate", "health", "warmup", "train", "evaluate", "infer", "release",
+    ]  # fmt: skip
+    assert "Released as 2: model m-" in again.out
+
+
+def test_a_terminated_run_is_cancelled(server: Server, tmp_path: Path) -> None:
+    ingest(DirectoryStore(tmp_path), "2026-01")
+    stopped = run_pipeline(server, tmp_path, FAKE_FAIL="warmup:SIGTERM")
+    assert stopped.code == 76
+    assert stopped.err.splitlines()[-1].startswith("CANCELLED: ")
+    assert "Traceback" not in stopped.err
+
+
+def test_nothing_to_do_needs_no_server(copied: Path) -> None:
+    absent = Server(url="http://127.0.0.1:1/api", ui_url="", home=str(copied), pid=None, started=False)
+    shutil.rmtree(copied / "spans" / "2026-04")
+    idle = run_pipeline(absent, copied, "--json")
+    assert idle.code == 0
+    assert json.loads(idle.out)["state"] == "NothingToDo"
+
+
+def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
+    code = "import sys, flows.cli.work.running, flows.cli.work.parity; print('prefect' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command, runs: Runs, tmp_path: Path) -> None:
+    before = sorted(runs.workspace.rglob("*"))
+    arguments = ["run", "--dry-run", "--span", "2026-04", "--workspace", str(runs.workspace)]
+    told = millrace(*arguments, *SMALL, "--set", "train.epochs=1")
+    assert told.code == 0
+    assert "# window:  2026-04 v1\n# before:  2026-01, 2026-02, 2026-03\n" in told.out
+    assert "# parent:  lineages/main/step-00000030 (step 30)\n" in told.out
+    (tmp_path / "again.yaml").write_text(told.out)
+    assert millrace(*arguments, "--config", str(tmp_path / "again.yaml")).out == told.out
+    assert yaml.safe_load(told.out)["model"]["pretrained"] == "package:none"
+    assert sorted(runs.workspace.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "train.lerning_rate=1"], "did you mean 'train.learning_rate'?"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: no such config file"),
+        ([*SMALL, "--span", "2026-09"], "'2026-09'"),
+        ([*SMALL, "--span", "2026-9"], "'2026-9'"),
+    ],
+)
+def test_a_wrong_command_is_refused_before_a_server_is_asked(
+    millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    told = millrace("run", "--workspace", str(runs.workspace), *arguments)
+    assert told.code == 78
+    assert told.err.startswith("CONFIG: ")
+    assert message in told.err
+
+
+def test_a_server_that_does_not_answer_is_named(
+    millrace: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ingest(DirectoryStore(tmp_path), "2026-01")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    told = millrace("run", "--workspace", str(tmp_path), *SMALL)
+    assert told.code == 70
+    assert told.err.startswith("HOST: ")
+    assert "PREFECT_API_URL is http://127.0.0.1:1/api" in told.err
+
+
+# --- parity -----------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_is_a_result_agreed_or_rejected(server: Server, tmp_path: Path) -> None:
+    ingest(DirectoryStore(tmp_path), "2026-01")
+    over = ("parity", "--span", "2026-01")
+    agreed = run_command(server, tmp_path, *over, "--right", "cuda")
+    assert agreed.code == 0
+    assert re.search(r"^Agreed$", agreed.out, re.M)
+    assert re.search(rf"^plot +{tmp_path}/parity/", agreed.out, re.M)
+    rejected = run_command(server, tmp_path, *over, "--right", "xla", FAKE_RECALL="0.4")  # the left one is on record
+    assert rejected.code == 0
+    assert re.search(r"^recall@10 +10 +0\.5 +0\.4 +20 % *$", rejected.out, re.M)
+    assert re.search(r"^Rejected$", rejected.out, re.M)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--span", "2026-01", "--right", "tpu"], "'tpu'"),
+        (["--span", "2026-09"], "'2026-09'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_a_server_is_asked(
+    millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    told = millrace("parity", "--workspace", str(runs.workspace), *SMALL, *arguments)
+    assert (told.code, told.out) == (78, "")
+    assert message in told.err
+
+
+# --- ingest -----------------------------------------------------------------------------------------------------
+
+
+def source(folder: Path, *records: dict[str, Any]) -> Path:
+    path = folder / "reviews.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+REVIEW = {"when": "2022-11-03T10:00:00Z", "text": "keeps water hot", "title": "Kettle", "stars": 5}
+INGEST = (
+    "--format",
+    "jsonl",
+    "--time-column",
+    "when",
+    "--span",
+    "quarter",
+    "--map",
+    "query=text,item=title,label=stars",
+)
+
+
+def test_ingest_cuts_a_source_into_spans(millrace: Command, tmp_path: Path) -> None:
+    rows = source(tmp_path, REVIEW, {**REVIEW, "when": "2023-01-03", "text": "broke soon"})
+    workspace = tmp_path / "workspace"
+    told = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST, "--json")
+    assert told.code == 0
+    assert [span["name"] for span in json.loads(told.out)["spans"]] == ["2022-Q4", "2023-Q1"]
+    again = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST)
+    assert re.findall(r"^(\S+) +v1 +1 +as before", again.out, re.M) == ["2022-Q4", "2023-Q1"]
+
+
+def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, tmp_path: Path) -> None:
+    rows = source(tmp_path, {**REVIEW, "when": "last week"})
+    told = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)
+    assert told.code == 65
+    assert told.err.splitlines()[-1].startswith(f"DATA: {rows}, row 1, column 'when'")
+    assert not list((tmp_path / "workspace").rglob("*.parquet"))
+
+
+def test_a_command_line_that_is_not_understood_ends_with_2(millrace: Command) -> None:
+    assert millrace("ingest", "--source", "x").code == 2
+    assert millrace("rolback").code == 2
+
+
+# --- import-checkpoint ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A workspace with spans and no lineage, and a file of weights beside it."""
+    ingest(DirectoryStore(tmp_path / "shop"), "2026-01", "2026-02")
+    (tmp_path / "weights.pt").write_bytes(b"weights")
+    return tmp_path / "shop"
+
+
+def test_an_import_lists_the_tensors_and_names_the_next_command(server: Server, millrace: Command, shop: Path) -> None:
+    arguments = ("import-checkpoint", str(shop.parent / "weights.pt"), "--span", "2026-02")
+    told = run_command(server, shop, *arguments)
+    assert told.code == 0, told.err
+    lines = told.out.splitlines()
+    assert " 101 tensors " in lines[0]
+    assert lines[0].endswith("/weights.pt: lineages/main/step-00000000")
+    assert any(line.startswith("LEFT OUT") and line.endswith("(1): qa_outputs.weight") for line in lines)
+    assert any(line.startswith("new") and line.endswith("(1): projection.weight") for line in lines)
+    assert lines[-1] == f"next: millrace run --span 2026-02 --workspace {shop} --set model.pretrained=package:none"
+    assert run_command(server, shop, *arguments).out == told.out  # found there
+    status = millrace("status", "--workspace", str(shop))
+    assert "lineage main: imported weights, not trained on yet, step 0, lineages/main/step-00000000" in status.out
+
+    done = run_pipeline(server, shop, *lines[-1].split()[3:5])
+    assert "Released as 1: model m-" in done.out, done.err
+    status = millrace("status", "--workspace", str(shop))
+    assert "lineage main: trained up to 2026-02, step 20, " in status.out
+    assert re.findall(r"^(2026-\d\d) +v1 +40 +main", status.out, re.M) == ["2026-01", "2026-02"]
+
+
+def test_an_import_that_fails_can_be_repeated(server: Server, shop: Path) -> None:
+    file = str(shop.parent / "weights.pt")
+    refused = run_command(server, shop, "import-checkpoint", file, FAKE_FAIL="import-checkpoint:CONFIG")
+    assert (refused.code, refused.out) == (78, "")
+    assert refused.err.splitlines()[-1] == "CONFIG: row 3 is bad"
+    assert run_command(server, shop, "import-checkpoint", file, "--json").code == 0
+
+
+# --- looking back -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(runs: Runs, tmp_path: Path) -> Path:
+    """The workspace of the runs, free to be changed."""
+    shutil.copytree(runs.workspace, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_status_shows_spans_and_sums(millrace: Command, runs: Runs) -> None:
+    told = millrace("status", "--workspace", str(runs.workspace))
+    assert told.code == 0
+    spans = re.findall(r"^(2026-\d\d) +v1 +40 +(main)? *(\w+ as \d|\w+)? *$", told.out, re.M)
+    assert spans == [
+        ("2026-01", "main", "Released as 1"),
+        ("2026-02", "main", "Released as 2"),
+        ("2026-03", "main", "Rejected"),
+        ("2026-04", "", "Unfinished"),
+    ]
+    assert "lineage main: trained up to 2026-03, step 30" in told.out
+    assert "current release: 2, span 2026-02" in told.out
+    assert "95.2 % succeeded" in told.out  # 20 of 21 attempts
+    assert re.search(r"^DATA +1 +9\.8$", told.out, re.M)
+
+
+def test_the_workspace_may_come_from_the_environment(
+    millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_WORKSPACE", str(runs.workspace))
+    assert json.loads(millrace("status", "--json").out)["workspace"] == str(runs.workspace)
+
+
+def test_rollback_moves_the_current_release(millrace: Command, copied: Path) -> None:
+    workspace = ["--workspace", str(copied)]
+    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["2"]
+    assert millrace("rollback", *workspace).out.startswith("current release: 1, span 2026-01, model models/m-")
+    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["1"]
+    assert json.loads(millrace("rollback", "--to", "2", "--json", *workspace).out)["previous"] == 1
+    unknown = millrace("rollback", "--to", "7", *workspace)
+    assert (unknown.code, unknown.out) == (78, "")
+    assert "no release 7; there are 1, 2" in unknown.err
+
+
+def test_rollback_repairs_a_damaged_pointer(millrace: Command, copied: Path) -> None:
+    (copied / "releases" / "CURRENT").write_text("{")
+    assert millrace("releases", "--workspace", str(copied)).code == 74
+    assert json.loads(millrace("rollback", "--to", "1", "--json", "--workspace", str(copied)).out)["previous"] is None
+    assert millrace("releases", "--workspace", str(copied)).code == 0
+
+
+def test_report_is_of_the_last_run_or_of_a_spans(millrace: Command, runs: Runs) -> None:
+    workspace = ["--workspace", str(runs.workspace)]
+    last = millrace("report", *workspace)
+    assert last.out.startswith("2026-04  ! Failed\n")
+    assert re.search(r"^Health failed with DATA$", last.out, re.M)
+    assert re.search(r"^health 1 +! DATA +row 3 is bad", last.out, re.M)
+    rejected = millrace("report", "--span", "2026-03", *workspace)
+    assert rejected.out.startswith("2026-03  ✕ Rejected\n")
+    assert re.search(r"^recall@10 +✕ refused +critical +recall@10 0\.1000 is 0\.3000 below", rejected.out, re.M)
+    key = json.loads(runs.released.out)["report"]["run_key"]
+    assert json.loads(millrace("report", "--run", key, "--json", *workspace).out)["report"]["span"] == "2026-02"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--span", "2026-09"], "holds no run over span 2026-09"),
+        (["--run", "cafe"], "holds no run cafe; list the runs with: millrace history"),
+        (["--run", "cafe", "--span", "2026-01"], "--span or --run, not both"),
+    ],
+)
+def test_report_of_what_is_not_there(millrace: Command, runs: Runs, arguments: list[str], message: str) -> None:
+    told = millrace("report", "--workspace", str(runs.workspace), *arguments)
+    assert (told.code, told.out) == (78, "")
+    assert message in told.err
+
+
+@pytest.mark.parametrize("command", ["status", "releases", "rollback", "report"])
+def test_a_mistyped_workspace_does_not_look_empty(millrace: Command, tmp_path: Path, command: str) -> None:
+    told = millrace(command, "--workspace", str(tmp_path / "typo"))
+    assert told.code == 78
+    assert f"CONFIG: {tmp_path / 'typo'} holds no span" in told.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "last_line", "traceback"),
+    [
+        (ZeroDivisionError("division by zero"), 75, "CODE: ZeroDivisionError: division by zero (a bug, ours", True),
+        (PermissionError(13, "Permission denied", "/w"), 74, "STORE: [Errno 13] Permission denied: '/w'", False),
+        (OSError(28, "No space left on device"), 74, "STORE: [Errno 28] No space left on device", False),
+    ],
+)
+def test_only_unexpected_errors_have_a_traceback(
+    millrace: Command,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    code: int,
+    last_line: str,
+    traceback: bool,
+) -> None:
+    def fail(store: object) -> None:
+        raise error
+
+    monkeypatch.setattr(outputs, "status", fail)
+    told = millrace("status", "--workspace", str(runs.workspace))
+    assert told.code == code
+    assert told.err.splitlines()[-1].startswith(last_line)
+    assert ("Traceback" in told.err) is traceback
+
+
+# --- the server -------------------------------------------------------------------------------------------------
+
+
+def test_up_finds_the_server_that_runs(millrace: Command, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", server.home)
+    found = millrace("up").out
+    assert server.ui_url in found
+    assert f"process {server.pid}" in found
+
+
+def test_down_without_a_server_is_no_failure(
+    millrace: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    assert millrace("down").code == 0
+
+
+# --- the documentation ------------------------------------------------------------------------------------------
+
+
+def test_every_command_prints_the_documented_json(
+    millrace: Command, runs: Runs, copied: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = run_command(server, copied, "parity", "--span", "2026-02", "--json")
+    weights = copied / "weights.pt"
+    weights.write_bytes(b"weights")
+    imported = run_command(server, copied, "import-checkpoint", str(weights), "--set", "lineage=theirs", "--json")
+    monkeypatch.setenv("PREFECT_API_URL", server.url)
+    rows = source(copied, {**REVIEW, "when": "2022-11-03"})
+    workspace = ["--workspace", str(runs.workspace)]
+    assert compared.json["state"] == "Agreed"
+    assert imported.json["lineage"] == "theirs"
+    for arguments in (
+        ("run", "--dry-run", "--span", "2026-04", "--json", *SMALL, *workspace),
+        ("status", "--json", *workspace),
+        ("releases", "--json", *workspace),
+        ("report", "--span", "2026-03", "--json", *workspace),
+        ("rollback", "--json", "--workspace", str(copied)),
+        ("ingest", "--source", str(rows), "--workspace", str(copied / "new"), *INGEST, "--json"),
+        ("up", "--json"),
+    ):
+        assert millrace(*arguments).json
+
+
+def test_every_exit_code_and_command_is_documented(millrace: Command) -> None:
+    table = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| ([A-Z]+) \| ", DOCS, re.M)}
+    assert table == {failure.value: policy.exit_code for failure, policy in POLICIES.items()}
+    commands = re.findall(r"^│ (\w[\w-]*) {2,}", millrace("--help").out, re.M)
+    assert set(re.findall(r"^\| `millrace ([\w-]+)` \|", DOCS, re.M)) == set(commands)

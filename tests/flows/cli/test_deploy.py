@@ -1,0 +1,324 @@
+"""`millrace deploy` against a real server: what is there afterwards, what a second time changes, the alerts.
+
+Each deployment takes some seconds, since each flow is imported for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.objects import FlowRun
+from prefect.events import emit_event
+from prefect.states import Failed
+
+from flows.cli.operation.deploying import DeployOutput
+from infra.store.directory import DirectoryStore
+from tests.support.fakes.fake_runner import ingest
+from tests.support.processes.command import Told
+from tests.support.processes.prefect_server import PrefectServer
+
+ROOT = Path(__file__).resolve().parents[3]
+MILLRACE = Path(sys.executable).with_name("millrace")
+SECONDS = 120.0
+BERLIN = ZoneInfo("Europe/Berlin")
+NAMES = [
+    "pipeline/scheduled",
+    "backfill/by-hand",
+    "parity/by-hand",
+    "watch/hourly",
+    "report/daily",
+    "reap/every-ten-minutes",
+]
+
+
+Deploy = Callable[..., Told]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with two weeks, and a config file next to it."""
+    folder = tmp_path_factory.mktemp("deployed")
+    ingest(DirectoryStore(folder / "workspace"), "2026-W46", "2026-W47")
+    (folder / "team.yaml").write_text("schedule: {cron: '30 4 * * 2', timezone: Europe/Berlin}\n")
+    return folder
+
+
+def millrace(prefect: PrefectServer, folder: Path, *arguments: str, **environment: str) -> Told:
+    """In `folder`, where its relative paths are those of a person who stands there."""
+    done = subprocess.run(
+        [str(MILLRACE), "deploy", *arguments],
+        cwd=folder,
+        env={**os.environ, "PREFECT_API_URL": prefect.url, "PREFECT_HOME": str(prefect.home), **environment},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    return Told(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def deploy(prefect: PrefectServer, folder: Path) -> Iterator[Deploy]:
+    def call(*arguments: str, **environment: str) -> Told:
+        return millrace(prefect, folder, *arguments, **environment)
+
+    with prefect.in_use():
+        yield call
+
+
+@pytest.fixture(scope="module")
+def first(prefect: PrefectServer, folder: Path) -> DeployOutput:
+    told = millrace(
+        prefect, folder, "--workspace", "workspace", "--config", "team.yaml", "--set", "train.epochs=2", "--json"
+    )
+    assert told.code == 0, told.err
+    return DeployOutput.model_validate_json(told.out)
+
+
+def on_server(name: str) -> Any:
+    with get_client(sync_client=True) as client:
+        return client.read_deployment_by_name(name)
+
+
+def test_all_deployments_are_there_with_schedule_pool_and_queue(
+    first: DeployOutput, folder: Path, deploy: Deploy
+) -> None:
+    assert [line.name for line in first.deployments] == NAMES
+    assert all(line.active for line in first.deployments)
+    schedules = {line.name: (line.cron, line.timezone) for line in first.deployments if line.cron}
+    assert schedules == {
+        "pipeline/scheduled": ("30 4 * * 2", "Europe/Berlin"),
+        "watch/hourly": ("5 * * * *", "UTC"),
+        "report/daily": ("30 5 * * *", "Europe/Berlin"),
+        "reap/every-ten-minutes": ("*/10 * * * *", "UTC"),
+    }
+    pipeline = first.deployments[0]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT04:30:00\+0[12]:00", pipeline.next_at or "")
+    assert re.fullmatch(r"\d{4}-W\d\d", pipeline.next_span or "")
+    assert (first.workspace, first.config_file) == (str(folder / "workspace"), str(folder / "team.yaml"))
+    assert (first.left_over, first.alerts) == ((), ())
+    assert (first.work_pool, first.queue) == ("millrace", "millrace-main")
+    with get_client(sync_client=True) as client:
+        assert client.read_work_pool("millrace").type == "process"
+        assert client.read_global_concurrency_limit_by_name("millrace-main").limit == 1
+
+
+def test_a_worker_elsewhere_finds_config_file_settings_and_code(
+    first: DeployOutput, folder: Path, deploy: Deploy
+) -> None:
+    """It has another working directory and another environment, so nothing is relative and no template is left."""
+    asked = {
+        "workspace": str(folder / "workspace"),
+        "config_file": str(folder / "team.yaml"),
+        "overrides": ["train.epochs=2"],
+    }
+    for name in NAMES:
+        deployment = on_server(name)
+        assert deployment.parameters == (
+            asked if name[:4] != "reap" else {k: asked[k] for k in ("config_file", "overrides")}
+        )
+        assert deployment.pull_steps == [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
+        assert deployment.global_concurrency_limit is None
+    (schedule,) = on_server("pipeline/scheduled").schedules
+    assert schedule.parameters == {"scheduled_in": "Europe/Berlin"}
+
+
+def test_the_forms_have_dropdowns_bounds_and_help(first: DeployOutput, deploy: Deploy) -> None:
+    fields = {name: on_server(name).parameter_openapi_schema["properties"] for name in NAMES}
+    for name in NAMES:
+        assert all(field["description"] for field in fields[name].values()), name
+        assert all("anyOf" not in field for field in fields[name].values()), f"{name} would ask for a type first"
+    assert fields["parity/by-hand"]["left"]["enum"] == ["cpu", "cuda", "xla", "neuron"]
+    assert fields["backfill/by-hand"]["stages"]["items"]["enum"] == ["train", "evaluate", "infer", "release"]
+    parallel = fields["backfill/by-hand"]["parallel"]
+    assert (parallel["minimum"], parallel["maximum"]) == (1, 16)
+
+
+def test_a_second_time_replaces_and_keeps_what_was_paused(first: DeployOutput, deploy: Deploy) -> None:
+    (schedule,) = on_server("report/daily").schedules
+    with get_client(sync_client=True) as client:
+        client.update_deployment_schedule(on_server("report/daily").id, schedule.id, active=False)
+        # as earlier versions had it; a run that loses its slot is ended
+        client.update_deployment(on_server("reap/every-ten-minutes").id, DeploymentUpdate(concurrency_limit=1))
+        weekly = client.create_deployment(flow_id=on_server("pipeline/scheduled").flow_id, name="weekly")
+    assert on_server("reap/every-ten-minutes").global_concurrency_limit is not None
+    assert planned(at_least=1) == {"04:30"}
+    told = deploy("--workspace", "workspace", "--set", "schedule.cron=0 3 * * 3", "--set", "lineage=other")
+    assert told.code == 0, told.err
+    assert "04:30" not in planned(at_least=0)
+    again = told.out
+    assert re.search(r"^pipeline/scheduled +0 3 \* \* 3 +UTC +\d{4}-\d\d-\d\d 03:00 +takes \d{4}-W\d\d", again, re.M)
+    assert re.search(r"^report/daily +30 5 \* \* \* .*paused in the UI", again, re.M)
+    assert "prefect worker start --pool millrace" in again
+    assert "prefect deployment delete pipeline/weekly" in again  # an earlier version deployed it
+    assert {line.url for line in first.deployments} == {
+        f"{first.ui_url}/deployments/deployment/{on_server(name).id}" for name in NAMES
+    }
+    (schedule,) = on_server("pipeline/scheduled").schedules
+    assert (schedule.schedule.cron, schedule.parameters) == ("0 3 * * 3", {"scheduled_in": "UTC"})
+    assert on_server("pipeline/scheduled").parameters["config_file"] == ""
+    assert on_server("reap/every-ten-minutes").global_concurrency_limit is None
+    with get_client(sync_client=True) as client:
+        client.delete_deployment(weekly)
+        assert len(client.read_deployments()) == len(NAMES)
+        assert client.read_global_concurrency_limit_by_name("millrace-other").limit == 1
+
+
+def planned(at_least: int) -> set[str]:
+    """The times of day in Berlin of the runs that the scheduler has made of the pipeline, once it has made so many."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        with get_client(sync_client=True) as client:
+            runs = [run for run in client.read_flow_runs() if run.auto_scheduled and "scheduled_in" in run.parameters]
+        times = {f"{run.expected_start_time.astimezone(BERLIN):%H:%M}" for run in runs if run.expected_start_time}
+        if len(times) >= at_least:
+            return times
+        assert time.monotonic() < deadline, "the scheduler made no run"
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", "schedule.cron=0 25 * * 1"), "CONFIG: schedule.cron '0 25 * * 1' is not a cron"),
+        (("--set", "schedule.timezone=Berlin"), "'Berlin'"),
+        (("--alert-url", "hooks.example.com/s3cret"), "CONFIG: --alert-url must begin with http:// or https://"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_way_out(deploy: Deploy, arguments: tuple[str, ...], words: str) -> None:
+    told = deploy("--workspace", "workspace", *arguments)
+    assert (told.code, told.out) == (78, "")
+    assert words in told.err
+    assert "s3cret" not in told.err
+    assert "Traceback" not in told.err
+
+
+def test_a_work_pool_of_another_kind_is_not_used(deploy: Deploy, prefect: PrefectServer, first: DeployOutput) -> None:
+    with get_client(sync_client=True) as client:
+        client.delete_work_pool("millrace")
+        client.create_work_pool(WorkPoolCreate(name="millrace", type="docker"))
+        told = deploy("--workspace", "workspace")
+        client.delete_work_pool("millrace")  # the next deployment makes it again
+    assert told.code == 78
+    assert "docker" in told.err
+
+
+# --- alerts -----------------------------------------------------------------------------------------------------
+
+
+class Chat:
+    """A webhook's other end on the loopback: what it was sent, in order."""
+
+    def __init__(self) -> None:
+        self.posts: queue.Queue[dict[str, Any]] = queue.Queue()
+        posts = self.posts
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                assert self.headers["Content-Type"] == "application/json"
+                posts.put(json.loads(body))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def post(self) -> dict[str, Any]:
+        return self.posts.get(timeout=SECONDS)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def chats() -> Iterator[tuple[Chat, Chat]]:
+    with contextlib.ExitStack() as stack:
+        pair = (Chat(), Chat())
+        for chat in pair:
+            stack.callback(chat.close)
+        yield pair
+
+
+def failed_run(message: str) -> FlowRun:
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run_from_deployment(on_server("pipeline/scheduled").id, name="2026-W47 attempt 1")
+        client.set_flow_run_state(run.id, Failed(message=message), force=True)
+    return run
+
+
+def test_the_webhook_is_called_for_failures_lateness_staleness_and_lost_workers(
+    deploy: Deploy, first: DeployOutput, chats: tuple[Chat, Chat]
+) -> None:
+    before, chat = chats
+    for address in (before.url, chat.url):  # the second replaces the first
+        told = deploy("--workspace", "workspace", "--json", MILLRACE_ALERT_URL=address)
+        assert told.code == 0, told.err
+        assert address not in told.out + told.err
+    alerts = json.loads(told.out)["alerts"]
+    with get_client(sync_client=True) as client:
+        names = [automation.name for automation in client.read_automations()]
+    assert sorted(name for name in names if name.startswith("millrace: ")) == sorted(alerts)
+    assert len(alerts) == 4
+
+    message = 'DataError: span 2026-W47: "3 clean rows", at least 32 are needed'
+    heard = heard_after(chat, lambda: failed_run(message))
+    assert heard["text"].endswith(f"pipeline 2026-W47 attempt 1, Failed: {message}")
+    assert re.fullmatch(rf"{first.ui_url}/runs/flow-run/[0-9a-f-]{{36}}", heard["page"])
+    assert heard["event"] == "prefect.flow-run.Failed"
+
+    payload = {"lineage": "main", "sentence": "the vectors are 400 h old; 336 h are promised"}
+    resource = {"prefect.resource.id": "millrace.lineage.main"}
+    for event, name in (("millrace.stale", alerts[2]), ("millrace.run.late", alerts[1])):
+        heard = heard_after(chat, functools.partial(emit_event, event, resource, payload=payload))
+        assert heard["text"] == f"{name}: {payload['sentence']}"
+        assert (heard["event"], heard["payload"]) == (event, payload)
+
+    heard = heard_after(chat, worker_that_dies)
+    assert heard["text"].startswith(alerts[3])
+    assert "prefect worker start --pool millrace" in heard["text"]
+    assert (heard["event"], heard["page"]) == ("prefect.work-pool.not-ready", f"{first.ui_url}/work-pools")
+    assert before.posts.empty()
+
+
+def worker_that_dies() -> None:
+    """One heartbeat; after three that are missing, and a look of the server each 15 s, it is gone."""
+    with get_client(sync_client=True) as client:
+        client.send_worker_heartbeat("millrace", "w-1", heartbeat_interval_seconds=1)
+
+
+def heard_after(chat: Chat, act: Callable[[], object]) -> dict[str, Any]:
+    """What is heard after an act. The server learns of a new automation a moment late, so the act may be repeated."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        act()
+        with contextlib.suppress(queue.Empty):
+            heard = chat.posts.get(timeout=25)
+            with contextlib.suppress(queue.Empty):
+                while True:  # of an act that was repeated
+                    chat.posts.get(timeout=1)
+            return heard
+        assert time.monotonic() < deadline, "the webhook was not called"

@@ -1,0 +1,193 @@
+"""`millrace doctor` with a real Prefect server, on which things are missing, paused, dead and late."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.flows import flow
+from prefect.states import Scheduled
+
+from infra.store.directory import DirectoryStore
+from tasks.doctor import prefect_api
+from tasks.doctor.check import CheckResult
+from tests.support.processes import command
+from tests.support.processes.command import Command, Told
+from tests.support.processes.prefect_server import PrefectServer
+
+SECONDS = 60.0
+
+
+@pytest.fixture
+def millrace(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    def call(*arguments: str) -> Told:
+        return command.call(capsys, "doctor", *arguments)
+
+    before = dict(os.environ)
+    os.environ.pop("PREFECT_API_URL", None)
+    yield call
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def found(report: str, name: str) -> tuple[str, str]:
+    one = next(one for one in json.loads(report)["findings"] if one["name"] == name)
+    return one["outcome"], one["found"]
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_all_is_well_with_a_server_and_nothing_deployed(
+    millrace: Command, prefect: PrefectServer, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(prefect.home))
+    began = time.monotonic()
+    told = millrace("--workspace", store.uri)
+    assert (told.code, told.err) == (0, "")
+    assert re.search(rf"^ok +server +{prefect.url} answers \(process \d+\)$", told.out, re.M)
+    assert re.search(r"^ok +prefect +server and client are \d", told.out, re.M)
+    assert re.search(r"^ok +database +SQLite$", told.out, re.M)
+    assert "FAIL" not in told.out
+    assert told.out.splitlines()[-1].startswith("nothing failed")
+    assert time.monotonic() - began < 5
+
+
+def test_failures_are_told_with_the_way_out_and_an_exit_code(
+    millrace: Command, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    told = millrace("--workspace", store.uri, "--set", "seed=-1")
+    assert (told.code, told.err) == (78, "")
+    assert re.search(
+        r"^FAIL +server +PREFECT_API_URL is http://127.0.0.1:1/api, but .*unset PREFECT_API_", told.out, re.M
+    )
+    assert re.search(r"^FAIL +configuration +configuration: seed: ", told.out, re.M)
+    assert re.search(r"^ok +store ", told.out, re.M)
+    assert re.fullmatch(r"2 of \d+ checks failed", told.out.splitlines()[-1])
+
+
+def test_a_server_that_died_is_a_failure_and_one_that_never_was_is_not(
+    millrace: Command, store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
+    assert found(millrace("--workspace", store.uri, "--json").out, "server")[0] == "warn"
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "server.json").write_text(json.dumps({"pid": os.getpid(), "port": 1}))
+    died = millrace("--workspace", store.uri, "--json")
+    outcome, told = found(died.out, "server")
+    assert (died.code, outcome) == (78, "FAIL")
+    assert f"{tmp_path}/home/server.log" in told
+
+
+# --- what the server knows --------------------------------------------------------------------------------------
+
+
+@flow
+def pipeline() -> None:
+    """Stands for the real one: only its name and its schedule are looked at."""
+
+
+@pytest.fixture(scope="module")
+def client(prefect: PrefectServer) -> Iterator[SyncPrefectClient]:
+    with prefect.in_use(), get_client(sync_client=True) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def deployment(client: SyncPrefectClient) -> UUID:
+    """pipeline/scheduled, each Monday, in a pool without a worker."""
+    client.create_work_pool(WorkPoolCreate(name="millrace", type="process"))
+    return client.create_deployment(
+        flow_id=client.create_flow(pipeline),
+        name="scheduled",
+        entrypoint="flows/pipeline.py:pipeline",
+        work_pool_name="millrace",
+        schedules=[DeploymentScheduleCreate(schedule=CronSchedule(cron="0 6 * * 1", timezone="UTC"))],
+    )
+
+
+def until(look: Callable[[], CheckResult], outcome: str) -> CheckResult:
+    deadline = time.monotonic() + SECONDS
+    while (seen := look()).outcome != outcome:
+        assert time.monotonic() < deadline, f"after {SECONDS} s it is still {seen}"
+        time.sleep(0.2)
+    return seen
+
+
+def test_a_deployment_without_a_worker_fails_until_one_is_heard_of(client: SyncPrefectClient, deployment: UUID) -> None:
+    seen = prefect_api.workers()
+    assert seen == CheckResult("FAIL", "no worker of pool millrace is alive", "prefect worker start --pool millrace")
+    client.send_worker_heartbeat("millrace", "w-1", heartbeat_interval_seconds=30)
+    seen = prefect_api.workers()
+    assert (seen.outcome, seen.found.startswith("1 in pool millrace: w-1, last seen ")) == ("ok", True)
+
+
+def test_a_worker_that_was_killed_is_soon_missed(client: SyncPrefectClient, deployment: UUID) -> None:
+    client.request(
+        "DELETE",
+        "/work_pools/{work_pool_name}/workers/{name}",
+        path_params={"work_pool_name": "millrace", "name": "w-1"},
+    )
+    client.send_worker_heartbeat("millrace", "w-2", heartbeat_interval_seconds=1)
+    seen = until(prefect_api.workers, "FAIL")
+    assert "the last was w-2, last seen " in seen.found
+
+
+def test_several_workers_want_more_than_sqlite(
+    client: SyncPrefectClient, deployment: UUID, prefect: PrefectServer
+) -> None:
+    server = prefect_api.Server(url=prefect.url, ui_url="", home=str(prefect.home), pid=None, started=False)
+    assert prefect_api.database(server).found == "SQLite"
+    for name in ("w-3", "w-4"):
+        client.send_worker_heartbeat("millrace", name, heartbeat_interval_seconds=30)
+    seen = prefect_api.database(server)
+    assert (seen.outcome, seen.found) == ("warn", "SQLite, and 2 workers write to it")
+
+
+def test_a_pool_that_is_paused(client: SyncPrefectClient, deployment: UUID) -> None:
+    client.update_work_pool("millrace", WorkPoolUpdate(is_paused=True))
+    assert prefect_api.workers().mend == "prefect work-pool resume millrace"
+    client.update_work_pool("millrace", WorkPoolUpdate(is_paused=False))
+
+
+def test_the_next_run_is_told_and_a_pause_is_noticed(client: SyncPrefectClient, deployment: UUID) -> None:
+    seen = until(prefect_api.deployments, "ok")  # the scheduler looks every few seconds
+    monday = re.fullmatch(r"pipeline/scheduled; next run of pipeline/scheduled: (\S+) 06:00 UTC", seen.found)
+    assert monday
+    assert dt.date.fromisoformat(monday[1]).weekday() == 0
+    client.pause_deployment(deployment)
+    seen = prefect_api.deployments()
+    assert (seen.outcome, seen.found) == ("warn", "paused: pipeline/scheduled (of pipeline/scheduled)")
+    client.resume_deployment(deployment)
+
+
+def test_a_run_that_nobody_starts(client: SyncPrefectClient, deployment: UUID) -> None:
+    assert prefect_api.waiting().outcome == "ok"
+    long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=2)
+    run = client.create_flow_run_from_deployment(
+        deployment, state=Scheduled(scheduled_time=long_ago), name="left-alone"
+    )
+    seen = prefect_api.waiting()
+    assert (seen.outcome, "1 run should have started and did not, the first left-alone at " in seen.found) == (
+        "FAIL",
+        True,
+    )
+    client.delete_flow_run(run.id)
+
+
+def test_a_server_of_another_version(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prefect_api.versions().outcome == "ok"
+    for ours, outcome in (("3.99.0", "FAIL"), ("3.1.0", "warn")):
+        monkeypatch.setattr("importlib.metadata.version", lambda name, ours=ours: ours)
+        assert prefect_api.versions().outcome == outcome

@@ -1,0 +1,85 @@
+"""`millrace freshness` as people and scripts read it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import flows.cli.operation.freshness
+import infra.compute.factory
+from infra.store.directory import DirectoryStore
+from tasks.runs.plan import plan_run, save_plan
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.stages import carry_out
+from tests.support.processes import command
+from tests.support.processes.command import Command, Told
+from tests.support.workspace.invocations import write_invocation
+
+SETTINGS = ("model.pretrained=package:none", "schedule.cron=0 6 * * *", "freshness.target_hours=72")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    """One day released, the run of the next one lost, and the day after not there."""
+    store = DirectoryStore(tmp_path / "workspace")
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    config = small_config(*SETTINGS)
+    ingest(store, "2026-11-11")
+    carry_out(plan_run(store, config))
+    ingest(store, "2026-11-12")
+    plan = plan_run(store, config)
+    save_plan(store, plan)
+    write_invocation(store, plan)
+    monkeypatch.setattr(flows.cli.operation.freshness, "now", lambda: "2026-11-14T08:00:00+00:00")
+    return store
+
+
+@pytest.fixture
+def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
+    def call(*arguments: str) -> Told:
+        settings = [word for one in SETTINGS for word in ("--set", one)]
+        return command.call(capsys, "freshness", "--workspace", store.uri, *settings, *arguments)
+
+    return call
+
+
+def test_people_read_age_spans_and_what_is_wrong(millrace: Command) -> None:
+    told = millrace()
+    assert told.code == 0
+    lines = [line.rstrip() for line in told.out.splitlines()]
+    assert lines[:2] == [
+        "lineage main",
+        "release 1 holds data up to 2026-11-11, 56 h old of 72 h promised; fresh until 11-15 00:00 UTC",
+    ]
+    assert re.findall(r"^(2026\S+) +(\w+)", told.out, re.M) == [
+        ("2026-11-11", "Released"),
+        ("2026-11-12", "Lost"),
+        ("2026-11-13", "Absent"),
+    ]
+    assert "run over 2026-11-12, attempt 1: late, lost, deadline 11-13 09:00" in lines
+    assert "! 2026-11-13 is due and did not arrive." in lines
+    assert lines[lines.index("! 2026-11-13 is due and did not arrive.") + 1].endswith(
+        "then: millrace ingest. The runs then start by themselves."
+    )
+
+
+def test_where_all_is_well_that_is_said(
+    millrace: Command, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out(plan_run(store, small_config(*SETTINGS), "2026-11-12"))
+    monkeypatch.setattr(flows.cli.operation.freshness, "now", lambda: "2026-11-13T08:00:00+00:00")
+    assert millrace().out.splitlines()[-1] == "nothing is wrong"
+
+
+def test_a_workspace_without_spans_is_refused(millrace: Command, store: DirectoryStore, tmp_path: Path) -> None:
+    told = millrace("--workspace", str(tmp_path / "typo"))
+    assert (told.code, told.out) == (78, "")
+
+
+def test_scripts_get_what_was_missed(millrace: Command) -> None:
+    real = json.loads(millrace("--json").out)
+    assert (real["missed"], real["gaps"], real["catch_up"]) == (["2026-11-12"], ["2026-11-13"], "2026-11-12")

@@ -1,0 +1,290 @@
+"""The commands that show the past: history, metrics, the pages that --html writes, and the server of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from flows.cli.results.serving import FRESH_SECONDS, Pages, make_server
+from flows.cli.terminal.files import write_file
+from flows.presentation.run.report import write_run_report
+from infra.store.base import Store
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import ConfigError, FailureClass, StoreError
+from tests.support.processes import command
+from tests.support.processes.command import Command, Told
+from tests.support.workspace.past import write_run
+from tests.support.workspace.stores import STORES
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def fill(store: Store) -> list[str]:
+    """A release and a run that failed; their keys."""
+    return [write_run(store, 0), write_run(store, 1, "Failed", FailureClass.OOM)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path / "workspace")
+    fill(store)
+    return store
+
+
+@pytest.fixture
+def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
+    def call(*arguments: str) -> Told:
+        return command.call(capsys, *arguments, "--workspace", store.uri)
+
+    return call
+
+
+# --- history ----------------------------------------------------------------------------------------------------
+
+
+def test_history_tells_every_run_and_what_they_come_to(millrace: Command) -> None:
+    told = millrace("history")
+    assert told.code == 0
+    assert re.findall(r"^(2026-W\d\d) +\w{16} +(\W Released as 1|\W Failed: OOM) ", told.out, re.M) == [
+        ("2026-W01", "✓ Released as 1"),
+        ("2026-W02", "! Failed: OOM"),
+    ]
+    assert "1 of 2 runs came to a result; goodput " in told.out
+    assert re.search(r"release 1 serves; its newest data is .+ old, beyond the target of 14 d", told.out)
+
+
+def test_history_names_what_it_left_out(millrace: Command, store: DirectoryStore) -> None:
+    store.write("releases/1.json", b"{")
+    told = millrace("history")
+    assert told.code == 0
+    assert f"left out: {store.uri}/releases/1.json is not readable" in told.out
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["report", "history"])
+def test_html_writes_the_page_and_prints_nothing(millrace: Command, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "page.html"
+    told = millrace(command, "--html", str(file))
+    assert (told.code, told.out, told.err) == (0, "", f"wrote {file}\n")
+    assert file.read_bytes().startswith(b"<!DOCTYPE html>")
+    assert json.loads(millrace(command, "--html", str(file), "--json").out)
+    assert list(tmp_path.glob(".page*")) == []
+
+
+def test_a_report_can_be_of_any_run(millrace: Command, store: DirectoryStore, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    assert millrace("report", "--span", "2026-W01", "--html", str(file)).code == 0
+    assert b"2026-W01: Released" in file.read_bytes()
+
+
+def test_metrics_are_printed_or_put_in_place_at_once(millrace: Command, tmp_path: Path) -> None:
+    file = tmp_path / "millrace.prom"
+    file.write_text("old")
+    assert millrace("metrics", "--out", str(file)) == (0, "", f"wrote {file}\n")
+    assert "\nmillrace_release_number 1.0\n" in file.read_text()
+    assert "\nmillrace_release_number 1.0\n" in millrace("metrics").out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["millrace.prom", "workspace"]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(millrace: Command, tmp_path: Path) -> None:
+    told = millrace("metrics", "--out", str(tmp_path / "nowhere" / "millrace.prom"))
+    assert told.code == 74
+    assert f"STORE: {tmp_path}/nowhere/millrace.prom can't be written: No such file or directory" in told.err
+    with pytest.raises(StoreError, match="can't be written"):
+        write_file(tmp_path / "workspace", b"")
+    assert list(tmp_path.glob(".workspace*")) == []
+
+
+# --- serve ------------------------------------------------------------------------------------------------------
+
+
+class Site:
+    """A server over a workspace, asked as a browser does."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.server = make_server(store, 0)
+        self.port = self.server.server_port
+        self._thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+    def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path)
+            reply = connection.getresponse()
+            return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def site(store: DirectoryStore) -> Iterator[Site]:
+    site = Site(store)
+    yield site
+    site.stop()
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_workspace_is_served_wherever_it_lies(request: pytest.FixtureRequest, kind: str) -> None:
+    store = STORES[kind](request)
+    released, failed = fill(store)
+    site = Site(store)
+    try:
+        status, headers, body = site.get("/")
+        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert f"../runs/{failed}/report.html".encode() in body  # which a browser takes as /runs/...
+        status, headers, body = site.get(f"/runs/{released}/report.html")
+        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert b"2026-W01: Released" in body
+        status, headers, body = site.get(f"/runs/{released}/train/attempt-1/ledger.json")
+        assert (status, headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        assert json.loads(body)["stage"] == "train"
+        status, headers, body = site.get("/metrics")
+        assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert b"\nmillrace_releases 1.0\n" in body
+    finally:
+        site.stop()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/runs/",
+        "/runs/cafe/report.html",
+        "/runs/cafe/../../../etc/passwd",
+        "/runs/%2e%2e/releases/1.json",
+        "/runs/..%2f..%2fsecret.json",
+        "/../secret.json",
+        "/runs//etc/passwd.json",
+        "/runs/{run}/.locks/x.json",
+        "/runs/{run}/validate/rows/2026-W01/part-0.parquet",
+        "/runs/{run}",
+        "/runs/{run}/train",
+        "/runs/{run}/link.json",
+        "/releases/1.json",
+        "/runs/{run}/train/result.json%00.txt",
+    ],
+)
+def test_nothing_else_is_served(site: Site, tmp_path: Path, path: str) -> None:
+    (tmp_path / "secret.json").write_text("secret")
+    run = next((tmp_path / "workspace" / "runs").iterdir())
+    (run / "link.json").symlink_to(tmp_path / "secret.json")
+    status, _, body = site.get(path.replace("{run}", run.name))
+    assert status in (404, 503)
+    assert b"secret" not in body.replace(str(tmp_path).encode(), b"")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_it_takes_no_orders(site: Site, method: str) -> None:
+    assert site.get("/", method)[0] == 501
+
+
+def test_a_head_has_the_length_and_no_body(site: Site) -> None:
+    status, headers, body = site.get("/runs/nothing", "HEAD")
+    assert (status, body) == (404, b"")
+    assert int(headers["content-length"]) > 0
+
+
+def test_what_is_sent_may_load_nothing(site: Site) -> None:
+    headers = site.get("/metrics")[1]
+    assert headers["content-security-policy"].startswith("default-src 'none'")
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_report_that_was_written_is_the_one_that_is_shown(store: DirectoryStore) -> None:
+    pages = Pages(store)
+    key = store.list("runs")[0].split("/")[1]
+    write_run_report(store, key)
+    stored = store.read(f"runs/{key}/report.html") + b"<!-- stored -->"
+    store.write(f"runs/{key}/report.html", stored)
+    page = pages.page(f"/runs/{key}/report.html")
+    assert page is not None
+    assert page.body == stored
+
+
+def test_of_a_run_that_goes_on_a_report_is_made_anew(tmp_path: Path) -> None:
+    store, moment = DirectoryStore(tmp_path), [100.0]
+    key = write_run(store, 0, "Running")
+    store.write(f"runs/{key}/report.html", b"of an earlier attempt")
+    pages = Pages(store, clock=lambda: moment[0])
+    before = pages.page(f"/runs/{key}/report.html")
+    assert before is not None
+    assert b"Running" in before.body
+    write_run(store, 0, "Rejected")
+    store.delete(f"runs/{key}/report.html")
+    assert pages.page(f"/runs/{key}/report.html") == before  # of a moment ago
+    moment[0] += FRESH_SECONDS + 1
+    after = pages.page(f"/runs/{key}/report.html")
+    assert after is not None
+    assert after != before
+
+
+def test_a_workspace_that_cannot_be_read_is_told_and_the_server_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(key: str) -> list[str]:
+        raise StoreError("the bucket is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.store, "list", gone)
+        status, _, body = site.get("/metrics")
+        assert (status, body) == (503, b"STORE: the bucket is gone\n")
+        assert "STORE: /metrics: the bucket is gone" in capsys.readouterr().err
+    assert site.get("/metrics")[0] == 200
+
+
+def test_a_port_that_is_taken_is_told(site: Site) -> None:
+    with pytest.raises(ConfigError, match=rf"can't listen on 127.0.0.1:{site.port}: .*choose another: --port"):
+        make_server(site.store, site.port)
+    with pytest.raises(ConfigError, match="can't listen"):
+        make_server(site.store, 70_000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_says_where_it_listens_and_ends_well(store: DirectoryStore, number: signal.Signals) -> None:
+    code = "import sys, flows.cli; sys.argv[0] = 'millrace'; flows.cli.main()"
+    command = [sys.executable, "-c", code, "serve", "--port", "0", "--workspace", store.uri]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            found = re.fullmatch(rf"(http://127\.0\.0\.1:\d+) shows {re.escape(store.uri)}; Ctrl-C ends it\n", said)
+            assert found, said
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"{found[1]}/nothing", timeout=60)
+            process.send_signal(number)
+            _, told = process.communicate(timeout=60)
+            assert (process.returncode, told) == (0, "stopped\n")
+        finally:
+            process.kill()
+
+
+def test_serving_draws_nothing_before_it_is_asked() -> None:
+    code = (
+        "import sys, flows.cli.results.serving; print({'matplotlib', 'jinja2', 'prefect', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr

@@ -1,0 +1,130 @@
+"""The pipeline's history: what it sums up, what it puts first, and that it stays small with many runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from flows.presentation import html
+from flows.presentation.history.page import MOST_ROWS, history_html, page
+from infra.store.directory import DirectoryStore
+from tasks.monitoring.history import History, PastRun, read_history
+from tasks.runs.releases import CURRENT, Pointer
+from tests.flows.presentation.conftest import Past
+from tests.support.pages.html import Page
+from tests.support.workspace.past import week, write_run
+
+SOON = dt.datetime(2026, 3, 4, 12, tzinfo=dt.UTC)  # two days and a half after the end of the newest released week
+LATE = dt.datetime(2026, 4, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def soon(past: Past) -> Page:
+    return Page(history_html(past.store, SOON))
+
+
+def many(history: History, count: int) -> History:
+    """The same released run again and again, a week later each time; as if read from a workspace."""
+    run, release = history.runs[1], history.releases[1]
+    runs, releases = [], []
+    for number in range(count):
+        span = release.span.model_copy(update={"name": week(number)})
+        began = (dt.datetime(2026, 1, 5, 6, tzinfo=dt.UTC) + dt.timedelta(weeks=number)).isoformat()
+        made = release.model_copy(update={"number": number + 1, "span": span, "created_at": began})
+        asked = (run.invocations[0].model_copy(update={"began_at": began}),)
+        changes = {"run_key": f"{number:016x}", "span": span.name, "release": made, "invocations": asked}
+        runs.append(run.model_copy(update=changes))
+        releases.append(made)
+    return history._replace(runs=tuple(runs), releases=tuple(releases), current=releases[-1])
+
+
+def test_the_sums_are_those_of_the_ledger(past: Past, soon: Page) -> None:
+    text = soon.text
+    assert "10 runs since 2026-01-05: 5 released, 1 rejected, 2 failed, 1 cancelled, 1 running." in text
+    assert "6 of 8" in text  # neither the cancelled run nor the running one counts
+    assert "75.0 %; 98.5 % is the reference in the field" in text
+    summed = read_history(past.store).totals
+    assert f"${summed.cost:,.2f}" in text
+    assert f"{summed.goodput:.1%}".replace("%", " %") in text
+
+
+def test_failures_runs_and_spans_have_their_rows(past: Past, soon: Page) -> None:
+    assert soon.row("HOST")[1] == "2"  # one of them was tried again
+    assert soon.row("HANG")[1] == "1"
+    links = [link["href"] for link in soon.all("a") if link["href"].startswith("../runs/")]
+    assert links[:10] == [f"../runs/{past.keys[number]}/report.html" for number in reversed(range(10))]
+    assert soon.row("2026-W09")[1] == "✓ Released as 5, serves"
+    assert soon.row("2026-W03")[1] == "✕ Rejected"
+    assert soon.row("2026-W06")[1] == "! Failed: CODE"
+    assert soon.row("2026-W06")[-1] == "evaluate: KeyError: 'locale' <script>alert(1)</script>"
+    (span,) = [row for row in soon.rows if row[0] == "2026-W09" and row[2] == "v1"]
+    assert (span[1], span[-1][:10]) == ("✓ Released", "2026-03-02")
+
+
+def test_stale_vectors_come_first(past: Past, soon: Page) -> None:
+    assert "✓ 2 d 12 h old within the target of 14 d" in soon.text
+    assert "stale" not in soon.ids
+    late = Page(history_html(past.store, LATE))
+    assert "! 30 d old beyond the target of 14 d" in late.text
+    assert "stale" in late.ids
+
+
+def test_a_rollback_is_shown(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    for number in range(2):
+        write_run(store, number)
+    assert "rolled-back" not in Page(history_html(store, SOON)).ids
+    store.write(CURRENT, Pointer(release=1, newest=2).to_json())
+    page = Page(history_html(store, SOON))
+    assert "rolled-back" in page.ids
+    assert "58 d 12 h old" in page.text  # of the data in the release that serves
+
+
+def test_every_metric_of_a_gate_has_a_figure(soon: Page) -> None:
+    alts = [image["alt"] for image in soon.all("img")]
+    for metric in ("recall@10", "auc", "mrr@10"):
+        (alt,) = [alt for alt in alts if alt.startswith(f"{metric} on the holdout over 6 spans")]
+        assert alt.endswith("1 of 6 judged runs rejected.")
+    for title in ("Age of the newest released data", "Goodput", "Cost of each run", "Compiling", "Training speed"):
+        assert any(alt.startswith(title) for alt in alts), title
+
+
+@pytest.mark.parametrize("count", [1, 8, 365])
+def test_it_stays_legible_with_any_number_of_runs(past: Past, count: int) -> None:
+    history = many(read_history(past.store), count)
+    data = html.render(page("w", history, dt.datetime.fromisoformat(history.runs[-1].began_at) + dt.timedelta(days=1)))
+    found = Page(data)
+    assert f"{count} run" in found.text
+    listed = [link for link in found.all("a") if link["href"].startswith("../runs/0000")]
+    assert len(listed) == min(count, MOST_ROWS) + len([row for row in history.spans if row.run_key])
+    assert (f"The newest {MOST_ROWS} of 365 runs" in found.text) is (count > MOST_ROWS)
+    assert ("each bar is the mean of about 6 runs" in found.text) is (count == 365)
+    assert len(data) < 700_000
+
+
+def test_without_a_run_it_says_how_to_begin(tmp_path: Path) -> None:
+    assert "millrace run" in Page(history_html(DirectoryStore(tmp_path))).text
+
+
+def test_runs_without_prices_have_no_figure_of_costs(past: Past) -> None:
+    history = read_history(past.store)
+    runs = tuple(free(run) for run in history.runs)
+    found = Page(html.render(page("w", history._replace(runs=runs), SOON)))
+    assert "no prices configured" in found.text
+    assert not any(image["alt"].startswith("Cost") for image in found.all("img"))
+
+
+def free(run: PastRun) -> PastRun:
+    return run.model_copy(update={"attempts": tuple(one.model_copy(update={"cost": 0.0}) for one in run.attempts)})
+
+
+def test_a_damaged_release_is_named_and_left_out(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    for number in range(2):
+        write_run(store, number)
+    store.write("releases/1.json", b"{}")
+    text = Page(history_html(store, SOON)).text
+    assert f"{store.uri}/releases/1.json is not readable" in text
+    assert "Released as 2, serves" in text

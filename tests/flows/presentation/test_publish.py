@@ -1,0 +1,191 @@
+"""The pages as a real Prefect server keeps them, made by stages that do no arithmetic. Takes about half a minute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.objects import Artifact
+
+import infra.compute.factory
+from flows.presentation.run.publish import links, publish
+from infra.store.directory import DirectoryStore
+from infra.store.factory import open_store
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.outcomes import Check
+from tasks.contracts.progress import Progress
+from tasks.contracts.runner import Waiter
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.evaluate import evaluate
+from tasks.foundation.errors import POLICIES, CancelledError, DataError, HostError
+from tasks.health import health
+from tasks.hosts.findings import Findings, findings_key
+from tasks.infer import infer
+from tasks.release import release
+from tasks.running.context import within
+from tasks.runs import invocations
+from tasks.runs.plan import plan_run, save_plan
+from tasks.train import train
+from tasks.validate import validate
+from tasks.warmup import warmup
+from tests.support.fakes.fake_runner import FakeRunner, small_config
+from tests.support.pages.tables import blocks, table_of
+from tests.support.processes.prefect_server import PrefectServer
+
+SECONDS = 30.0
+
+
+class Telling(FakeRunner):
+    """Tells on the way how far training has come, and calls `meanwhile` before each job."""
+
+    meanwhile: Callable[[JobSpec], None] = staticmethod(lambda spec: None)
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        self.meanwhile(spec)
+        if spec.stage is Stage.train:
+            waiter.progress(Progress(what="train", done=120, total=400, note="loss 1.93"))
+        super().run(spec, waiter, tries)
+
+
+@flow
+def whole(plan: RunPlan) -> None:
+    """All stages of a run, with their pages."""
+    links(plan, invocations.begin(open_store(plan.workspace), plan))
+    with within(publisher=publish):
+        validated = validate(plan)
+        warm = warmup(plan, validated, after=health(plan, after=validated))
+        trained = train(plan, validated, warm)
+        judged = evaluate(plan, validated, warm, trained)
+        release(plan, validated, trained, judged, infer(plan, validated, warm, trained, after=judged))
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, prefect: PrefectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Telling]:
+    runner = Telling(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    for failure, policy in POLICIES.items():
+        monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
+    with prefect.in_use():
+        yield runner
+
+
+def carry_out(store: DirectoryStore) -> RunPlan:
+    plan = plan_run(store, small_config())
+    save_plan(store, plan)
+    whole(plan)
+    return plan
+
+
+def artifacts(prefect: PrefectServer, *kinds: str) -> list[Artifact]:
+    """Those of these kinds of the last flow run, oldest first."""
+    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[prefect.last_run().id]))
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=of_run)
+    return sorted((one for one in found if one.type in kinds), key=lambda one: str(one.created))
+
+
+def progress_until(prefect: PrefectServer, *expected: str) -> list[Artifact]:
+    """The progress artifacts, once their descriptions are these: a thread of its own makes them."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        found = artifacts(prefect, "progress")
+        if sorted(str(one.description) for one in found) == sorted(expected):
+            return found
+        assert time.monotonic() < deadline, [one.description for one in found]
+        time.sleep(0.1)
+
+
+def test_every_stage_has_its_page_at_its_task_run(prefect, store, runner):
+    carry_out(store)
+    pages = artifacts(prefect, "markdown")
+    assert [page.key for page in pages] == ["run-main", *(f"{stage}-main" for stage in Stage)]
+    assert {page.description for page in pages[1:]} == {f"span 2026-W46, attempt 1 of {stage}" for stage in Stage}
+    runs = {run.name: run.id for run in prefect.task_runs(prefect.last_run(), 7)}
+    assert [page.task_run_id for page in pages] == [None, *(runs[f"{stage} 2026-W46"] for stage in Stage)]
+    assert all(str(page.data).startswith("# ") for page in pages)
+
+
+def test_a_page_tells_of_the_attempts_before_the_last(prefect, store, runner):
+    runner.fail(Stage.health, HostError("the machine | went away"))
+    carry_out(store)
+    _, page = [page for page in artifacts(prefect, "markdown") if page.key == "health-main"]
+    assert page.description == "span 2026-W46, attempt 2 of health"
+    assert r"the machine \| went away" in str(page.data)
+
+
+def test_what_was_done_before_has_no_new_page(prefect, store, runner):
+    plan = carry_out(store)
+    whole(plan)
+    assert [page.key for page in artifacts(prefect, "markdown")] == ["run-main"]
+    assert artifacts(prefect, "progress") == []
+
+
+def test_progress_is_seen_at_the_task_run_and_ends_with_all_of_it(prefect, store, runner):
+    carry_out(store)
+    found = progress_until(prefect, "train 2026-W46: done, step 1 of 1", "infer 2026-W46: done, text 1 of 1")
+    assert {one.key for one in found} == {"train-progress-main", "infer-progress-main"}
+    assert [one.data for one in found] == [100.0, 100.0]
+    runs = {run.id: run.name for run in prefect.task_runs(prefect.last_run(), 7)}
+    assert {runs[one.task_run_id] for one in found if one.task_run_id} == {"train 2026-W46", "infer 2026-W46"}
+
+
+def test_progress_of_an_attempt_that_failed_says_how_far_it_came(prefect, store, runner):
+    runner.fail(Stage.infer, HostError("gone"))
+    carry_out(store)
+    progress_until(
+        prefect,
+        "train 2026-W46: done, step 1 of 1",
+        "infer 2026-W46: HOST after text 1 of 1",
+        "infer 2026-W46: done, text 1 of 1",
+    )
+
+
+def test_a_page_of_links_that_cannot_be_made_keeps_no_run_from_its_work(prefect, store, runner, monkeypatch):
+    monkeypatch.setattr("flows.presentation.run.origin.begun", lambda plan, invocation: 1 / 0)
+    carry_out(store)
+    assert [page.key for page in artifacts(prefect, "markdown")] == [f"{stage}-main" for stage in Stage]
+
+
+def test_every_attempt_that_failed_has_its_page(prefect, store, runner):
+    found = Check(
+        name="ecc",
+        passed=False,
+        severity="critical",
+        observed=7,
+        sentence="7 errors",
+        host="h-1",
+        action="exclude host",
+    )
+
+    def refused(spec: JobSpec) -> None:
+        if (spec.stage, spec.attempt) == (Stage.health, 1):
+            store.write(findings_key(spec.attempt_prefix), Findings(checks=(found,)).to_json())
+
+    runner.meanwhile = refused
+    runner.fail(Stage.health, HostError("h-1 was refused"))
+    runner.fail(Stage.train, DataError("2026-W46 has | no rows"))
+    with pytest.raises(DataError):
+        carry_out(store)
+    pages = [page for page in artifacts(prefect, "markdown") if page.key in ("health-main", "train-main")]
+    failed = {str(page.description): str(page.data) for page in pages}
+    assert list(failed) == [
+        "span 2026-W46, attempt 1 of health: HOST", "span 2026-W46, attempt 2 of health",
+        "span 2026-W46, attempt 1 of train: DATA",
+    ]  # fmt: skip
+    health_page, _, train_page = failed.values()
+    assert health_page.startswith("# Health failed with HOST\n")
+    assert table_of(health_page, "host")[1:] == [["ecc", "h-1", "✕ refused", "7 errors [exclude host: h-1]"]]
+    assert blocks(train_page)[0] == "2026-W46 has | no rows\n"
+    assert "docs/runbook.md, DATA" in train_page
+
+
+def test_a_stage_that_was_cancelled_has_none(prefect, store, runner):
+    runner.fail(Stage.health, CancelledError("by a user"))
+    with pytest.raises(CancelledError):
+        carry_out(store)
+    assert [page.key for page in artifacts(prefect, "markdown")] == ["run-main", "validate-main"]

@@ -1,0 +1,368 @@
+"""The section of each stage: its numbers, names and commands."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli.app import app
+from flows.presentation.model import Section
+from flows.presentation.run.publish import stage_page
+from flows.presentation.stages.facts import StageFacts, section_of
+from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.outcomes import (
+    Check,
+    DeviceUse,
+    GraphUse,
+    HealthOutcome,
+    NewGraph,
+    ReleaseOutcome,
+    ShapeTiming,
+    SliceMetrics,
+)
+from tasks.contracts.references import CompileRef
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
+from tasks.hosts.findings import Findings, findings_key
+from tasks.runs import releases
+from tasks.runs.plan import plan_run
+from tests.support.fakes.fake_runner import FakeRunner, small_config
+from tests.support.fakes.stages import Run, carry_out
+from tests.support.pages.sections import commands, part, parts, row, rows
+
+PRICE = "cost.dollars_per_worker_hour=3600"  # a dollar a second
+
+
+class Done:
+    """A run that is done, and the sections of its stages."""
+
+    def __init__(self, store: DirectoryStore, *overrides: str) -> None:
+        self.store = store
+        self.plan = plan_run(store, small_config(*overrides))
+        self.run: Run = carry_out(self.plan)
+
+    def of(self, stage: Stage, value: Any, **changes: Any) -> Section:
+        return stage_page(self.store, self.plan, stage, value.model_copy(update=changes))
+
+
+@pytest.fixture
+def done(store: DirectoryStore, runner: FakeRunner) -> Done:
+    return Done(store)
+
+
+def check(name: str, passed: bool, severity: str = "critical", host: str = "", action: str = "proceed") -> Check:
+    return Check.model_validate(
+        {"name": name, "passed": passed, "severity": severity, "observed": None, "sentence": f"of {name}"}
+        | {"host": host, "action": action}
+    )
+
+
+def points(*values: tuple[int, dict[str, float]]) -> tuple[CurvePoint, ...]:
+    return tuple(CurvePoint(step=step, metrics=metrics) for step, metrics in values)
+
+
+# --- validate, health, warmup -----------------------------------------------------------------------------------
+
+
+def test_validate_counts_rows_and_orders_reasons_by_how_many_rows_they_have(done: Done) -> None:
+    reasons = {"item is null": 16, "no | query": 47}
+    made = done.of(
+        Stage.validate, done.run.validated, rows_in=2040, rows_clean=1977, rows_quarantined=63, reasons=reasons,
+        quarantine="runs/x/quarantine.parquet",
+    )  # fmt: skip
+    assert made.title == "Validate: 1,977 of 2,040 rows are clean"
+    assert rows(made)[:3] == [
+        ["2,040", "1,977", "63", "3.1 %"],
+        ["no | query", "47", "2.3 %"],
+        ["item is null", "16", "0.8 %"],
+    ]
+    assert row(made, "rows set apart") == ["runs/x/quarantine.parquet"]
+    assert "1 of 1 check" in made.lines[0]
+
+
+def test_validate_lists_several_spans(store: DirectoryStore, runner: FakeRunner) -> None:
+    plan = plan_run(store, small_config(), "2026-W47")
+    made = stage_page(store, plan, Stage.validate, carry_out(plan).validated)
+    assert row(made, "2026-W46 v1") == row(made, "2026-W47 v1") == ["40"]
+
+
+def test_failed_checks_come_first_with_their_host(done: Done) -> None:
+    checks = (check("a", True), check("b", False, "warning"), check("c", False, host="h-7", action="exclude host"))
+    made = done.of(Stage.validate, done.run.validated, checks=checks)
+    assert rows(part(made, "Checks")) == [
+        ["c", "h-7", "✕ refused", "of c [exclude host: h-7]"],
+        ["b", "all", "! warning", "of b"],
+        ["a", "all", "✓ passed", "of a"],
+    ]
+
+
+HEALTHY = HealthOutcome(
+    device="cpu",
+    matmul_gflops=(843.195, 451.0),
+    slowest_to_median=1.43,
+    free_memory_gib=(22.321, 1.0),
+    free_disk_gib=70.25,
+    collectives={"all_reduce_latency_us": 41.2, "all_gather_gb_s": 9.876, "other": 20.0},
+    checks=(check("speed", False, "warning"),),
+)
+
+
+def test_health_shows_workers_and_network_with_units(done: Done) -> None:
+    made = done.of(Stage.health, HEALTHY)
+    assert made.title == "Health: 1 warning"
+    assert row(made, "0") == ["843.2", "22.3"]
+    assert "451.0 GFLOP/s" in made.lines[1]
+    assert "1.43 times" in made.lines[1]
+    assert row(made, "all reduce latency") == ["41.20", "µs"]
+    assert row(made, "all gather") == ["9.88", "GB/s"]
+    assert row(made, "other") == ["20.00", ""]
+
+
+def test_health_of_one_worker_compares_nothing_and_folds_many_workers(done: Done) -> None:
+    alone = {"matmul_gflops": (843.2,), "free_memory_gib": (22.3,), "collectives": {}, "checks": ()}
+    made = done.of(Stage.health, HEALTHY, **alone)
+    assert not any("slowest" in line for line in made.lines)
+    assert not made.tables[0].folded
+    many = done.of(Stage.health, HEALTHY, matmul_gflops=(1.0,) * 64, free_memory_gib=(1.0,) * 64)
+    assert many.tables[0].folded
+
+
+GRAPHS = GraphUse(hits=6, misses=1, compile_seconds=41.25, seconds_saved=40.0, readable=True, compiled=("a",), new=())
+
+
+def test_warmup_shows_shapes_memory_graphs_and_environment(done: Done) -> None:
+    new = (NewGraph(name="graph|7", where="step 12, 24 x 32 tokens", seconds=1.2),)
+    shapes = (
+        ShapeTiming(query_tokens=16, item_tokens=16, first_step_seconds=12.5, step_seconds=0.035),
+        ShapeTiming(query_tokens=16, item_tokens=32, first_step_seconds=13.0, step_seconds=0.07),
+    )
+    made = done.of(
+        Stage.warmup, done.run.warm, shapes=shapes, graphs=GRAPHS.model_copy(update={"new": new}),
+        compiled=CompileRef(key="k-1", graphs=7, seconds=41.25), environment={"NEURON_CC_FLAGS": "-O1", "A": "1"},
+    )  # fmt: skip
+    assert made.title == "Warmup: 2 shapes tried, 0.10 GiB at most"
+    assert row(made, "16 × 32") == ["13.000", "0.070"]
+    assert row(made, "peak memory") == ["0.10 GiB"]
+    assert rows(part(made, "Graphs")) == [["1", "6", "41.2", "40.0"], ["graph|7", "step 12, 24 x 32 tokens", "1.2"]]
+    assert rows(part(made, "Environment")) == [["A", "1"], ["NEURON_CC_FLAGS", "-O1"]]
+    assert row(made, "7 compiled graphs") == ["compile/k-1"]
+
+
+def test_a_device_that_compiles_nothing_has_no_graphs(done: Done) -> None:
+    made = done.of(Stage.warmup, done.run.warm)
+    assert {"Graphs", "Environment"}.isdisjoint(each.title for each in parts(made))
+
+
+# --- train, evaluate --------------------------------------------------------------------------------------------
+
+
+def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -> None:
+    again = Done(done.store)
+    curve = points((10, {"recall@10": 0.5}), (15, {"recall@10": 0.1}), (20, {"recall@10": 0.75, "auc": 0.9}))
+    losses = points((15, {"loss": 2.0}), (20, {"loss": 1.5}))
+    trained = again.run.trained
+    made = again.of(
+        Stage.train, trained, curve=curve, losses=losses, resumed_at_step=15, pairs_per_second=1234.5, graphs=GRAPHS
+    )
+    assert made.title == "Train: 10 steps over 40 pairs"
+    assert "2.0000 to 1.5000" in made.lines[0]
+    assert row(made, "steps of the lineage") == ["10 to 20"]
+    assert row(made, "resumed at step") == ["15"]
+    assert row(made, "pairs per second") == ["1,234.5"]
+    assert row(made, "recall@10") == ["0.5000", "0.7500", "+0.2500"]
+    assert row(made, "auc") == ["–", "0.9000", "–"]
+    assert [len(table.rows) for table in made.tables if table.folded] == [2, 3]
+    assert [figure.title.partition(" ")[0] for figure in made.figures] == ["Training", "Retrieval", "Classification"]
+    assert row(made, "checkpoint") == [trained.checkpoint.prefix]
+    assert part(made, "Graphs")
+
+
+def test_train_shows_the_use_of_neuroncores_by_node(done: Done) -> None:
+    use = DeviceUse(
+        node=1,
+        readings=9,
+        utilization_median=42.04,
+        utilization_peak=99.0,
+        memory_gib_median=7.0,
+        memory_gib_peak=7.25,
+    )
+    made = done.of(Stage.train, done.run.trained, device_use=(use,))
+    assert row(made, "1") == ["42.0", "99.0", "7.00", "7.25"]
+
+
+def test_what_was_not_measured_has_no_figure(done: Done) -> None:
+    made = done.of(Stage.train, done.run.trained, losses=(), curve=())
+    assert made.figures == ()
+    assert len(made.tables) == 1
+
+
+def test_evaluate_shows_verdicts_and_compares_with_the_champion(done: Done) -> None:
+    first = done.of(Stage.evaluate, done.run.judged)
+    assert ["recall@10", "0.5000", "–", "–"] in rows(first)
+    assert rows(first)[0][1] == "○ does not apply"
+    again = Done(done.store)
+    made = again.of(Stage.evaluate, again.run.judged)
+    assert rows(made)[:4] == [
+        ["recall@10", "✓ passed", "critical", again.run.judged.verdicts[0].sentence],
+        ["mrr@10", "! warning", "warning", again.run.judged.verdicts[1].sentence],
+        ["recall@10", "0.5000", "0.4000", "+0.1000"],
+        ["mrr@10", "0.3000", "0.4000", "−0.1000"],
+    ]
+    assert row(made, "verdicts") == [f"runs/{again.plan.run_key}/evaluate/verdicts.json"]
+
+
+def test_a_refused_model_says_why(done: Done, runner: FakeRunner) -> None:
+    runner.metrics = {"recall@10": 0.2, "mrr@10": 0.39}
+    again = Done(done.store)
+    made = again.of(Stage.evaluate, again.run.judged)
+    assert made.title == "Evaluate: rejected"
+    assert "0.2000 below the champion's 0.4000" in made.lines[0]
+    assert rows(made)[0][1] == "✕ refused"
+
+
+def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRunner) -> None:
+    done = Done(store, "evaluate.gates=[]")
+    assert done.of(Stage.evaluate, done.run.judged).tables[0].caption == "Metrics on the holdout"
+
+
+def test_the_worst_slice_comes_first(done: Done) -> None:
+    judged = done.run.judged
+    slices = tuple(
+        SliceMetrics(column="category", value=value, rows=many, metrics=metrics)
+        for value, many, metrics in (
+            ("bags", 1154, {"recall@10": 0.6, "mrr@10": 0.1}),
+            ("shoes", 24, {"recall@10": 0.1, "mrr@10": 0.2}),
+            ("hats", 77, {"recall@10": 0.45}),
+        )
+    )
+    made = done.of(Stage.evaluate, judged, outcome=judged.outcome.model_copy(update={"slices": slices}))
+    assert [cells for cells in rows(made) if cells[0].startswith("category")] == [
+        ["category = shoes", "24", "0.1000", "−0.4000", "0.2000"],
+        ["category = hats", "77", "0.4500", "−0.0500", "–"],
+        ["category = bags", "1,154", "0.6000", "+0.1000", "0.1000"],
+    ]
+
+
+# --- infer, release ---------------------------------------------------------------------------------------------
+
+
+def test_the_price_of_vectors_includes_attempts_that_failed(store: DirectoryStore, runner: FakeRunner) -> None:
+    plan = plan_run(store, small_config(PRICE))
+    runner.fail(Stage.infer, HostError("gone"))
+    with pytest.raises(HostError):
+        carry_out(plan)
+    inferred = carry_out(plan).inferred
+    assert inferred is not None
+    made = stage_page(store, plan, Stage.infer, inferred.model_copy(update={"shards": 4, "shards_reused": 3}))
+    assert made.title == "Infer: 30 vectors"
+    assert row(made, "texts per second") == ["100.0"]
+    assert row(made, "shards reused") == ["3"]
+    assert row(made, "dollars per million vectors") == ["$650,000.00"]  # two attempts of 9.75 s for 30 vectors
+    assert ["vectors", inferred.prefix] in rows(made)
+
+
+def test_a_release_has_commands_that_go_back_and_forth(done: Done) -> None:
+    again = Done(done.store)
+    release = again.run.released
+    assert release is not None
+    made = again.of(Stage.release, release)
+    assert made.title == "Release: number 2"
+    assert row(made, "previous release") == ["1"]
+    assert row(made, "recall@10") == ["0.5000"]
+    assert ["model", release.model_prefix] in rows(made)
+    for command, number in zip(commands(made)[1:], (1, 2), strict=True):
+        name, *arguments = shlex.split(command)
+        assert name == "millrace"
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        current = releases.current(done.store)
+        assert current is not None
+        assert current.number == number
+    releases.rollback(done.store)
+    assert "Release 1 is current" in again.of(Stage.release, release).lines[0]
+
+
+def test_how_to_load_a_model(done: Done) -> None:
+    release = done.run.released
+    assert release is not None
+    (load,) = commands(done.of(Stage.release, release))  # the first release has nothing to go back to
+    assert f"folder = '{done.store.uri}/{release.model_prefix}'" in load
+    assert "trust_remote_code" not in load
+    facts = StageFacts("s3://bucket/prefix", None, None, (), release=release)
+    copy, load = commands(section_of(Stage.release, facts))
+    version = release.model.version
+    assert copy == f"aws s3 cp --recursive s3://bucket/prefix/models/{version} {version}"
+    assert f"folder = '{version}'" in load
+    assert "trust_remote_code=True" in load  # its plan is not known
+
+
+def test_an_export_without_a_release_is_no_release() -> None:
+    export = ReleaseOutcome(model="models/m-1", min_cosine=0.9999, probed=64)
+    made = section_of(Stage.release, StageFacts("w", None, export, ()))
+    assert "not released" in made.title
+    assert rows(made)[0][1] == "at least 0.999900 over 64 items"
+
+
+# --- attempts and failures --------------------------------------------------------------------------------------
+
+
+def test_every_attempt_has_its_seconds_and_dollars_and_a_sum(store: DirectoryStore, runner: FakeRunner) -> None:
+    plan = plan_run(store, small_config(PRICE))
+    runner.fail(Stage.health, HostError("gone"))
+    with pytest.raises(HostError):
+        carry_out(plan)
+    carry_out(plan)
+    made = part(stage_page(store, plan, Stage.health, HEALTHY), "Seconds and dollars")
+    names = [column.name for column in made.tables[0].columns[2:]]
+    assert names == ["booting", "compiling", "restoring", "productive", "lost", "seconds", "cost"]
+    assert rows(made)[:3] == [
+        ["health 1", "! HOST", "1.0", "0.5", "0.2", "–", "8.0", "9.8", "$9.75"],
+        ["health 2", "✓ done", "1.0", "0.5", "0.2", "8.0", "–", "9.8", "$9.75"],
+        ["all", "", "2.0", "1.0", "0.5", "8.0", "8.0", "19.5", "$19.50"],
+    ]
+
+
+def test_failed_attempts_have_class_message_and_findings(store: DirectoryStore, runner: FakeRunner) -> None:
+    plan = plan_run(store, small_config())
+    for error in (HostError("worker 3 | died"), OutOfMemoryError("no memory")):
+        runner.fail(Stage.health, error)
+        with pytest.raises(type(error)):
+            carry_out(plan)
+    found = Findings(checks=(check("disk", True), check("matmul", False, host="h-7", action="exclude host")))
+    store.write(findings_key(f"runs/{plan.run_key}/health/attempt-1"), found.to_json())
+    carry_out(plan)
+    made = part(stage_page(store, plan, Stage.health, HEALTHY), "Failed attempts")
+    first, second = rows(made)[:2]
+    assert first[:2] == ["health 1", "! HOST"]
+    assert first[2].startswith("worker 3 | died (")
+    assert POLICIES[FailureClass.HOST].meaning in first[2]
+    assert second[:2] == ["health 2", "! OOM"]
+    assert rows(part(made, "Found by health 1"))[0][:3] == ["matmul", "h-7", "✕ refused"]
+
+
+def test_a_stage_that_did_not_fail_says_nothing_of_failures(done: Done) -> None:
+    made = done.of(Stage.train, done.run.trained)
+    assert "Failed attempts" not in [each.title for each in parts(made)]
+    assert "all" not in [cells[0] for cells in rows(made)]  # no sum of one
+
+
+@pytest.mark.parametrize("failure", list(FailureClass))
+def test_a_failure_says_what_it_means_and_where_to_read_more(done: Done, failure: FailureClass) -> None:
+    error = StageError("row 3 | is bad")
+    error.failure = failure
+    made = stage_page(done.store, done.plan, Stage.train, error)
+    policy = POLICIES[failure]
+    assert made.quote == "row 3 | is bad"
+    assert policy.meaning.rstrip(".")[1:] in made.lines[0]
+    assert row(made, "class") == [f"{failure}, exit code {policy.exit_code}"]
+    assert row(made, "more") == [f"docs/runbook.md, {failure}"]
+
+
+def test_every_stage_has_a_file() -> None:
+    for stage in Stage:
+        with pytest.raises(AttributeError, match="NoneType"):  # found, and called without an outcome
+            section_of(stage, StageFacts("w", None, None, ()))

@@ -1,0 +1,98 @@
+"""The queue of a lineage on a real server: which runs wait, and which do not."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Iterator
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+
+from flows.running import lineage_queue
+from flows.running.lineage_queue import in_turn, queue_name
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+
+QUEUE = queue_name("main")
+
+
+@flow(name="turn")
+def take_turn(store: DirectoryStore, inside: threading.Event, leave: threading.Event) -> None:
+    with in_turn(store, "main"):
+        inside.set()
+        assert leave.wait(30)
+
+
+@pytest.fixture
+def queue(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(lineage_queue, "POLL_SECONDS", 0.1)
+    with get_client(sync_client=True) as client:
+        client.upsert_global_concurrency_limit_by_name(QUEUE, limit=1)
+        yield
+        client.delete_global_concurrency_limit_by_name(QUEUE)
+
+
+def occupied() -> int:
+    with get_client(sync_client=True) as client:
+        return client.read_global_concurrency_limit_by_name(QUEUE).active_slots
+
+
+class Taker(threading.Thread):
+    """A flow run that waits for its turn and keeps it until `leave` is set."""
+
+    def __init__(self, store: DirectoryStore) -> None:
+        super().__init__(daemon=True)
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self.error: BaseException | None = None
+        self._store = store
+        self._context = contextvars.copy_context()  # in which Prefect knows its server
+
+    def run(self) -> None:
+        try:
+            self._context.run(take_turn, self._store, self.inside, self.leave)
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> None:
+        self.leave.set()
+        self.join(30)
+        if self.error is not None:
+            raise self.error
+
+
+def test_runs_of_one_lineage_wait_for_each_other(store: DirectoryStore, queue: None) -> None:
+    first, second = Taker(store), Taker(store)
+    first.start()
+    assert first.inside.wait(30)
+    second.start()
+    assert not second.inside.wait(1)
+    assert occupied() == 1
+    first.end()
+    assert second.inside.wait(30)
+    second.end()
+    assert occupied() == 0
+
+
+def test_a_slot_without_a_run_blocks_the_queue_only_for_a_while(
+    store: DirectoryStore, queue: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage_queue, "PATIENCE_SECONDS", 0.5)
+    with get_client(sync_client=True) as client:
+        client.increment_concurrency_slots([QUEUE], slots=1, mode="concurrency")  # for ever: without a lease
+    taker = Taker(store)
+    with store.lock("lineages/main.run"):  # a run is at work
+        taker.start()
+        assert not taker.inside.wait(1.5)
+    assert taker.inside.wait(30)
+    taker.end()
+
+
+def test_without_a_queue_a_second_run_is_refused(store: DirectoryStore) -> None:
+    taker = Taker(store)
+    with store.lock("lineages/main.run"):
+        taker.start()
+        taker.join(30)
+    with pytest.raises(Conflict, match=r"lineages/main\.run is in use"):
+        taker.end()

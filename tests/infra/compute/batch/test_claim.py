@@ -1,0 +1,96 @@
+"""The claim on an attempt's job, on a store."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.compute.batch.claim import Claim, State, advance, claims_below, make_claim, owner_of, read_claim
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import StoreError
+
+PREFIX = "runs/f00d/train/attempt-1"
+CLAIM = Claim(name="n", state="claimed", job_id=None, queue="q", flow_run="", claimed_at="2026-11-21T00:00:00+00:00")
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def test_only_the_first_claim_is_made(store) -> None:
+    assert make_claim(store, PREFIX, CLAIM)
+    assert not make_claim(store, PREFIX, CLAIM.model_copy(update={"name": "other"}))
+    assert read_claim(store, PREFIX) == CLAIM
+
+
+def test_there_is_none_where_none_was_made(store) -> None:
+    assert read_claim(store, PREFIX) is None
+    assert advance(store, PREFIX, "ending") is None
+
+
+@pytest.mark.parametrize(
+    ("was", "to", "then"),
+    [
+        ("claimed", "submitted", "submitted"),
+        ("submitted", "ending", "ending"),
+        ("ending", "submitted", "ending"),
+        ("over", "ending", "over"),
+        ("claimed", "over", "over"),
+    ],
+)
+def test_a_claim_only_goes_forward_and_the_job_is_noted_anyway(store, was: State, to: State, then: State) -> None:
+    make_claim(store, PREFIX, CLAIM.model_copy(update={"state": was}))
+    moved = advance(store, PREFIX, to, "job-1")
+    assert moved == read_claim(store, PREFIX)
+    assert moved is not None
+    assert (moved.state, moved.job_id) == (then, "job-1")
+    assert advance(store, PREFIX, to) == moved, "the job is kept"
+
+
+def test_a_change_by_somebody_else_in_between_is_not_lost(store, monkeypatch) -> None:
+    make_claim(store, PREFIX, CLAIM)
+    swap = store.swap
+
+    def swap_after_another(key, data, expected) -> None:
+        monkeypatch.setattr(store, "swap", swap)
+        advance(store, PREFIX, "ending")
+        swap(key, data, expected)
+
+    monkeypatch.setattr(store, "swap", swap_after_another)
+    moved = advance(store, PREFIX, "submitted", "job-1")
+    assert moved is not None
+    assert (moved.state, moved.job_id) == ("ending", "job-1")
+
+
+def test_endless_changes_by_others_are_a_conflict(store, monkeypatch) -> None:
+    make_claim(store, PREFIX, CLAIM)
+
+    def refuse(key, data, expected) -> None:
+        raise Conflict("changed")
+
+    monkeypatch.setattr(store, "swap", refuse)
+    with pytest.raises(Conflict, match="try again"):
+        advance(store, PREFIX, "submitted")
+
+
+def test_what_is_no_claim_is_named(store) -> None:
+    store.write(f"{PREFIX}/job.json", b"{}")
+    with pytest.raises(StoreError, match=r"attempt-1/job\.json is not a valid claim"):
+        read_claim(store, PREFIX)
+
+
+def test_all_claims_of_a_workspace_are_found(store) -> None:
+    for attempt in (1, 2):
+        make_claim(store, f"runs/f00d/train/attempt-{attempt}", CLAIM)
+    make_claim(store, "runs/beef/infer/attempt-1", CLAIM)
+    store.write("runs/f00d/train/attempt-2/spec.json", b"{}")
+    assert set(claims_below(store, "runs/f00d/train")) == {f"runs/f00d/train/attempt-{n}" for n in (1, 2)}
+    assert len(claims_below(store, "runs")) == 3
+
+
+@pytest.mark.parametrize(("written", "owner"), [(b'{"job": "j"}', "j"), (b"[]", None), (b"{", None), (None, None)])
+def test_the_owner_is_whoever_wrote_so(store, written, owner) -> None:
+    if written:
+        store.write(f"{PREFIX}/owner.json", written)
+    assert owner_of(store, PREFIX) == owner

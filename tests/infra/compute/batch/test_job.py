@@ -1,0 +1,110 @@
+"""What is submitted, as SubmitJob takes it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from infra.compute.batch.client.api import Definition, Queue
+from infra.compute.batch.job import job_name, layout_of, nodes_of, queue_name, submission, tag_value, tags_of
+from infra.compute.batch.retries import evaluate_on_exit
+from tasks.contracts.stages import Chore, Layout, Stage
+from tests.support.workspace.specs import spec_of
+
+FIFO = Queue("q", enabled=True, status="VALID", status_reason="", fair_share=False)
+FAIR = Queue("q", enabled=True, status="VALID", status_reason="", fair_share=True)
+DEFINITION = Definition("d", 3, multi_node=True, log_group="g")
+
+
+@pytest.mark.parametrize(
+    ("stage", "workers", "layout", "nodes"),
+    [
+        (Stage.health, 64, Layout.nodes, 2),
+        (Stage.warmup, 1, Layout.nodes, 1),
+        (Stage.infer, 128, Layout.array, 4),
+        (Stage.infer, 32, Layout.single, 1),
+        (Stage.infer, 4, Layout.single, 1),
+        (Stage.validate, 1, Layout.single, 1),
+        (Chore.import_checkpoint, 1, Layout.single, 1),
+    ],
+)
+def test_workers_fill_nodes_of_the_kind_that_their_stage_needs(stage, workers, layout, nodes) -> None:
+    spec = spec_of(stage, workers, "batch.processes_per_node=32")
+    assert (layout_of(spec), nodes_of(spec)) == (layout, nodes)
+
+
+@pytest.mark.parametrize(("stage", "queue"), [(Stage.release, "cheap"), (Stage.infer, "dear")])
+def test_stages_without_arithmetic_go_to_the_cheap_queue(stage, queue) -> None:
+    assert queue_name(spec_of(stage, 1, "batch.cpu_queue=cheap", "batch.accelerator_queue=dear")) == queue
+
+
+def test_a_name_is_the_attempts_and_always_the_same() -> None:
+    assert job_name(spec_of(Stage.health)) == job_name(spec_of(Stage.health))
+    assert re.fullmatch(r"millrace-health-f00d-[0-9a-f]{8}-a1", job_name(spec_of(Stage.health)))
+    others = [spec_of(Stage.health, attempt=2), spec_of(Stage.health, 2), spec_of(Stage.warmup)]
+    assert len({job_name(spec) for spec in [spec_of(Stage.health), *others]}) == 4
+
+
+@pytest.mark.parametrize("pipeline", ["größe/$ 1", "_-x", "x" * 300, "$"])
+def test_a_name_is_one_that_batch_takes_whatever_the_pipeline_is_called(pipeline) -> None:
+    name = job_name(spec_of(Stage.health, 1, f"pipeline='{pipeline}'", attempt=7))
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", name)
+    assert name.endswith("-a7")
+
+
+def test_tags_say_whose_the_job_is() -> None:
+    assert tags_of(spec_of(Stage.health, attempt=2), "s3://b/w", "run-1") == {
+        "millrace": "millrace",
+        "millrace-run": "f00d",
+        "millrace-stage": "health",
+        "millrace-attempt": "2",
+        "millrace-workspace": "s3://b/w",
+        "millrace-lineage": "main",
+        "millrace-flow-run": "run-1",
+    }
+    assert "millrace-flow-run" not in tags_of(spec_of(Stage.health), "s3://b/w", "")
+
+
+def test_a_tag_that_aws_would_refuse_is_changed_and_stays_unique() -> None:
+    assert tag_value("s3://bucket/a b_c-d.e+f=@") == "s3://bucket/a b_c-d.e+f=@"
+    long, other = tag_value("x" * 300), tag_value("x" * 301)
+    assert len(long) == 256
+    assert long != other
+    assert re.fullmatch(r"/tmp/_-[0-9a-f]{8}", tag_value("/tmp/#"))
+
+
+def test_a_multi_node_job_gives_each_node_the_launchers_command() -> None:
+    request = submission(spec_of(Stage.health, 2), "s3://b/w", "", 3, FIFO, DEFINITION)
+    command = [
+        "python",
+        "-m",
+        "tasks.worker.launch",
+        "health",
+        "--spec",
+        "s3://b/w#runs/f00d/health/attempt-1/spec.json",
+    ]
+    assert request["nodeOverrides"] == {
+        "numNodes": 2,
+        "nodePropertyOverrides": [{"targetNodes": "0:", "containerOverrides": {"command": command}}],
+    }
+    assert request["jobDefinition"] == "d:3"
+    assert request["retryStrategy"] == {"attempts": 3, "evaluateOnExit": evaluate_on_exit()}
+    assert request["timeout"] == {"attemptDurationSeconds": 86400}
+    assert not {"arrayProperties", "containerOverrides"} & request.keys()
+
+
+def test_an_array_has_one_child_per_node_and_a_single_container_is_no_array() -> None:
+    assert submission(spec_of(Stage.infer, 4), "w", "", 1, FIFO, DEFINITION)["arrayProperties"] == {"size": 4}
+    assert "arrayProperties" not in submission(spec_of(Stage.infer, 1), "w", "", 1, FIFO, DEFINITION)
+
+
+def test_share_and_priority_are_sent_to_fair_share_queues_only() -> None:
+    spec = spec_of(Stage.health, 1, "batch.share=search", "batch.priority=7")
+    fair = submission(spec, "w", "", 1, FAIR, DEFINITION)
+    assert (fair["shareIdentifier"], fair["schedulingPriorityOverride"]) == ("search", 7)
+    assert not {"shareIdentifier", "schedulingPriorityOverride"} & submission(spec, "w", "", 1, FIFO, DEFINITION).keys()
+
+
+def test_batch_takes_at_most_ten_tries() -> None:
+    assert submission(spec_of(Stage.health), "w", "", 40, FIFO, DEFINITION)["retryStrategy"]["attempts"] == 10

@@ -1,0 +1,235 @@
+"""Stages on the emulator of AWS Batch, which executes them: what comes back, how they fail, what is set up wrongly."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from infra.compute.batch.job import job_name
+from infra.compute.batch.runner import BatchRunner
+from infra.compute.batch.waiter_lease import waited_for_until
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import (
+    CapacityError,
+    ConfigError,
+    DataError,
+    FailureClass,
+    HangError,
+    OutOfMemoryError,
+    StageError,
+)
+from tests.support.cloud.batch import definition
+from tests.support.cloud.containers import containers_do
+from tests.support.cloud.waiters import Waiting, going, run, state_of
+from tests.support.workspace.specs import written_spec
+
+# --- what comes back ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "workers", "lines", "hosts"),
+    [
+        (Stage.validate, 1, {"0 None"}, 1),
+        (Stage.health, 1, {"0 None"}, 1),
+        (Stage.health, 2, {"[node 0] 0 None", "[node 1] 1 None"}, 2),
+        (Stage.infer, 1, {"0 None"}, 1),
+        (Stage.infer, 3, {"[0] 0 0", "[1] 0 1", "[2] 0 2"}, 3),
+    ],
+)
+def test_a_stage_runs_as_one_job_of_its_kind(batch, store, stage, workers, lines, hosts) -> None:
+    body = 'say(f"{node} {index}"); open(f"{submitted}/at-{node}", "w"); node or workers < 2 or wait_for("at-1")'
+    containers_do(store, f"workers = {workers if stage is Stage.health else 1}\n{body}")
+    spec = written_spec(store, stage, workers, "batch.accelerator_dollars_per_node_hour=3.0")
+    waiter = run(store, spec)
+    assert lines <= set(waiter.lines)
+    (told,) = waiter.tries
+    assert (told.attempt, told.failure, len(told.hosts)) == (1, None, hosts)
+    assert told.cost == pytest.approx(0.0 if stage is Stage.validate else told.running * hosts * 3 / 3600, rel=0.9)
+    (job,) = batch.jobs()
+    assert (job["jobId"], job["status"]) == (told.job, "SUCCEEDED")
+    assert job["tags"]["millrace-flow-run"] == "flow-run-1"
+    assert state_of(store, spec) == "over"
+    assert not BatchRunner(store, spec.config).found(spec)
+
+
+def test_lines_and_progress_come_while_the_job_runs(batch, store) -> None:
+    containers_do(store, 'progress(1, 2); say("up"); wait_for("go"); say("done")')
+    spec = written_spec(store, Stage.validate)
+    waiter = run(store, spec, Waiting("up", going(store, spec)))
+    assert [(step.done, step.total) for step in waiter.steps] == [(1, 2)]
+    assert waiter.lines.index("up") < waiter.lines.index("done")
+
+
+def test_the_last_lines_come_after_the_end(batch, store, monkeypatch) -> None:
+    monkeypatch.setattr("infra.compute.batch.watch.LAST_LOOKS", (0.2, 0.8))
+    batch.delay(logs=0.8)
+    containers_do(store, 'say("last words")')
+    assert "last words" in run(store, written_spec(store, Stage.validate)).lines
+
+
+def test_logs_that_may_not_be_read_are_said_once_and_keep_nobody_from_a_result(batch, store) -> None:
+    batch.deny("GetLogEvents")
+    containers_do(store, 'say("up"); time.sleep(0.5)')
+    waiter = run(store, written_spec(store, Stage.validate))
+    assert len([line for line in waiter.lines if "denied logs:GetLogEvents" in line]) == 1
+
+
+def test_people_read_where_the_job_is(batch, store) -> None:
+    batch.delay(scheduling=0.3, starting=0.3)
+    containers_do(store, "")
+    spec = written_spec(store, Stage.health)
+    waiter = run(store, spec)
+    told = "\n".join(waiter.lines)
+    assert f"{job_name(spec)} (" in told
+    assert "is RUNNABLE: it waits for a machine in queue millrace-accelerator" in told
+    assert "is STARTING on " in told
+    assert waiter.tries[0].queued >= 0.3
+    assert waiter.tries[0].booting > 0.1
+
+
+def test_a_waiting_runner_is_attended_and_its_claim_says_what_it_does(batch, store) -> None:
+    states: list[str | None] = []
+    attended: list[bool] = []
+    spec = written_spec(store, Stage.validate)
+
+    class Curious(Waiting):
+        def pulse(self) -> None:
+            states.append(state_of(store, spec))
+            attended.append(waited_for_until(store, spec.job_prefix) > time.time())
+
+    batch.throttle("SubmitJob", 2)
+    containers_do(store, "time.sleep(0.3)")
+    run(store, spec, Curious())
+    assert list(dict.fromkeys(states)) == ["claimed", "submitted"]
+    assert all(attended)
+    assert state_of(store, spec) == "over"
+
+
+# --- how jobs fail --------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_host_is_retried_by_batch_and_both_tries_are_told_as_they_end(batch, store) -> None:
+    containers_do(store, 'say("up"); time.sleep(60) if number == 1 else wait_for("go")')
+    batch.kill_host_when_log("*", "up", index=0)  # the main node's: the loss of another ends no job by itself
+    spec = written_spec(store, Stage.health, 2)
+    waiter = run(store, spec, Waiting("tried", going(store, spec)))
+    lost, done = waiter.tries
+    assert (lost.attempt, lost.failure, done.attempt, done.failure) == (1, FailureClass.HOST, 2, None)
+    assert "machine was lost: Host EC2 (instance i-" in lost.message
+    assert set(lost.hosts) != set(done.hosts)
+    assert len(batch.jobs()) == 1
+
+
+def test_a_transient_exit_code_is_retried_until_the_budget_is_used_up(batch, store) -> None:
+    containers_do(store, 'fail("STORE", f"no space, try {number}", 74)')
+    waiter = Waiting()
+    spec = written_spec(store, Stage.validate)
+    with pytest.raises(StageError, match="no space, try 2") as raised:
+        run(store, spec, waiter, tries=2)
+    assert raised.value.failure is FailureClass.STORE
+    assert [(one.attempt, one.message) for one in waiter.tries] == [(1, "no space, try 1"), (2, "no space, try 2")]
+
+
+def test_what_no_retry_heals_burns_none_and_tells_where_to_look(batch, store) -> None:
+    containers_do(store, 'fail("DATA", "row 7 has no label", 65)')
+    waiter = Waiting()
+    with pytest.raises(DataError) as raised:
+        run(store, written_spec(store, Stage.validate), waiter)
+    (job,) = batch.jobs()
+    stream = job["container"]["logStreamName"]
+    where = f"(AWS Batch job {job['jobId']}, log stream {stream} in /aws/batch/job)"
+    assert str(raised.value) == f"row 7 has no label {where}"
+    assert len(waiter.tries) == 1
+
+
+def test_a_container_that_says_nothing_is_explained_by_its_last_lines(batch, store) -> None:
+    containers_do(store, 'say("about to fall"); sys.exit(3)')
+    with pytest.raises(StageError, match=r"exited with 3; last lines:\nabout to fall\n\(AWS Batch job"):
+        run(store, written_spec(store, Stage.validate))
+
+
+def test_one_failed_child_fails_the_array(batch, store) -> None:
+    containers_do(store, 'index == "1" and fail("DATA", "row 7 has no label", 65)')
+    with pytest.raises(DataError, match=r"row 7 has no label \(child 1 of the array\)"):
+        run(store, written_spec(store, Stage.infer, 3))
+
+
+def test_no_machine_in_time_is_capacity_and_ends_the_job(batch, store) -> None:
+    batch.hold_runnable()
+    spec = written_spec(store, Stage.infer, 2, "batch.capacity_seconds=1")
+    waiter = Waiting()
+    with pytest.raises(CapacityError, match="infer: no machine in queue millrace-accelerator for 1 s"):
+        run(store, spec, waiter)
+    assert [job["status"] for job in batch.jobs()] == ["FAILED"]
+    assert (state_of(store, spec), len(batch.lives())) == ("over", 0)
+    (told,) = waiter.tries
+    assert (told.failure, told.cost, told.running) == (FailureClass.CAPACITY, 0.0, 0.0)
+    assert told.queued >= 1.0
+
+
+def test_a_job_that_has_its_machine_is_not_held_to_the_capacity_timeout(batch, store) -> None:
+    containers_do(store, "time.sleep(1.5)")
+    run(store, written_spec(store, Stage.infer, 2, "batch.capacity_seconds=1"))
+
+
+@pytest.mark.parametrize(
+    ("strike", "error", "says"),
+    [
+        (lambda batch: batch.fail_pull("*"), ConfigError, "the image millrace:test could not be pulled"),
+        (lambda batch: batch.out_of_memory("*", text="up"), OutOfMemoryError, "ran out of memory"),
+        (lambda batch: batch.scale_timeouts(0.01), HangError, "longer than batch.attempt_seconds = 60"),
+    ],
+)
+def test_what_batch_alone_sees_has_its_class(batch, store, strike, error, says) -> None:
+    containers_do(store, 'say("up"); time.sleep(30)')
+    strike(batch)
+    waiter = Waiting()
+    with pytest.raises(error, match=says):
+        run(store, written_spec(store, Stage.health, 1, "batch.attempt_seconds=60"), waiter)
+    assert len(waiter.tries) == 1
+
+
+# --- what somebody has to set right ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "overrides", "says"),
+    [
+        (None, ["batch.accelerator_queue=nowhere"], "no AWS Batch job queue 'nowhere' in region us-east-1;.*batch.acc"),
+        (None, ["batch.definition=no-{stage}"], "no active AWS Batch job definition 'no-health' in region us-east-1;"),
+        (None, ["batch.definition=odd-{stage}"], "'odd-health' .* must be of type multinode for stage health, and is"),
+        (None, ["batch.accelerator_queue=closed"], "job queue 'closed' in region us-east-1 is disabled; enable it"),
+        ("refuse_credentials", [], "does not accept the AWS credentials .*; sign in again or correct them"),
+        ("deny SubmitJob", [], "denied batch:SubmitJob on job queue 'millrace-accelerator' with job definition 'mill"),
+        ("deny DescribeJobQueues", [], "denied batch:DescribeJobQueues on job queue 'millrace-accelerator' in us-east"),
+    ],
+)
+def test_what_is_set_up_wrongly_is_one_sentence_and_submits_nothing(batch, store, wrong, overrides, says) -> None:
+    if "closed" in str(overrides):
+        order = {"jobQueueName": "closed", "priority": 1, "computeEnvironmentOrder": [], "state": "DISABLED"}
+        batch.request("v1/createjobqueue", order)
+    if "odd" in str(overrides):
+        batch.request("v1/registerjobdefinition", definition("validate") | {"jobDefinitionName": "odd-health"})
+    if wrong:
+        name, _, operation = wrong.partition(" ")
+        getattr(batch, name)(*([operation] if operation else []))
+    spec = written_spec(store, Stage.health, 1, *overrides)
+    with pytest.raises(ConfigError, match=says) as raised:
+        run(store, spec)
+    assert "\n" not in str(raised.value)
+    assert batch.jobs() == []
+    assert state_of(store, spec) in (None, "over")
+
+
+def test_without_a_region_or_credentials_the_way_out_is_named(batch, store, monkeypatch, tmp_path) -> None:
+    spec = written_spec(store, Stage.validate)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="no usable AWS credentials for AWS Batch in us-east-1"):
+        run(store, spec)
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with pytest.raises(ConfigError, match=r"no AWS region is configured .* set AWS_DEFAULT_REGION"):
+        run(store, spec)

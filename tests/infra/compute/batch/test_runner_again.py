@@ -1,0 +1,281 @@
+"""One job for one attempt, whatever happens: to AWS Batch's answers, to the waiter, and to the attempt before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.compute.batch import runner, submitting
+from infra.compute.batch.claim import Claim, advance, make_claim, owner_of, read_claim
+from infra.compute.batch.client import backoff
+from infra.compute.batch.job import job_name
+from infra.compute.batch.runner import BatchRunner
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import CancelledError, DataError, FailureClass, HostError
+from tests.support.cloud.batch import BatchServer
+from tests.support.cloud.containers import containers_do
+from tests.support.cloud.waiters import WAITS, Dying, Waiting, going, run, state_of
+from tests.support.workspace.specs import written_spec
+
+
+@pytest.fixture
+def quick_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time is left to a job to show up."""
+    monkeypatch.setattr(submitting, "VISIBILITY_SECONDS", 0.2)
+    monkeypatch.setattr(submitting, "_LOOK_EVERY_SECONDS", 0.1)
+
+
+# --- trouble with the service ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", ["throttle", "fail_calls"])
+def test_throttling_and_server_errors_are_survived(batch: BatchServer, store, trouble, quick_look_up) -> None:
+    containers_do(store, WAITS)
+    spec = written_spec(store, Stage.validate)
+    for operation in ("DescribeJobQueues", "DescribeJobDefinitions", "SubmitJob", "DescribeJobs", "ListJobs"):
+        getattr(batch, trouble)(operation, 2)
+    getattr(batch, trouble)("GetLogEvents", 1)
+    run(store, spec, Waiting("up", going(store, spec)))
+    assert len(batch.jobs()) == 1
+
+
+def test_a_lost_reply_makes_no_second_job(batch, store) -> None:
+    batch.lose_reply("SubmitJob")
+    containers_do(store, "")
+    run(store, written_spec(store, Stage.validate))
+    assert [job["status"] for job in batch.jobs()] == ["SUCCEEDED"]
+
+
+def test_a_lost_reply_makes_no_second_job_of_one_that_shows_up_late(batch, store) -> None:
+    batch.lose_reply("SubmitJob")
+    batch.hide_jobs(1.5)
+    containers_do(store, "")
+    run(store, written_spec(store, Stage.validate))
+    assert [job["status"] for job in batch.jobs()] == ["SUCCEEDED"]
+
+
+def test_a_job_that_is_not_shown_at_first_is_waited_for(batch, store) -> None:
+    batch.hide_jobs(0.8)
+    containers_do(store, "")
+    run(store, written_spec(store, Stage.validate))
+    assert len(batch.jobs()) == 1
+
+
+@pytest.mark.parametrize("stage", [Stage.validate, Stage.health])
+def test_of_two_jobs_the_one_that_has_the_attempt_is_kept(batch, store, stage, quick_look_up) -> None:
+    """The first shows up later than anything should: the second leaves at once, and the first one's end counts."""
+    batch.lose_reply("SubmitJob")
+    batch.hide_jobs(1.2)
+    containers_do(store, 'open(f"{submitted}/worked-{job}", "w"); time.sleep(1.5)')
+    spec = written_spec(store, stage)
+    waiter = run(store, spec)
+    first, second = batch.jobs()
+    assert (first["status"], second["status"]) == ("SUCCEEDED", "FAILED")
+    assert [one.job for one in waiter.tries] == [first["jobId"]]
+    assert owner_of(store, spec.job_prefix) == first["jobId"]
+    assert len(list(Path(store.root, spec.job_prefix).glob("worked-*"))) == 1
+    claim = read_claim(store, spec.job_prefix)
+    assert claim is not None
+    assert (claim.state, claim.job_id) == ("over", first["jobId"])
+
+
+def test_a_second_job_that_gets_no_machine_is_not_waited_for(batch, store, quick_look_up) -> None:
+    batch.lose_reply("SubmitJob")
+    batch.hide_jobs(0.5)
+    containers_do(store, "time.sleep(1.0)")
+    spec = written_spec(store, Stage.validate)
+    waiter = run(store, spec, Waiting("looking whether the job is there", batch.hold_runnable))
+    first, second = batch.jobs()
+    assert (first["status"], second["status"]) == ("SUCCEEDED", "FAILED")
+    assert [one.job for one in waiter.tries] == [first["jobId"]]
+
+
+def test_lost_contact_leaves_the_job_and_running_again_finds_it(batch, store, monkeypatch) -> None:
+    monkeypatch.setattr(backoff, "CONTACT_SECONDS", 0.5)
+    containers_do(store, WAITS)
+    spec = written_spec(store, Stage.validate)
+    with pytest.raises(HostError, match=r"lost contact with AWS Batch in us-east-1.* running the span again finds it"):
+        run(store, spec, Waiting("up", lambda: batch.fail_calls("*", None)))
+    assert state_of(store, spec) == "submitted"
+    batch.forgive()
+    assert BatchRunner(store, spec.config).found(spec)
+    going(store, spec)()
+    run(store, spec)
+    assert len(batch.jobs()) == 1
+
+
+# --- interruptions, and coming back ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [CancelledError("the flow run is cancelled"), KeyboardInterrupt("stop")])
+def test_an_interruption_ends_the_job(batch, store, error) -> None:
+    containers_do(store, 'say("up"); time.sleep(60)')
+    spec = written_spec(store, Stage.health, 2)
+    waiter = Dying(error)
+    with pytest.raises(type(error)) as raised:
+        run(store, spec, waiter)
+    assert raised.value is error
+    (job,) = batch.jobs()
+    assert (job["status"], job["isTerminated"]) == ("FAILED", True)
+    assert job["statusReason"] == f"the waiter was interrupted: {error}"
+    assert all(life.stopped for life in batch.lives())
+    assert state_of(store, spec) == "over"
+    assert [one.failure for one in waiter.tries] == [FailureClass.CANCELLED]
+    assert not BatchRunner(store, spec.config).found(spec)
+
+
+def test_a_new_attempt_begins_when_the_job_of_the_last_one_is_over(batch, store, monkeypatch) -> None:
+    monkeypatch.setattr(runner, "ENDING_SECONDS", 0.2)
+    containers_do(store, 'import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); say("up"); time.sleep(60)')
+    first = written_spec(store, Stage.validate)
+    waiter = Dying(CancelledError("stop"))
+    with pytest.raises(CancelledError, match="stop"):
+        run(store, first, waiter)
+    assert state_of(store, first) == "ending"
+    assert "the next attempt waits for that" in waiter.lines[-1]
+    containers_do(store, "")
+    second = written_spec(store, Stage.validate, attempt=2)
+    run(store, second)
+    assert (state_of(store, first), state_of(store, second)) == ("over", "over")
+    assert batch.max_live() == 1
+
+
+def test_an_interruption_before_the_job_is_accepted_leaves_the_rest_to_the_next_attempt(
+    batch, store, monkeypatch, quick_look_up
+) -> None:
+    monkeypatch.setattr(runner, "ENDING_SECONDS", 0.4)
+    batch.throttle("SubmitJob", None)
+    first = written_spec(store, Stage.validate)
+
+    class Impatient(Waiting):
+        def pulse(self) -> None:
+            if state_of(store, first) == "claimed":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(store, first, Impatient())
+    assert state_of(store, first) == "ending"
+    batch.forgive()
+    containers_do(store, "")
+    second = written_spec(store, Stage.validate, attempt=2)
+    run(store, second)
+    assert (state_of(store, first), state_of(store, second), len(batch.jobs())) == ("over", "over", 1)
+
+
+def test_a_new_attempt_does_not_begin_beside_a_job_that_does_not_end(batch, store, monkeypatch) -> None:
+    monkeypatch.setattr(runner, "EARLIER_SECONDS", 0.2)
+    containers_do(store, f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}")
+    first = written_spec(store, Stage.validate)
+    with pytest.raises(HostError, match="gone"):
+        run(store, first, Dying(HostError("gone")))
+    second = written_spec(store, Stage.validate, attempt=2)
+    with pytest.raises(HostError, match="earlier attempt was asked to end and is not over"):
+        run(store, second)
+    assert state_of(store, second) is None
+    assert len(batch.jobs()) == 1
+
+
+def test_a_job_whose_waiter_died_is_found_again_while_it_runs(batch, store) -> None:
+    containers_do(store, WAITS)
+    spec = written_spec(store, Stage.health, 2)
+    with pytest.raises(HostError, match="gone"):
+        run(store, spec, Dying(HostError("gone")))
+    assert state_of(store, spec) == "submitted"
+    again = BatchRunner(store, spec.config)
+    assert again.found(spec)
+    waiter = run(store, spec, Waiting("up", going(store, spec)))
+    assert [one.failure for one in waiter.tries] == [None]
+    assert len(batch.jobs()) == 1
+    assert not again.found(spec)
+
+
+@pytest.mark.parametrize("body", [WAITS, f'{WAITS}; fail("DATA", "row 7 has no label", 65)'])
+def test_a_job_whose_waiter_died_is_found_again_after_its_end(batch, store, body) -> None:
+    containers_do(store, body)
+    spec = written_spec(store, Stage.validate)
+    with pytest.raises(HostError, match="gone"):
+        run(store, spec, Dying(HostError("gone")))
+    going(store, spec)()
+    wait_until(lambda: batch.jobs()[0]["status"] in ("SUCCEEDED", "FAILED"))
+    if "fail" in body:
+        with pytest.raises(DataError, match="row 7 has no label"):
+            run(store, spec)
+    else:
+        run(store, spec)
+    assert len(batch.jobs()) == 1
+    assert state_of(store, spec) == "over"
+
+
+def test_a_waiter_that_died_while_it_submitted_left_a_job_that_is_found_by_name(batch, store) -> None:
+    containers_do(store, WAITS)
+    spec = written_spec(store, Stage.validate)
+    with pytest.raises(HostError, match="gone"):
+        run(store, spec, Dying(HostError("gone")))
+    claim = read_claim(store, spec.job_prefix)
+    assert claim is not None
+    unsure = claim.model_copy(update={"state": "claimed", "job_id": None})
+    store.write(f"{spec.job_prefix}/job.json", unsure.to_json())
+    run(store, spec, Waiting("up", going(store, spec)))
+    assert len(batch.jobs()) == 1
+
+
+def test_a_waiter_that_died_before_it_submitted_left_a_claim_that_is_used(batch, store, quick_look_up) -> None:
+    containers_do(store, "")
+    spec = written_spec(store, Stage.validate)
+    claim = Claim(
+        name=job_name(spec), state="claimed", job_id=None, queue="millrace-cpu", flow_run="", claimed_at="now"
+    )
+    assert make_claim(store, spec.job_prefix, claim)
+    assert BatchRunner(store, spec.config).found(spec)
+    run(store, spec)
+    assert len(batch.jobs()) == 1
+
+
+def test_an_attempt_that_somebody_gave_up_is_not_gone_on_with(batch, store) -> None:
+    containers_do(store, WAITS)
+    spec = written_spec(store, Stage.validate)
+    with pytest.raises(HostError, match="gone"):
+        run(store, spec, Dying(HostError("gone")))
+    advance(store, spec.job_prefix, "ending")
+    assert not BatchRunner(store, spec.config).found(spec)
+    with pytest.raises(CancelledError, match="attempt 1 was asked to end"):
+        run(store, spec)
+    assert batch.jobs()[0]["status"] == "FAILED"
+
+
+def test_an_attempt_given_up_while_it_was_submitted_has_its_job_ended(batch, store) -> None:
+    containers_do(store, "time.sleep(60)")
+    spec = written_spec(store, Stage.validate)
+
+    class Reaped(Waiting):
+        def pulse(self) -> None:
+            if state_of(store, spec) == "claimed":
+                advance(store, spec.job_prefix, "ending")
+
+    batch.throttle("SubmitJob", 1)
+    with pytest.raises(CancelledError, match="was asked to end"):
+        run(store, spec, Reaped())
+    assert [job["status"] for job in batch.jobs()] == ["FAILED"]
+    assert state_of(store, spec) == "over"
+
+
+def test_a_job_that_batch_has_forgotten_makes_room_for_another(batch, store, monkeypatch) -> None:
+    monkeypatch.setattr("infra.compute.batch.watch.UNKNOWN_SECONDS", 0.2)
+    containers_do(store, WAITS)
+    spec = written_spec(store, Stage.validate)
+    with pytest.raises(HostError, match="gone"):
+        run(store, spec, Dying(HostError("gone")))
+    batch.forget()
+    with pytest.raises(HostError, match="does not know job"):
+        run(store, spec)
+    assert not BatchRunner(store, spec.config).found(spec)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,329 @@
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from infra.store.base import Conflict, Store
+from infra.store.directory import DirectoryStore
+from infra.store.lease import Held, InUse, Lease, hold, wait_for
+from tasks.foundation.errors import StoreError
+from tests.support.workspace.stores import STORES
+
+KEY = "compile/a1b2/LEASE"
+START = 1_000_000.0
+
+
+@pytest.fixture(params=STORES)
+def store(request) -> Store:
+    return STORES[request.param](request)
+
+
+@pytest.fixture
+def directory(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
+
+
+class Clock:
+    """Stands still until it is set, or somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.time = START
+        self.at_sleep: list[Callable[[], object]] = []  # what happens during the first sleep, the second, ...
+
+    def __call__(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        if self.at_sleep:
+            self.at_sleep.pop(0)()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def record(store: Store) -> Lease:
+    return Lease.model_validate_json(store.read(KEY))
+
+
+def leave_behind(store: Store, expires_at: float = START + 60) -> Lease:
+    """The lease of a process that died."""
+    lease = Lease(owner="dead", host="elsewhere", pid=7, expires_at=expires_at)
+    store.write(KEY, lease.to_json())
+    return lease
+
+
+# --- one holder -------------------------------------------------------------------------------------------------
+
+
+def test_the_record_says_who_holds_it_and_until_when(store, clock):
+    with hold(store, KEY, 60, clock):
+        lease = record(store)
+        assert (lease.host, lease.pid, lease.expires_at) == (socket.gethostname(), os.getpid(), START + 60)
+
+
+def test_one_that_is_held_is_refused_with_its_holder(store, clock):
+    with (
+        hold(store, KEY, 60, clock),
+        pytest.raises(InUse, match=rf"{KEY} is in use by process {os.getpid()} on \S+, .* 1970-01-12 13:47:40 UTC"),
+        hold(store, KEY, 60, clock),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_it_is_free_at_once_when_its_block_is_left(store, clock, error):
+    with contextlib.suppress(ZeroDivisionError), hold(store, KEY, 60, clock):
+        if error:
+            raise error
+    assert record(store).expires_at <= clock()
+    with hold(store, KEY, 60, clock) as second:
+        second.check()
+
+
+@pytest.mark.parametrize(("seconds", "free"), [(59.9, False), (60, True)])
+def test_that_of_a_dead_holder_is_free_when_it_expires(store, clock, seconds, free):
+    leave_behind(store)
+    clock.time += seconds
+    if free:
+        with hold(store, KEY, 60, clock):
+            assert record(store).pid == os.getpid()
+    else:
+        with pytest.raises(InUse, match="process 7 on elsewhere"), hold(store, KEY, 60, clock):
+            pass
+
+
+def test_of_threads_that_ask_at_once_one_gets_it(store):
+    barrier, left = threading.Barrier(4, timeout=30), threading.Barrier(4, timeout=30)
+    outcomes = []
+
+    def ask() -> None:
+        barrier.wait()
+        try:
+            with hold(store, KEY):
+                outcomes.append("held")
+                left.wait()
+        except Conflict:
+            outcomes.append("refused")
+            left.wait()
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["held", "refused", "refused", "refused"]
+
+
+def test_different_keys_are_different_leases(store):
+    with hold(store, KEY), hold(store, "compile/other/LEASE"):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"owner": "x", "host": "y", "pid": 1, "expires_at": 1e30}'])
+def test_what_is_no_lease_is_left_alone_and_named(store, content):
+    store.write(KEY, content)
+    with pytest.raises(StoreError, match=f"{KEY} is not a valid lease: .*; delete it"), hold(store, KEY):
+        pass
+    assert store.read(KEY) == content
+
+
+# --- renewing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_renewal_extends_it(store, clock):
+    with hold(store, KEY, 60, clock) as held:
+        clock.time += 59
+        held.renew()
+        assert record(store).expires_at == START + 119
+        clock.time += 59
+        held.check()
+        with pytest.raises(InUse), hold(store, KEY, 60, clock):
+            pass
+
+
+def test_a_thread_renews_it(directory, clock):
+    swapped = threading.Event()
+    swap = directory.swap
+    directory.swap = lambda *arguments, **named: (swap(*arguments, **named), swapped.set())
+    with hold(directory, KEY, 0.03, clock):
+        clock.time += 0.01
+        assert swapped.wait(10)
+        assert record(directory).expires_at == pytest.approx(START + 0.04)
+
+
+def test_the_thread_ends_with_the_block(directory):
+    with hold(directory, KEY):
+        assert any(thread.name == f"lease {KEY}" for thread in threading.enumerate())
+    assert not any(thread.name == f"lease {KEY}" for thread in threading.enumerate())
+
+
+# --- losing it --------------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_not_renewed_in_time_fails_its_check(store, clock):
+    with hold(store, KEY, 60, clock) as held:
+        clock.time += 59.9
+        held.check()
+        clock.time += 0.1
+        with pytest.raises(StoreError, match=f"{KEY} was not renewed in time"):
+            held.check()
+
+
+def test_one_that_is_late_but_was_taken_by_nobody_is_held_again(store, clock):
+    with hold(store, KEY, 60, clock) as held:
+        clock.time += 1000
+        held.renew()
+        held.check()
+
+
+def test_one_that_another_took_is_lost_for_good(store, clock):
+    with hold(store, KEY, 60, clock) as held:
+        clock.time += 60
+        with hold(store, KEY, 60, clock) as other:
+            held.renew()
+            with pytest.raises(StoreError, match=f"{KEY} was lost to process {os.getpid()}"):
+                held.check()
+            other.check()
+        held.renew()
+        with pytest.raises(StoreError, match="was lost"):
+            held.check()
+
+
+def test_leaving_a_lost_one_does_not_free_it_for_others(store, clock):
+    with hold(store, KEY, 60, clock):
+        clock.time += 60
+        other = leave_behind(store, clock.time + 60)
+    assert record(store) == other
+
+
+def test_one_that_was_removed_is_lost(store, clock):
+    with hold(store, KEY, 60, clock) as held:
+        store.delete(KEY)
+        held.renew()
+        with pytest.raises(StoreError, match="lost to another process, which removed it"):
+            held.check()
+
+
+class Flaky(DirectoryStore):
+    """At times does not do what it is asked, or does it and says that it did not."""
+
+    trouble = ""
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        if self.trouble != "refuses":
+            super().swap(key, data, expected)
+        if self.trouble:
+            raise StoreError("the network is gone")
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "loses replies"])
+def test_a_renewal_that_fails_may_be_made_up_for(tmp_path, clock, trouble):
+    store = Flaky(tmp_path)
+    with hold(store, KEY, 60, clock) as held:
+        store.trouble = trouble
+        clock.time += 20
+        held.renew()
+        held.check()
+        store.trouble = ""
+        clock.time += 20
+        held.renew()
+        clock.time += 59
+        held.check()
+    assert record(store).expires_at <= clock()
+
+
+def test_why_it_was_not_renewed_is_told(tmp_path, clock):
+    store = Flaky(tmp_path)
+    with hold(store, KEY, 60, clock) as held:
+        store.trouble = "refuses"
+        held.renew()
+        clock.time += 60
+        with pytest.raises(StoreError, match=r"not renewed in time \(the network is gone\)"):
+            held.check()
+
+
+def test_a_release_that_fails_fails_nothing_else(tmp_path, clock):
+    store = Flaky(tmp_path)
+    with hold(store, KEY, 60, clock):
+        store.trouble = "refuses"
+    assert record(store).expires_at == START + 60
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------
+
+
+def never(said: str) -> None:
+    raise AssertionError(f"nobody is waited for, but: {said}")
+
+
+def test_one_that_is_free_is_had_without_waiting(store, clock):
+    with wait_for(store, KEY, 60, say=never, clock=clock, sleep=clock.sleep) as held:
+        assert isinstance(held, Held)
+        held.check()
+    assert clock.time == START
+
+
+def test_what_is_there_needs_no_lease(store, clock):
+    with wait_for(store, KEY, 60, until=lambda: True, say=never, clock=clock, sleep=clock.sleep) as held:
+        assert held is None
+    assert not store.exists(KEY)
+
+
+def test_the_wait_for_a_dead_builder_ends_when_its_lease_does(store, clock):
+    leave_behind(store)
+    said = []
+    with wait_for(
+        store, KEY, 60, until=lambda: False, say=said.append, poll_seconds=25, clock=clock, sleep=clock.sleep
+    ) as held:
+        assert held is not None
+        assert clock.time == START + 75
+    assert len(said) == 1
+    assert "in use by process 7 on elsewhere" in said[0]
+
+
+def test_each_builder_that_is_waited_for_is_named_once(store, clock):
+    leave_behind(store)
+    second = Lease(owner="second", host="another-host", pid=8, expires_at=START + 70)
+    clock.at_sleep = [lambda: None, lambda: store.write(KEY, second.to_json())]
+    said = []
+    with wait_for(store, KEY, 60, say=said.append, poll_seconds=20, clock=clock, sleep=clock.sleep):
+        pass
+    assert ["another-host" in one for one in said] == [False, True]
+
+
+def test_those_who_wait_go_on_when_the_builder_is_done(store, clock):
+    leave_behind(store, expires_at=1e9)
+    clock.at_sleep = [lambda: None, lambda: store.write("compile/a1b2/built", b"")]
+    with wait_for(
+        store,
+        KEY,
+        60,
+        until=lambda: store.exists("compile/a1b2/built"),
+        say=lambda said: None,
+        clock=clock,
+        sleep=clock.sleep,
+    ) as held:
+        assert held is None
+        assert not clock.at_sleep
+
+
+def test_what_was_finished_just_before_the_lease_was_had_is_not_built_again(store, clock):
+    answers = iter([False, True])
+    with wait_for(store, KEY, 60, until=lambda: next(answers), say=never, clock=clock, sleep=clock.sleep) as held:
+        assert held is None
+    assert record(store).expires_at <= clock()
+
+
+def test_a_conflict_in_the_block_is_not_taken_for_another_holder(store, clock):
+    with (
+        pytest.raises(Conflict, match="of its own"),
+        wait_for(store, KEY, 60, say=never, clock=clock, sleep=clock.sleep),
+    ):
+        raise Conflict("of its own")
+    assert record(store).expires_at <= clock()

@@ -1,0 +1,243 @@
+import json
+import math
+
+import pytest
+
+from infra.store.base import Conflict, Store, sha256_of
+from infra.store.manifest import (
+    MANIFEST,
+    CorruptFolder,
+    FileEntry,
+    MissingFolder,
+    commit,
+    open_folder,
+    quarantine,
+    read_manifest,
+    seal,
+)
+from tests.support.workspace.stores import STORES
+
+PREFIX = "vectors/v1/2021-Q1"
+
+
+@pytest.fixture(params=STORES)
+def store(request) -> Store:
+    return STORES[request.param](request)
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "source"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "part-0.parquet").write_bytes(b"some rows")
+    (folder / "deep" / "part-1.parquet").write_bytes(b"")
+    return folder
+
+
+def committed(store, source, **facts):
+    return commit(store, PREFIX, source, "vectors", {"rows": 9, **facts})
+
+
+def uploads(store: Store, monkeypatch) -> list[str]:
+    """The keys of all uploads and writes from now on."""
+    keys: list[str] = []
+    upload, write = store.upload, store.write
+    monkeypatch.setattr(store, "upload", lambda path, key: (keys.append(key), upload(path, key)))
+    monkeypatch.setattr(store, "write", lambda key, data: (keys.append(key), write(key, data)))
+    return keys
+
+
+def test_a_committed_folder_opens_with_its_files_and_facts(store, source):
+    manifest = committed(store, source)
+    folder, found = open_folder(store, PREFIX, "vectors")
+    assert found == manifest
+    assert found.facts == {"rows": 9}
+    assert [(entry.name, entry.bytes) for entry in found.files] == [("deep/part-1.parquet", 0), ("part-0.parquet", 9)]
+    assert (folder / "part-0.parquet").read_bytes() == b"some rows"
+    assert (folder / "deep" / "part-1.parquet").read_bytes() == b""
+
+
+def test_the_manifest_comes_last(store, source, monkeypatch):
+    keys = uploads(store, monkeypatch)
+    committed(store, source)
+    assert keys == [f"{PREFIX}/deep/part-1.parquet", f"{PREFIX}/part-0.parquet", f"{PREFIX}/{MANIFEST}"]
+
+
+def test_a_manifest_reads_back_as_it_was_written_whatever_the_facts(store, source):
+    manifest = committed(store, source, share=0.1, bad=math.nan, names=("a", "ü"), nothing=None)
+    assert read_manifest(store, PREFIX).sha256 == manifest.sha256
+
+
+def test_the_checksum_of_a_manifest_changes_with_any_file(store, source):
+    before = committed(store, source).sha256
+    (source / "part-0.parquet").write_bytes(b"some r0ws")
+    assert commit(store, "elsewhere", source, "vectors", {"rows": 9}).sha256 != before
+
+
+# --- folders that do not exist for readers ----------------------------------------------------------------------
+
+
+def test_a_folder_without_manifest_does_not_exist(store, source):
+    store.upload(source / "part-0.parquet", f"{PREFIX}/part-0.parquet")
+    for read in (lambda: open_folder(store, PREFIX, "vectors"), lambda: read_manifest(store, PREFIX)):
+        with pytest.raises(MissingFolder, match=f"{PREFIX} has no {MANIFEST}"):
+            read()
+
+
+def test_a_commit_that_breaks_off_leaves_nothing_to_read_and_can_be_done_again(store, source, monkeypatch):
+    upload = store.upload
+
+    def break_off(path, key):
+        if key.endswith("part-0.parquet"):
+            raise OSError("the network is gone")
+        upload(path, key)
+
+    monkeypatch.setattr(store, "upload", break_off)
+    with pytest.raises(OSError, match="the network is gone"):
+        committed(store, source)
+    with pytest.raises(MissingFolder):
+        read_manifest(store, PREFIX)
+    monkeypatch.undo()
+    committed(store, source)
+    assert len(open_folder(store, PREFIX, "vectors")[1].files) == 2
+
+
+# --- folders that are damaged -----------------------------------------------------------------------------------
+
+
+def flip_a_bit(store: Store, key: str) -> None:
+    content = bytearray(store.read(key))
+    content[3] ^= 1
+    store.write(key, bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (flip_a_bit, "part-0.parquet does not match its checksum"),
+        (lambda store, key: store.write(key, b"some"), "part-0.parquet does not match its checksum"),
+        (lambda store, key: store.write(key, b"some rows and more"), "part-0.parquet does not match its checksum"),
+        (lambda store, key: store.delete(key), "part-0.parquet is gone"),
+    ],
+    ids=["one bit", "cut off", "longer", "gone"],
+)
+def test_a_damaged_file_is_named(store, source, damage, complaint):
+    committed(store, source)
+    open_folder(store, PREFIX, "vectors")  # what was sound once is checked again
+    damage(store, f"{PREFIX}/part-0.parquet")
+    with pytest.raises(CorruptFolder, match=complaint):
+        open_folder(store, PREFIX, "vectors")
+
+
+def test_a_file_that_the_manifest_does_not_name_is_no_damage(store, source):
+    committed(store, source)
+    store.write(f"{PREFIX}/notes.txt", b"")
+    open_folder(store, PREFIX, "vectors")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff\xfe", b'{"version": 2, "kind": "vectors", "files": [], "facts": {}}'],
+)
+def test_a_manifest_that_cannot_be_read_is_named(store, content):
+    store.write(f"{PREFIX}/{MANIFEST}", content)
+    with pytest.raises(CorruptFolder, match=f"{PREFIX}/{MANIFEST} is not a valid manifest"):
+        read_manifest(store, PREFIX)
+
+
+def test_a_manifest_with_an_unknown_key_is_refused(store, source):
+    tree = json.loads(committed(store, source).to_json())
+    store.write(f"{PREFIX}/{MANIFEST}", json.dumps(tree | {"compression": "zstd"}).encode())
+    with pytest.raises(CorruptFolder, match="not a valid manifest"):
+        open_folder(store, PREFIX, "vectors")
+
+
+def test_a_folder_of_another_kind_is_refused(store, source):
+    committed(store, source)
+    with pytest.raises(CorruptFolder, match="holds a vectors, expected a model"):
+        open_folder(store, PREFIX, "model")
+
+
+# --- committing twice -------------------------------------------------------------------------------------------
+
+
+def test_committing_the_same_again_writes_nothing(store, source, monkeypatch):
+    manifest = committed(store, source)
+    keys = uploads(store, monkeypatch)
+    assert committed(store, source) == manifest
+    assert keys == []
+
+
+def test_committing_something_else_is_a_conflict_and_changes_nothing(store, source):
+    manifest = committed(store, source)
+    (source / "part-0.parquet").write_bytes(b"other rows")
+    with pytest.raises(Conflict, match="holds something else; nothing was written"):
+        committed(store, source)
+    assert open_folder(store, PREFIX, "vectors")[1] == manifest
+
+
+def test_other_facts_are_something_else(store, source):
+    committed(store, source)
+    with pytest.raises(Conflict):
+        committed(store, source, width=3)
+
+
+# --- seal -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def entries(store, source) -> tuple[FileEntry, ...]:
+    path = source / "part-0.parquet"
+    store.upload(path, f"{PREFIX}/part-0.parquet")
+    return (FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path)),)
+
+
+def test_a_sealed_folder_opens(store, entries):
+    manifest = seal(store, PREFIX, entries, "vectors", {"rows": 9})
+    folder, found = open_folder(store, PREFIX, "vectors")
+    assert found == manifest
+    assert (folder / "part-0.parquet").read_bytes() == b"some rows"
+
+
+def test_sealing_the_same_again_writes_nothing(store, entries, monkeypatch):
+    seal(store, PREFIX, entries, "vectors", {"rows": 9})
+    keys = uploads(store, monkeypatch)
+    seal(store, PREFIX, entries, "vectors", {"rows": 9})
+    assert keys == []
+
+
+def test_sealing_something_else_is_a_conflict(store, entries):
+    manifest = seal(store, PREFIX, entries, "vectors", {"rows": 9})
+    with pytest.raises(Conflict):
+        seal(store, PREFIX, (), "vectors", {"rows": 0})
+    assert read_manifest(store, PREFIX) == manifest
+
+
+# --- quarantine -------------------------------------------------------------------------------------------------
+
+
+def test_a_quarantined_folder_is_out_of_sight_and_kept(store, source):
+    committed(store, source)
+    place = quarantine(store, PREFIX)
+    assert store.list(PREFIX) == []
+    assert store.read(f"{place}/part-0.parquet") == b"some rows"
+    with pytest.raises(MissingFolder):
+        open_folder(store, PREFIX, "vectors")
+
+
+def test_its_place_can_be_filled_again_and_a_second_quarantine_keeps_the_first(store, source):
+    committed(store, source)
+    first = quarantine(store, PREFIX)
+    committed(store, source, attempt=2)
+    second = quarantine(store, PREFIX)
+    assert first != second
+    assert read_manifest(store, first).facts != read_manifest(store, second).facts
+
+
+def test_a_single_file_is_quarantined_as_well(store):
+    places = []
+    for content in (b"first", b"second"):
+        store.write("runs/1/train/result.json", content)
+        places.append(quarantine(store, "runs/1/train/result.json"))
+    assert not store.exists("runs/1/train/result.json")
+    assert [store.read(place) for place in places] == [b"first", b"second"]

@@ -1,0 +1,472 @@
+"""What only a workspace in a bucket has; what it shares with directories is in `test_store.py`."""
+
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from infra.store import s3_store
+from infra.store.base import Conflict
+from infra.store.factory import open_store
+from infra.store.lease import Lease
+from infra.store.s3_store import S3Store
+from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError, classify
+from tests.support.cloud.s3 import Fault, S3Server
+from tests.support.workspace.stores import everything_below
+
+ROOT = Path(__file__).resolve().parents[3]
+BASE = "some/workspace"  # of the workspaces that S3Server makes
+
+
+@pytest.fixture
+def store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    monkeypatch.setattr("botocore.endpoint.time", types.SimpleNamespace(sleep=lambda seconds: None))  # between tries
+    return S3Store(s3.new_workspace())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source.bin"
+    path.write_bytes(b"new content")
+    return path
+
+
+def bucket_of(store: S3Store) -> str:
+    return store.uri.split("/")[2]
+
+
+def downloads(s3: S3Server) -> list[str]:
+    """The keys that were downloaded since the last question, in order."""
+    found = [match[1] for asked in s3.requests if (match := re.fullmatch(rf"GET /[^/]+/{BASE}/([^?]+)", asked))]
+    s3.requests.clear()
+    return sorted(found)
+
+
+# --- opening ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["s3://bucket/a/b", "s3://bucket/a/b/", "s3://bucket//a//b"])
+def test_one_workspace_has_one_name(given: str) -> None:
+    assert open_store(given).uri == "s3://bucket/a/b"
+
+
+@pytest.mark.parametrize("given", ["s3://", "s3:///a", "s3://bucket/../other"])
+def test_a_uri_without_a_bucket_is_config(given: str) -> None:
+    with pytest.raises(ConfigError, match="expected s3://bucket/prefix"):
+        open_store(given)
+
+
+def test_a_whole_bucket_can_be_a_workspace(s3: S3Server) -> None:
+    store = open_store(s3.new_workspace().removesuffix(BASE))
+    for key in ("a/1", "a/2", "b"):
+        store.write(key, key.encode())
+    store.move("a", "c")
+    assert store.list("") == ["b", "c/1", "c/2"]
+    assert everything_below(store.local("")) == {"b", "c/1", "c/2"}
+    assert not store.exists("")
+    store.delete("")
+    assert store.list("") == []
+
+
+def test_those_with_a_directory_do_not_wait_for_boto3() -> None:
+    script = (
+        "import sys, flows.cli.app, infra.store.base\n"
+        "infra.store.factory.open_store('.').list('')\n"
+        "assert not {'boto3', 'botocore'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+# --- listings ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """More objects than go on one page, and neighbours whose names begin alike."""
+    monkeypatch.setattr(s3_store, "KEYS_AT_ONCE", 2)
+    keys = [f"a/b/{name}" for name in ("0", "1", "2", "3/x", "4")]
+    for key in (*keys, "a/b-c", "a/b.d/x", "a/bc/x"):
+        store.write(key, key.encode())
+    return keys
+
+
+def test_a_listing_has_all_pages(store: S3Store, s3: S3Server, many: list[str]) -> None:
+    s3.forget()
+    assert store.list("a/b") == many
+    assert len(s3.requests) == 3
+
+
+def test_all_pages_are_copied_here(store: S3Store, many: list[str]) -> None:
+    assert everything_below(store.local("a/b")) == {key.removeprefix("a/b/") for key in many}
+
+
+def test_all_pages_move(store: S3Store, many: list[str]) -> None:
+    store.move("a/b", "z")
+    assert store.list("") == ["a/b-c", "a/b.d/x", "a/bc/x", *[key.replace("a/b", "z") for key in many]]
+
+
+def test_all_pages_are_deleted_and_no_neighbours(store: S3Store, s3: S3Server, many: list[str]) -> None:
+    s3.forget()
+    store.delete("a/b")
+    assert store.list("") == ["a/b-c", "a/b.d/x", "a/bc/x"]
+    assert sum(asked.startswith("POST") for asked in s3.requests) == 3
+
+
+def test_a_marker_of_an_empty_folder_is_no_object(store: S3Store, s3: S3Server) -> None:
+    for name in ("a/", "a/b/"):
+        s3.client.put_object(Bucket=bucket_of(store), Key=f"{BASE}/{name}")
+    assert store.list("a") == []
+    assert not store.exists("a")
+
+
+# --- conditional writes -----------------------------------------------------------------------------------------
+
+LOST_REPLY = Fault("PUT", when="after")
+
+
+@pytest.mark.parametrize("replies_lost", [1, 2])
+def test_a_write_whose_reply_is_lost_is_no_conflict(store: S3Store, s3: S3Server, replies_lost: int) -> None:
+    s3.faults = [LOST_REPLY] * replies_lost
+    store.create("CURRENT", b"1")
+    s3.faults = [LOST_REPLY] * replies_lost
+    store.swap("CURRENT", b"2", expected=b"1")
+    assert s3.faults == []
+    assert store.read("CURRENT") == b"2"
+
+
+def test_the_same_bytes_written_by_another_are_a_conflict(store: S3Store) -> None:
+    S3Store(store.uri).create("CURRENT", b"1")
+    with pytest.raises(Conflict):
+        store.create("CURRENT", b"1")
+
+
+@pytest.mark.parametrize(("before", "after"), [(b"1", b"rival"), (None, b"rival"), (b"1", None)])
+def test_what_a_rival_does_between_reading_and_writing_stays(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch, before: bytes | None, after: bytes | None
+) -> None:
+    if before:
+        store.write("CURRENT", before)
+    put, rival = store._client.put_object, S3Store(store.uri)
+
+    def late(**arguments):
+        rival.write("CURRENT", after) if after else rival.delete("CURRENT")
+        return put(**arguments)
+
+    monkeypatch.setattr(store._client, "put_object", late)
+    with pytest.raises(Conflict, match="CURRENT was changed by another process"):
+        store.swap("CURRENT", b"2", expected=before)
+    assert (rival.read("CURRENT") if rival.exists("CURRENT") else None) == after
+
+
+def test_of_writes_that_the_bucket_sees_at_once_the_refused_one_lost(store: S3Store, s3: S3Server) -> None:
+    store.write("CURRENT", b"1")
+    s3.faults = [Fault("PUT", 409, "ConditionalRequestConflict")] * 2
+    with pytest.raises(Conflict, match="new exists already"):
+        store.create("new", b"2")
+    with pytest.raises(Conflict, match="changed by another process"):
+        store.swap("CURRENT", b"2", expected=b"1")
+    assert store.read("CURRENT") == b"1"
+
+
+# --- transfers --------------------------------------------------------------------------------------------------
+
+
+def test_a_large_file_goes_up_in_pieces_and_comes_down_whole(store: S3Store, s3: S3Server, tmp_path: Path) -> None:
+    path = tmp_path / "large.bin"
+    path.write_bytes(os.urandom(9 * 2**20))
+    store.upload(path, "a/large.bin")
+    assert any("uploadId" in asked for asked in s3.requests)
+    assert store.local("a/large.bin").read_bytes() == path.read_bytes()
+    assert store.read("a/large.bin") == path.read_bytes()
+
+
+def test_an_upload_that_breaks_off_leaves_no_object_and_no_pieces(store: S3Store, s3: S3Server, tmp_path: Path) -> None:
+    path = tmp_path / "large.bin"
+    path.write_bytes(bytes(9 * 2**20))
+    s3.faults = [Fault("PUT", 403, "AccessDenied", about="partNumber=2")]
+    with pytest.raises(ConfigError, match="was denied"):
+        store.upload(path, "a/large.bin")
+    assert store.list("") == []
+    assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=bucket_of(store))
+
+
+def test_a_file_that_is_not_there_is_not_uploaded(store: S3Store, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.upload(tmp_path / "gone", "a")
+
+
+def test_a_reply_that_is_cut_off_is_asked_for_again(store: S3Store, s3: S3Server) -> None:
+    store.write("a/b", b"content")
+    s3.faults = [Fault("GET", when="during", about="a/b")] * 2
+    assert store.read("a/b") == b"content"
+    assert s3.faults == []
+    s3.faults = [Fault("GET", when="during", about="a/b")] * s3_store.ATTEMPTS
+    with pytest.raises(StoreError, match="a/b"):
+        store.read("a/b")
+
+
+# --- local copies -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(store: S3Store, s3: S3Server) -> Path:
+    """A folder of two files, copied here once already."""
+    store.write("a/1", b"one")
+    store.write("a/deep/2", b"two")
+    folder = store.local("a")
+    assert downloads(s3) == ["a/1", "a/deep/2"]
+    return folder
+
+
+def test_what_is_here_is_not_downloaded_again_whoever_asks(store: S3Store, s3: S3Server, copied: Path) -> None:
+    assert store.local("a") == copied
+    assert store.local("a/1") == copied / "1"
+    assert S3Store(store.uri).local("a/deep") == copied / "deep"
+    assert downloads(s3) == []
+
+
+def test_a_changed_object_is_downloaded_again_and_no_other(store: S3Store, s3: S3Server, copied: Path) -> None:
+    with (copied / "1").open("rb") as reader:
+        store.write("a/1", b"uno")
+        assert (store.local("a") / "1").read_bytes() == b"uno"
+        assert reader.read() == b"one"  # who had it open goes on reading what it was
+    assert downloads(s3) == ["a/1"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda path: path.write_bytes(b"0ne"), lambda path: path.write_bytes(b""), lambda path: path.unlink()],
+    ids=["changed", "emptied", "removed"],
+)
+def test_a_copy_that_was_touched_is_downloaded_again(store: S3Store, s3: S3Server, copied: Path, damage) -> None:
+    damage(copied / "1")
+    assert (store.local("a") / "1").read_bytes() == b"one"
+    assert downloads(s3) == ["a/1"]
+
+
+def test_what_is_gone_from_the_bucket_goes_here(store: S3Store, copied: Path) -> None:
+    (copied / "left-behind").write_bytes(b"")
+    store.delete("a/deep/2")
+    assert everything_below(store.local("a")) == {"1"}
+    store.delete("a/1")
+    assert not store.local("a/1").exists()
+    assert everything_below(store.local("a")) == set()
+
+
+def test_what_was_never_there_is_an_absent_path(store: S3Store) -> None:
+    assert not store.local("no/such/folder").exists()
+
+
+def test_an_object_removed_while_it_is_copied_is_a_store_error(store: S3Store, s3: S3Server) -> None:
+    store.write("a/1", b"one")
+    s3.faults = [Fault("HEAD", 404, "NoSuchKey", about="a/1")]
+    with pytest.raises(StoreError, match="a/1") as caught:
+        store.local("a/1")
+    assert classify(caught.value) is FailureClass.STORE
+
+
+def test_an_object_whose_name_would_lead_out_of_the_copies_is_refused(store: S3Store, s3: S3Server) -> None:
+    s3.client.put_object(Bucket=bucket_of(store), Key=f"{BASE}/a/../../../outside", Body=b"")
+    with pytest.raises(StoreError, match=r"a/\.\./\.\./\.\./outside"):
+        store.local("a")
+
+
+def test_the_copies_go_with_their_process(store: S3Store) -> None:
+    store.write("a/1", b"one")
+    script = "import sys\nfrom infra.store.factory import open_store\nprint(open_store(sys.argv[1]).local('a/1'))"
+    shown = subprocess.run(
+        [sys.executable, "-c", script, store.uri], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
+    path = Path(shown.stdout.strip())
+    assert path.name == "1"
+    assert not path.parents[1].exists()
+    assert path.parents[1] != store.local("a/1").parents[1]
+
+
+# --- moving and deleting ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(store: S3Store, s3: S3Server) -> str:
+    for name in ("A-part", "MANIFEST.json", "z-part"):
+        store.write(f"a/{name}", b"")
+    s3.forget()
+    return "a"
+
+
+def test_the_manifest_arrives_last_and_leaves_first(store: S3Store, s3: S3Server, folder: str) -> None:
+    store.move(folder, "b")
+    copied = [asked.rpartition("/")[2] for asked in s3.requests if asked.startswith("PUT")]
+    assert sorted(copied[:2]) == ["A-part", "z-part"]
+    assert copied[2:] == ["MANIFEST.json"]
+    first_deletion = next(place for place, asked in enumerate(s3.requests) if asked.startswith("POST"))
+    assert not any(asked.startswith("PUT") for asked in s3.requests[first_deletion:])
+
+
+def test_a_move_that_breaks_off_leaves_one_whole_folder(store: S3Store, s3: S3Server, folder: str) -> None:
+    s3.faults = [Fault("PUT", 403, "AccessDenied", about="/b/z-part")]
+    with pytest.raises(ConfigError):
+        store.move(folder, "b")
+    assert store.list(folder) == ["a/A-part", "a/MANIFEST.json", "a/z-part"]
+    assert not store.exists("b/MANIFEST.json")
+
+
+@pytest.mark.parametrize("act", [lambda store: store.delete("a"), lambda store: store.move("a", "b")])
+def test_a_folder_that_is_half_deleted_has_no_manifest(store: S3Store, s3: S3Server, folder: str, act) -> None:
+    s3.faults = [Fault("POST", 403, "AccessDenied", about="z-part")]
+    with pytest.raises(ConfigError):
+        act(store)
+    assert store.list(folder) == ["a/A-part", "a/z-part"]
+
+
+def test_an_object_that_the_bucket_keeps_is_an_error(
+    store: S3Store, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = {"Key": f"{BASE}/a/MANIFEST.json", "Code": "AccessDenied", "Message": "retained"}
+    monkeypatch.setattr(store._client, "delete_objects", lambda **arguments: {"Errors": [refused]})
+    with pytest.raises(ConfigError, match=r"AccessDenied: retained"):
+        store.delete(folder)
+
+
+def test_what_is_not_there_is_not_moved(store: S3Store) -> None:
+    with pytest.raises(FileNotFoundError, match="no such object or folder"):
+        store.move("a", "b")
+
+
+# --- locks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_names_its_holder(store: S3Store) -> None:
+    with (
+        store.lock("lineages/main.run"),
+        pytest.raises(Conflict, match=rf"lineages/main.run is in use by process {os.getpid()} on .* until .* UTC"),
+        S3Store(store.uri).lock("lineages/main.run"),
+    ):
+        pass
+
+
+def test_a_lock_that_was_lost_is_told_at_its_end(store: S3Store) -> None:
+    with pytest.raises(StoreError, match="lost to process 7 on elsewhere"), store.lock("a"):
+        store.write(".locks/a", Lease(owner="x", host="elsewhere", pid=7, expires_at=1e11).to_json())
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+REFUSALS: dict[str, tuple[Fault, type[StageError], str]] = {
+    "denied": (Fault("GET", 403, "AccessDenied"), ConfigError, "was denied .*s3:ListBucket"),
+    "unknown key": (Fault("GET", 403, "InvalidAccessKeyId"), ConfigError, "does not accept the AWS credentials"),
+    "expired": (Fault("GET", 400, "ExpiredToken"), ConfigError, "ExpiredToken.* sign in again"),
+    "clock": (Fault("GET", 403, "RequestTimeTooSkewed"), ConfigError, "clock .* set it right"),
+    "elsewhere": (
+        Fault("GET", 400, "AuthorizationHeaderMalformed", more="<Region>eu-south-2</Region>"),
+        ConfigError,
+        "another region .* set AWS_DEFAULT_REGION to eu-south-2",
+    ),
+    "no such feature": (Fault("GET", 501, "NotImplemented"), ConfigError, "conditional writes"),
+    "what nobody foresaw": (Fault("GET", 400, "Strange"), StoreError, "answered Strange: as the test wants it"),
+}
+
+
+@pytest.mark.parametrize(("fault", "error", "message"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(
+    "ask",
+    [lambda store: store.read("a"), lambda store: store.exists("a"), lambda store: store.list("a")],
+    ids=["read", "exists", "list"],
+)
+def test_a_refusal_names_the_bucket_and_the_way_out(
+    store: S3Store, s3: S3Server, fault: Fault, error: type[StageError], message: str, ask
+) -> None:
+    s3.faults = [fault] * 2  # botocore asks again for some, in another region
+    with pytest.raises(error, match=f"bucket '{bucket_of(store)}' .*{message}"):
+        ask(store)
+
+
+WRITES = {
+    "write": lambda store, source: store.write("a", b""),
+    "create": lambda store, source: store.create("a", b""),
+    "swap": lambda store, source: store.swap("a", b"", None),
+    "upload": lambda store, source: store.upload(source, "a"),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_that_is_denied_is_config(store: S3Store, s3: S3Server, source: Path, write) -> None:
+    s3.faults = [Fault("PUT", 403, "AccessDenied")]
+    with pytest.raises(ConfigError, match=f"{store.uri}/a: access to bucket"):
+        write(store, source)
+
+
+USES = WRITES | {
+    "read": lambda store, source: store.read("a"),
+    "list": lambda store, source: store.list("a"),
+    "exists": lambda store, source: store.exists("a"),
+    "local": lambda store, source: store.local("a"),
+    "move": lambda store, source: store.move("a", "b"),
+    "delete": lambda store, source: store.delete("a"),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_bucket_that_is_not_there_is_config(s3: S3Server, source: Path, use) -> None:
+    with pytest.raises(ConfigError, match="there is no bucket 'nowhere'; create it"):
+        use(S3Store("s3://nowhere/a"), source)
+
+
+def test_throttling_is_waited_out(store: S3Store, s3: S3Server) -> None:
+    s3.faults = [Fault("PUT", 503, "SlowDown")] * (s3_store.ATTEMPTS - 1)
+    store.write("a", b"one")
+    assert store.read("a") == b"one"
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_bucket_that_keeps_failing_is_a_store_error(store: S3Store, s3: S3Server, status: int) -> None:
+    s3.faults = [Fault("PUT", status, "SlowDown")] * (s3_store.ATTEMPTS + 1)
+    with pytest.raises(StoreError, match="SlowDown: as the test wants it, at the last of 5 tries"):
+        store.write("a", b"one")
+    assert len(s3.faults) == 1
+
+
+def test_a_server_that_cannot_be_reached_is_a_store_error(
+    store: S3Store, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    unreachable = S3Store(store.uri)
+    for use in (USES["write"], USES["read"], USES["upload"]):
+        with pytest.raises(StoreError, match=r"127\.0\.0\.1:9"):
+            use(unreachable, source)
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No account is found anywhere."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "absent"))
+
+
+def test_no_credentials_are_config(s3: S3Server, nobody: None) -> None:
+    with pytest.raises(ConfigError, match=r"credentials for bucket 'bucket-a'.* set AWS_PROFILE"):
+        S3Store("s3://bucket-a/b").list("")
+
+
+def test_a_profile_that_is_not_there_is_config(nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "absent")
+    with pytest.raises(ConfigError, match=r"s3://bucket-a/b.*absent.*correct AWS_PROFILE"):
+        open_store("s3://bucket-a/b")
+
+
+@pytest.mark.parametrize(("name", "value"), [("AWS_ENDPOINT_URL", "nonsense"), ("AWS_DEFAULT_REGION", "no such place")])
+def test_nonsense_in_the_environment_is_config(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=rf"{value}.*{name}"):
+        open_store("s3://bucket-a/b")
+
+
+def test_a_name_that_no_bucket_can_have_is_config(s3: S3Server) -> None:
+    with pytest.raises(ConfigError, match=r"bucket 'no bucket!'.* correct the workspace's name"):
+        S3Store("s3://no bucket!/a").list("")

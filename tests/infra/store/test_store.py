@@ -1,0 +1,280 @@
+"""What every store must do, by one caller; `test_store_races.py` has several at once."""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.store.base import Conflict, Store, sha256_of
+from infra.store.directory import DirectoryStore
+from infra.store.factory import open_store
+from tasks.foundation.errors import ConfigError, FailureClass, StoreError, classify
+from tests.support.workspace.stores import STORES, everything_below
+
+WRITES: dict[str, Callable[[Store, Path], None]] = {
+    "write": lambda store, source: store.write("a/b.json", source.read_bytes()),
+    "create": lambda store, source: store.create("a/new.json", source.read_bytes()),
+    "swap": lambda store, source: store.swap("a/b.json", source.read_bytes(), expected=b"old"),
+    "upload": lambda store, source: store.upload(source, "a/b.json"),
+}
+
+USES: dict[str, Callable[[Store, str], object]] = {
+    "read": lambda store, key: store.read(key),
+    "exists": lambda store, key: store.exists(key),
+    "list": lambda store, key: store.list(key),
+    "write": lambda store, key: store.write(key, b""),
+    "create": lambda store, key: store.create(key, b""),
+    "swap": lambda store, key: store.swap(key, b"", None),
+    "upload": lambda store, key: store.upload(Path(__file__), key),
+    "local": lambda store, key: store.local(key),
+    "move to": lambda store, key: store.move("a", key),
+    "move from": lambda store, key: store.move(key, "b"),
+    "delete": lambda store, key: store.delete(key),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request) -> Store:
+    return STORES[request.param](request)
+
+
+@pytest.fixture
+def directory(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    path = tmp_path / "source.bin"
+    path.write_bytes(b"new content")
+    return path
+
+
+# --- objects ----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read_back(store):
+    store.write("a/b/c.json", b"one")
+    assert store.read("a/b/c.json") == b"one"
+    store.write("a/b/c.json", b"")
+    assert store.read("a/b/c.json") == b""
+
+
+def test_what_is_not_there(store):
+    assert not store.exists("a/b")
+    assert store.list("a") == []
+    store.delete("a")
+    with pytest.raises(FileNotFoundError):
+        store.read("a/b")
+
+
+def test_a_folder_is_not_an_object(store):
+    store.write("a/b", b"")
+    assert store.exists("a/b")
+    assert not store.exists("a")
+    assert store.list("a/b") == []
+
+
+def test_list_gives_all_keys_below_a_folder_in_order_and_no_neighbours(store):
+    for key in ("runs/2/x", "runs/1/b/y", "runs/1/a", "runs/10/z"):
+        store.write(key, b"")
+    assert store.list("runs/1") == ["runs/1/a", "runs/1/b/y"]
+    assert store.list("runs") == ["runs/1/a", "runs/1/b/y", "runs/10/z", "runs/2/x"]
+
+
+def test_what_is_deleted_meanwhile_does_not_end_a_listing(tmp_path, monkeypatch):
+    store = DirectoryStore(tmp_path)
+    for key in ("a/1/x", "a/2/x", "a/3/x"):
+        store.write(key, b"")
+
+    def looked(folder, real=os.scandir):
+        if str(folder).endswith("/a/2"):
+            store.delete("a/2")
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", looked)
+    assert store.list("a") == ["a/1/x", "a/3/x"]
+
+
+def test_upload_copies_and_local_reads(store, source):
+    store.upload(source, "a/b.bin")
+    assert store.local("a/b.bin").read_bytes() == b"new content"
+    assert source.exists()
+    assert (store.local("a") / "b.bin").read_bytes() == b"new content"
+
+
+def test_delete_removes_an_object_or_a_folder_and_nothing_else(store):
+    for key in ("a/1", "a/2/x", "a/2/y", "ab"):
+        store.write(key, b"")
+    store.delete("a/2")
+    assert store.list("") == ["a/1", "ab"]
+    store.delete("a/1")
+    assert store.list("") == ["ab"]
+
+
+def test_move_takes_a_folder_or_an_object_along(store):
+    store.write("a/1", b"one")
+    store.write("a/b/2", b"two")
+    store.move("a", "deep/down/z")
+    assert store.list("") == ["deep/down/z/1", "deep/down/z/b/2"]
+    store.move("deep/down/z/1", "one")
+    assert store.read("one") == b"one"
+
+
+@pytest.mark.parametrize("taken", ["z", "z/full"])
+def test_move_replaces_nothing(store, taken):
+    store.write("a/1", b"one")
+    store.write(taken, b"there before")
+    with pytest.raises(Conflict, match="z"):
+        store.move("a", "z")
+    assert store.list("") == sorted(["a/1", taken])
+    assert store.read(taken) == b"there before"
+
+
+# --- conditional writes -----------------------------------------------------------------------------------------
+
+
+def test_create_refuses_an_object_that_is_there(store):
+    store.create("a", b"one")
+    with pytest.raises(Conflict, match="/a exists already"):
+        store.create("a", b"two")
+    assert store.read("a") == b"one"
+
+
+def test_swap_replaces_only_what_was_read(store):
+    store.swap("CURRENT", b"1", expected=None)
+    store.swap("CURRENT", b"2", expected=b"1")
+    for stale in (b"1", None):
+        with pytest.raises(Conflict, match="changed by another process"):
+            store.swap("CURRENT", b"3", expected=stale)
+    assert store.read("CURRENT") == b"2"
+
+
+def test_swap_of_an_absent_object_with_an_expectation_loses(store):
+    with pytest.raises(Conflict):
+        store.swap("CURRENT", b"1", expected=b"0")
+    assert not store.exists("CURRENT")
+
+
+def test_a_conflict_is_a_store_error(store):
+    assert issubclass(Conflict, StoreError)
+
+
+# --- keys that leave the workspace ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["../outside", "a/../../outside", "/etc/hostname"])
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_key_never_leaves_the_workspace(store, tmp_path, key, use):
+    store.write("a/1", b"")
+    (tmp_path / "outside").write_bytes(b"mine")
+    with pytest.raises(StoreError, match="leaves the workspace"):
+        use(store, key)
+    assert (tmp_path / "outside").read_bytes() == b"mine"
+
+
+# --- locks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_excludes_a_second_holder_until_it_is_left(store):
+    with store.lock("lineages/main"):
+        with pytest.raises(Conflict, match="lineages/main is in use"), store.lock("lineages/main"):
+            pass
+        with store.lock("lineages/other"):
+            pass
+    with store.lock("lineages/main"):
+        pass
+
+
+def test_a_lock_is_left_when_its_block_fails(store):
+    with pytest.raises(ZeroDivisionError), store.lock("a"):
+        _ = 1 / 0
+    with store.lock("a"):
+        pass
+
+
+# --- directories ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_full_disk_leaves_nothing_half_written(directory, source, write, monkeypatch):
+    directory.write("a/b.json", b"old")
+
+    def fill_up(path: Path) -> None:
+        with path.open("wb") as handle:
+            handle.write(b"new c")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: fill_up(path))
+    monkeypatch.setattr(shutil, "copyfile", lambda source, path: fill_up(path))
+    with pytest.raises(OSError, match="No space left") as caught:
+        write(directory, source)
+    monkeypatch.undo()
+    assert classify(caught.value) is FailureClass.STORE
+    assert {key for key in everything_below(directory.local("")) if not key.startswith(".locks/")} == {"a/b.json"}
+    assert directory.read("a/b.json") == b"old"
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_disk_that_fails_at_the_last_moment_leaves_nothing_half_written(directory, source, write, monkeypatch):
+    directory.write("a/b.json", b"old")
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        write(directory, source)
+    assert classify(caught.value) is FailureClass.STORE
+    assert {key for key in everything_below(directory.local("")) if not key.startswith(".locks/")} == {"a/b.json"}
+    assert directory.read("a/b.json") == b"old"
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_link_never_leads_out_of_the_workspace(directory, tmp_path, use):
+    directory.write("a/1", b"")
+    (tmp_path / "outside").write_bytes(b"mine")
+    (directory.root / "link").symlink_to(tmp_path)
+    with pytest.raises(StoreError, match="leaves the workspace"):
+        use(directory, "link/outside")
+    assert (tmp_path / "outside").read_bytes() == b"mine"
+
+
+def test_objects_are_readable_by_those_whom_the_umask_allows(tmp_path, source):
+    before = os.umask(0o022)
+    try:
+        store = DirectoryStore(tmp_path / "workspace")
+        for number, write in enumerate(WRITES.values()):
+            store.write("a/b.json", b"old")
+            store.delete("a/new.json")
+            write(store, source)
+            key = "a/new.json" if number == 1 else "a/b.json"
+            assert stat.S_IMODE(store.local(key).stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket", "http://host/x", "s3n://bucket/prefix"])
+def test_a_scheme_that_cannot_be_opened_is_config(uri):
+    with pytest.raises(ConfigError, match=f"unknown scheme '{uri.partition(':')[0]}'"):
+        open_store(uri)
+
+
+def test_a_workspace_is_opened_by_path_or_file_uri(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    uris = {open_store(name).uri for name in (f"{tmp_path}/w", f"file://{tmp_path}/w", "~/w", "w", "./x/../w")}
+    assert uris == {str(tmp_path / "w")}
+
+
+def test_opening_a_workspace_makes_no_folder(tmp_path):
+    assert open_store(str(tmp_path / "w")).list("") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sha256_of_a_file(source):
+    assert sha256_of(source) == "fe32608c9ef5b6cf7e3f946480253ff76f24f4ec0678f3d0f07f9844cbff9601"

@@ -1,0 +1,158 @@
+"""A toy stage and a toy metric, added to a copy of the source: what is missing is named, and then both work."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+STAGE = {
+    "tasks/polish.py": "",
+    "tasks/worker/polish.py": """
+from tasks.contracts.outcomes import PolishOutcome
+
+def run(job):
+    return PolishOutcome(shine=job.spec.inputs.cloths * 2)
+""",
+    "tests/tasks/worker/test_polish.py": "",
+}
+TRAITS = """    Stage.polish: Traits(
+        queue=Queue.cpu,
+        layout=Layout.single,
+        workers=lambda config: 2,
+        compute=lambda config: config.polish.compute,
+        time_grows_with=Rows.none,
+        backfill=None,
+        shown_by_span=False,
+        shows_speed=False,
+    ),
+"""
+INPUTS = """class PolishInputs(Record):
+    stage: Literal[Stage.polish] = Stage.polish
+    cloths: int
+
+
+"""
+OUTCOME = """class PolishOutcome(Record):
+    stage: Literal[Stage.polish] = Stage.polish
+    shine: int
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ()
+
+
+"""
+USE = """
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from configs.load import load_config
+from infra.compute.factory import make_runner
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import JobSpec, PolishInputs
+from tasks.contracts.references import SpanRef
+from tasks.contracts.stages import workers_of
+from tasks.worker.training.metrics import retrieval_metrics
+
+GATE = "evaluate.gates=[{metric: recall@3, direction: higher, threshold: 0, baseline: none, severity: critical}]"
+
+
+class Waiter:
+    flow_run = ""
+    log = progress = tried = print
+    pulse = lambda self: None
+
+
+config, store = load_config(overrides=[GATE]), DirectoryStore(Path(sys.argv[1]))
+inputs = PolishInputs(cloths=21)
+spec = JobSpec(
+    run_key="f00d", span=SpanRef(name="2026-01", version=1), attempt=1, submitted_as=1, workspace=store.uri,
+    workers=workers_of(config, inputs.stage), config=config, inputs=inputs,
+)
+store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+make_runner(config, store, spec.stage).run(spec, Waiter(), 1)
+assert '"shine": 42' in store.read("runs/f00d/polish/result.json").decode()
+assert retrieval_metrics(np.array([1, 3, 4, 5]))["recall@3"] == 0.5
+"""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    folder = tmp_path / "copy"
+    for top in ("configs", "docs", "flows", "infra", "tasks", "tests"):
+        shutil.copytree(ROOT / top, folder / top, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "README.md", folder)
+    return folder
+
+
+def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], cwd=copy, env={"PYTHONPATH": str(copy)}, capture_output=True, text=True, timeout=300
+    )
+
+
+def insert(path: Path, before: str, text: str) -> None:
+    source = path.read_text()
+    assert source.count(before) == 1, (path, before)
+    path.write_text(source.replace(before, text + before))
+
+
+def test_a_stage_and_a_metric_are_added_by_following_the_sentences(copy: Path, tmp_path: Path) -> None:
+    contracts, schema = copy / "tasks/contracts", copy / "configs/schema"
+    insert(contracts / "stages.py", "\n\nclass Chore(", '    polish = "polish"\n')
+    insert(schema / "metrics.py", '    "mrr@10": ', '    "recall@3": Metric(Family.ranking, None),\n')
+    sentences = run(copy, "-m", "tests.planes.recipes").stdout.splitlines()
+    assert [one.partition(": ")[0] for one in sentences] == ["stage polish"] * 11 + ["metric recall@3"] * 2
+    for sentence, place in zip(
+        sentences,
+        [
+            "TRAITS in tasks/contracts/stages.py",
+            "tasks/polish.py",
+            "tasks/worker/polish.py",
+            "tasks/contracts/jobs.py",
+            "tasks/contracts/outcomes.py",
+            "infra/aws/millrace.yaml",
+            "tests/tasks/worker/test_polish.py",
+            "configs/schema/config.py",
+            "flows/pipeline.py",
+            "flows/presentation",
+            "documentation",
+            "tasks/worker/training/metrics.py",
+            "tests/tasks/worker/training/test_metrics.py",
+        ],
+        strict=True,
+    ):
+        assert place in sentence
+
+    insert(contracts / "stages.py", "    Chore.import_checkpoint: Traits(", TRAITS)
+    insert(contracts / "jobs.py", "class ImportInputs(", INPUTS)
+    insert(contracts / "jobs.py", "    | ImportInputs\n", "    | PolishInputs\n")
+    insert(contracts / "outcomes.py", "class ImportOutcome(", OUTCOME)
+    insert(contracts / "outcomes.py", "    | ImportOutcome\n", "    | PolishOutcome\n")
+    insert(schema / "config.py", "\n\nclass Config(", "from configs.schema.stages import StageConfig\n")
+    insert(schema / "config.py", "    compiler: CompilerConfig\n", "    polish: StageConfig\n")
+    insert(copy / "configs/base.yaml", "compiler: ", "polish: {}\n\n")
+    insert(copy / "flows/pipeline.py", "from tasks.release import release\n", "from tasks.polish import polish\n")
+    definition = "  PolishDefinition:\n    Properties:\n      JobDefinitionName: !Sub ${Name}-polish\n\n"
+    insert(copy / "infra/aws/millrace.yaml", "  ReleaseDefinition:\n", definition)
+    (next(copy.glob("flows/presentation/*/train.py")).parent / "polish.py").touch()
+    for path, text in STAGE.items():
+        (copy / path).write_text(text)
+    with (copy / "README.md").open("a") as readme:
+        readme.write("| polish | `tasks/polish.py` | `tasks/worker/polish.py` | `polish:` |\n")
+    insert(copy / "tasks/worker/training/metrics.py", '    "mrr@10": ', '    "recall@3": lambda ranks: ranks <= 3,\n')
+    with (copy / "tests/tasks/worker/training/test_metrics.py").open("a") as tests:
+        tests.write('assert "recall@3"\n')
+
+    left = run(copy, "-m", "tests.planes.recipes")
+    assert (left.returncode, left.stdout.strip()) == (0, ""), left.stdout + left.stderr
+    used = run(copy, "-c", USE, str(tmp_path / "workspace"))
+    assert used.returncode == 0, used.stdout + used.stderr

@@ -1,0 +1,139 @@
+"""What adding a stage, metric, accelerator, store or loss takes: each thing that is missing, as one sentence.
+
+`python -m tests.planes.recipes` prints the sentences and exits with 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from configs.load import BASE
+from configs.schema.accelerators import ACCELERATORS
+from configs.schema.config import Config
+from configs.schema.metrics import METRICS, Family
+from configs.schema.training import HeadsConfig
+from infra.store.base import Store
+from infra.store.factory import STORES, open_store
+from tasks.contracts.jobs import Inputs
+from tasks.contracts.outcomes import Outcome
+from tasks.contracts.stages import TRAITS, Chore, Stage
+from tests.planes.source import ROOT
+
+
+def missing() -> Iterator[str]:
+    """Every thing that is missing, in the order in which it is best added."""
+    for work in (*Stage, *Chore):
+        yield from _of_work(work)
+    for name in METRICS:
+        yield from _of_metric(name)
+    for name in ACCELERATORS:
+        yield from _of_accelerator(name)
+    for scheme in STORES:
+        yield from _of_store(scheme)
+    for head in HeadsConfig.model_fields:
+        yield from _of_loss(head)
+
+
+def _of_work(work: Stage | Chore) -> Iterator[str]:
+    about = f"{'stage' if isinstance(work, Stage) else 'chore'} {work}"
+    if work not in TRAITS:
+        yield f"{about}: add its entry to TRAITS in tasks/contracts/stages.py"
+    yield from _without_file(about, f"tasks/{work.name}.py", "what the control plane does")
+    yield from _without_file(about, f"tasks/worker/{work.name}.py", "what a worker does, in `run(job)`")
+    if not _records_of(work, Inputs):
+        yield f"{about}: add the record of its inputs to tasks/contracts/jobs.py and to `Inputs` there"
+    if not _records_of(work, Outcome):
+        yield f"{about}: add the record of its outcome to tasks/contracts/outcomes.py and to `Outcome` there"
+    elif not all(hasattr(record, "outputs") for record in _records_of(work, Outcome)):
+        yield f"{about}: say in `outputs` of its outcome in tasks/contracts/outcomes.py which folders it makes"
+    if f"JobDefinitionName: !Sub ${{Name}}-{work}\n" not in _text("infra/aws/millrace.yaml"):
+        yield f"{about}: add its job definition to infra/aws/millrace.yaml"
+    yield from _without_file(about, f"tests/tasks/worker/test_{work.name}.py", "its tests")
+    if isinstance(work, Stage):
+        yield from _of_stage(work, about)
+
+
+def _of_stage(stage: Stage, about: str) -> Iterator[str]:
+    if stage not in {field.alias or name for name, field in Config.model_fields.items()}:
+        yield f"{about}: add its section to Config in configs/schema/config.py"
+    elif stage not in yaml.safe_load(BASE.read_text()):
+        yield f"{about}: add the defaults of its section to configs/base.yaml"
+    if f"from tasks.{stage} import {stage}\n" not in _text("flows/pipeline.py"):
+        yield f"{about}: call it in flows/pipeline.py"
+    if not list(ROOT.glob(f"flows/presentation/*/{stage}.py")):
+        yield f"{about}: add its page to flows/presentation, next to those of the other stages"
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    if not any(f"| `tasks/worker/{stage}.py` |" in page.read_text() for page in pages):
+        yield f"{about}: add its row to the table of stages in the documentation"
+
+
+def _of_metric(name: str) -> Iterator[str]:
+    from tasks.worker.training.metrics import CLASSIFICATION, RANKING
+
+    about, metric = f"metric {name}", METRICS[name]
+    table = {Family.ranking: "RANKING", Family.classification: "CLASSIFICATION"}[metric.family]
+    if name not in {"RANKING": RANKING, "CLASSIFICATION": CLASSIFICATION}[table]:
+        yield f"{about}: add its formula to {table} in tasks/worker/training/metrics.py"
+    if metric.head is not None and metric.head not in HeadsConfig.model_fields:
+        yield f"{about}: its head {metric.head} is not in HeadsConfig in configs/schema/training.py"
+    yield from _untested(about, name, "tests/tasks/worker/training/test_metrics.py")
+
+
+def _of_accelerator(name: str) -> Iterator[str]:
+    from tasks.worker.accelerators import DEVICES
+
+    about = f"accelerator {name}"
+    yield from _without_file(about, f"tasks/worker/accelerators/{name}.py", "how it works")
+    if name not in DEVICES:
+        yield f"{about}: add its entry to DEVICES in tasks/worker/accelerators/__init__.py"
+    yield from _untested(about, name, "tests/tasks/worker/test_accelerators.py", "tests/tasks/worker/accelerators")
+
+
+def _of_store(scheme: str) -> Iterator[str]:
+    about = f"store {scheme}://"
+    store = open_store(f"{scheme}://bucket/prefix")
+    lacking = [name for name in dir(Store) if not name.startswith("_") and not hasattr(store, name)]
+    if lacking:
+        yield f"{about}: {type(store).__name__} lacks {', '.join(lacking)}"
+    yield from _untested(about, f"{scheme}://", "tests/infra/store")
+
+
+def _of_loss(head: str) -> Iterator[str]:
+    from tasks.worker.training.losses import LOSSES
+
+    about = f"loss {head}"
+    if head not in LOSSES:
+        yield f"{about}: add its function to LOSSES in tasks/worker/training/losses.py"
+    if head not in yaml.safe_load(BASE.read_text())["heads"]:
+        yield f"{about}: add it to the section heads of configs/base.yaml"
+    yield from _untested(about, head, "tests/tasks/worker/training/test_losses.py")
+
+
+def _records_of(work: Stage | Chore, union: Any) -> list[type]:
+    return [record for record in get_args(union) if record.model_fields["stage"].default is work]
+
+
+def _without_file(about: str, path: str, what: str) -> Iterator[str]:
+    if not (ROOT / path).is_file():
+        yield f"{about}: add {path}, {what}"
+
+
+def _untested(about: str, word: str, *places: str) -> Iterator[str]:
+    files = [file for place in places for file in [ROOT / place, *(ROOT / place).rglob("*.py")] if file.is_file()]
+    if not any(word in file.read_text() for file in files):
+        yield f"{about}: add tests to {places[-1]}"
+
+
+def _text(path: str) -> str:
+    return Path(ROOT / path).read_text()
+
+
+if __name__ == "__main__":
+    sentences = list(missing())
+    print(*sentences, sep="\n")
+    sys.exit(bool(sentences))

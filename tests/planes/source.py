@@ -1,0 +1,31 @@
+"""The source files as tests of the structure see them: which there are, and what each imports."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TOPS = ("flows", "tasks", "infra", "configs")
+
+
+def source_files(*folders: str) -> list[Path]:
+    """All Python files below these folders of the repository."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """`tasks.runs.plan` for tasks/runs/plan.py; a package is named like its folder."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> set[str]:
+    """The names of all modules that a file imports, wherever in it; `a.b` stands for `a` as well."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found | {name.partition(".")[0] for name in found}

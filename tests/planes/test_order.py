@@ -1,0 +1,99 @@
+"""The folders in their order: imports run downward only, so none stands in a circle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.planes.source import ROOT, TOPS, imports, module_name, source_files
+
+MOST_FILES = 15
+
+# Each folder may import from the folders below it in this table, and from no other.
+ORDER = """
+    flows.demo                    the demo: a made-up shop through the same doors as a user
+    flows.cli                     the command `millrace`: which commands there are
+    flows.cli.operation           commands that operate it: freshness, doctor, deploy, up and down
+    flows.cli.work                commands that do work: ingest, run, backfill, parity, warmup
+    flows.cli.results             commands that show the results: status, report, history, serve
+    flows.cli.terminal            what all commands share: options, errors, progress bars
+    flows                         the flows: pipeline, backfill, parity, watch, reap, report
+    flows.watching                the watch: its events, its page, lost flow runs
+    flows.backfilling             a running backfill: its spans as child flow runs, its page, its control
+    flows.running                 what every flow run does: its turn, its record, its cancellation
+    flows.presentation.history    the pipeline's history: its page and figures
+    flows.presentation.run        a run: its report, its account, its pages in the Prefect UI
+    flows.presentation.stages     a stage: one file each, found by the stage's name
+    flows.presentation            what is shown: the model, the words, the figures, three renderers
+    tasks.doctor                  checks of the surroundings
+    tasks.backfill                backfills: planned, timed, recorded
+    tasks.monitoring              the past and the freshness of a lineage
+    tasks.parity                  two accelerators compared: their runs, their curves, the verdict
+    tasks                         the seven stages, control side
+    tasks.running                 how one stage runs: attempts, retries, output
+    tasks.worker                  the seven stages, worker side
+    tasks.worker.launch           workers started on one node or several
+    tasks.worker.formats          weights from elsewhere, and a model for elsewhere
+    tasks.worker.compile          graphs compiled ahead of time
+    tasks.worker.training         batches, losses, steps, checkpoints
+    tasks.worker.checks           checks of machines and of rows
+    tasks.worker.model            the model
+    tasks.worker.accelerators     cpu, cuda, xla, neuron behind one interface
+    tasks.worker.process          a worker as a process: its job, its signals, its threads
+    tasks.worker.neuron           the Neuron SDK's tools
+    tasks.hosts                   which machines failed checks, and which get no work for a while
+    tasks.runs                    runs: plan, lineage, ledger, results, releases
+    tasks.data                    from a user's files to spans
+    tasks.gates                   gates before a release
+    infra.compute                 where stages run: one entry for each place
+    infra.compute.batch           AWS Batch
+    infra.compute.batch.client    AWS Batch's API
+    infra                         the Prefect server, alerts, why workers died
+    infra.store                   where the workspace is kept: a directory or a bucket
+    infra.images                  what the images hold
+    infra.aws                     the account: template and credentials
+    tasks.contracts               what passes between the planes
+    configs                       the configuration: read and compared
+    configs.schema                every key of the configuration
+    tasks.foundation              records and errors
+"""
+FOLDERS = [line.split()[0] for line in ORDER.strip().splitlines()]
+MODULES = {module_name(path): path for path in source_files(*TOPS)}
+
+
+def folder_of(module: str) -> str:
+    """A package is named like its folder and stands in it."""
+    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("module", [name for name, path in MODULES.items() if path.read_text().strip()])
+def test_imports_run_downward_only(module: str) -> None:
+    own = FOLDERS.index(folder_of(module))
+    imported = {folder_of(name) for name in imports(MODULES[module]) if name in MODULES and name not in TOPS}
+    packages = {name for name in FOLDERS if name in imported}
+    upward = sorted(name for name in packages if FOLDERS.index(name) < own)
+    assert not upward, f"{module} imports from {', '.join(upward)}, above its own folder {folder_of(module)}"
+
+
+def test_no_modules_import_in_a_circle() -> None:
+    graph = {name: sorted((imports(path) & set(MODULES)) - {name, *TOPS}) for name, path in MODULES.items()}
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"these modules import each other: {' -> '.join(error.args[1])}")
+
+
+def test_every_folder_has_its_place() -> None:
+    with_code = {folder_of(name) for name, path in MODULES.items() if path.read_text().strip()}
+    assert with_code <= set(FOLDERS), "add the folder to ORDER, above all that it imports from"
+    assert {folder for folder in FOLDERS if not (ROOT / folder.replace(".", "/")).is_dir()} == set()
+
+
+@pytest.mark.parametrize("top", [*TOPS, "tests"])
+def test_no_folder_is_too_full(top: str) -> None:
+    files = Counter(path.parent for path in source_files(top) if path.name != "__init__.py")
+    full = {Path(folder).relative_to(ROOT): count for folder, count in files.items() if count >= MOST_FILES}
+    assert not full, f"find the subjects in them, and a folder for each: {full}"

@@ -1,0 +1,255 @@
+"""A runner whose workers do no arithmetic: they write small outputs and results as the real ones do, or fail on demand.
+
+With it the control plane is tested whole, against a real store, in milliseconds and without torch.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from configs.load import config_hash, load_config
+from configs.schema.config import Config
+from infra.store.base import Store
+from infra.store.manifest import Manifest, commit
+from tasks.contracts.checkpoints import CheckpointState, CurvePoint
+from tasks.contracts.jobs import (
+    EvaluateInputs,
+    HealthInputs,
+    ImportInputs,
+    InferInputs,
+    Inputs,
+    JobSpec,
+    ReleaseInputs,
+    TrainInputs,
+    ValidateInputs,
+    WarmupInputs,
+)
+from tasks.contracts.outcomes import (
+    Check,
+    EvaluateOutcome,
+    HealthOutcome,
+    ImportOutcome,
+    InferOutcome,
+    Outcome,
+    ReleaseOutcome,
+    ShapeTiming,
+    TrainOutcome,
+    ValidateOutcome,
+    WarmupOutcome,
+)
+from tasks.contracts.progress import Progress
+from tasks.contracts.references import CheckpointRef, RowsRef
+from tasks.contracts.results import Phases, StageResult, WorkerFailure
+from tasks.contracts.runner import Waiter
+from tasks.contracts.stages import Chore, Stage
+from tasks.foundation.errors import StageError, classify
+
+STEPS_PER_SPAN = 10
+ROWS_PER_SPAN = 40
+PHASES = Phases(booting=1.0, compiling=0.5, restoring=0.25, productive=8.0)
+
+
+class FakeRunner:
+    """Implements `Runner`. `specs` are the jobs it was given, in order."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.specs: list[JobSpec] = []
+        self.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
+        self._failures: dict[Stage | Chore, list[BaseException]] = {}
+
+    def fail(self, stage: Stage | Chore, error: BaseException, times: int = 1) -> None:
+        """Let the next `times` attempts of a stage end with `error` instead of a result."""
+        self._failures.setdefault(stage, []).extend([error] * times)
+
+    @property
+    def stages(self) -> list[str]:
+        return [spec.stage.value for spec in self.specs]
+
+    def found(self, spec: JobSpec) -> bool:
+        return False
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        written = self.store.read(f"{spec.attempt_prefix}/spec.json")
+        assert JobSpec.model_validate_json(written) == spec, "a worker knows nothing but what the workspace holds"
+        self.specs.append(spec)
+        waiter.log(f"fake {spec.stage} of {spec.span.name}")
+        waiter.progress(Progress(what=spec.stage.value, done=1, total=1))
+        if failures := self._failures.get(spec.stage):
+            self._die(spec, failures.pop(0))
+        result = StageResult(
+            run_key=spec.run_key,
+            attempt=spec.attempt,
+            config_sha256=config_hash(spec.config),
+            phases=PHASES,
+            outcome=self._outcome(spec, spec.inputs),
+        )
+        self.store.write(f"{spec.stage_prefix}/result.json", result.to_json())
+
+    def _die(self, spec: JobSpec, error: BaseException) -> None:
+        if isinstance(error, StageError):
+            record = WorkerFailure(
+                rank=0, at=time.time(), failure=classify(error), message=str(error), traceback="", phases=PHASES
+            )
+            self.store.write(f"{spec.attempt_prefix}/error-rank0.json", record.to_json())
+        raise error
+
+    def _outcome(self, spec: JobSpec, inputs: Inputs) -> Outcome:
+        match inputs:
+            case ValidateInputs():
+                return self._validate(spec, inputs)
+            case HealthInputs():
+                return HealthOutcome(
+                    device="fake",
+                    matmul_gflops=(1.0,) * spec.workers,
+                    slowest_to_median=1.0,
+                    free_memory_gib=(1.0,) * spec.workers,
+                    free_disk_gib=1.0,
+                    collectives={},
+                    checks=(),
+                )
+            case WarmupInputs():
+                shape = ShapeTiming(query_tokens=16, item_tokens=16, first_step_seconds=0.2, step_seconds=0.1)
+                return WarmupOutcome(
+                    device="fake",
+                    shapes=(shape,),
+                    validation_seconds=0.1,
+                    checkpoint_seconds=0.1,
+                    peak_memory_gib=0.1,
+                    compiled=None,
+                    graphs=None,
+                    trial_losses=(2.5, 2.25),
+                    trial_metrics=self.metrics,
+                    environment={},
+                )
+            case TrainInputs():
+                return self._train(spec, inputs)
+            case EvaluateInputs():
+                champion = dict.fromkeys(self.metrics, 0.4) if inputs.champion else None
+                return EvaluateOutcome(
+                    holdout_rows=10,
+                    corpus_items=20,
+                    challenger=self.metrics,
+                    champion=champion,
+                    champion_version=inputs.champion.version if inputs.champion else None,
+                    slices=(),
+                )
+            case InferInputs():
+                return self._infer(spec, inputs)
+            case ReleaseInputs():
+                prefix = f"models/{inputs.model.version}"
+                commit_files(self.store, prefix, {"modules.json": "[]"}, "model")
+                return ReleaseOutcome(model=prefix, min_cosine=1.0, probed=8)
+            case ImportInputs():
+                return self._import(spec, inputs)
+
+    def _validate(self, spec: JobSpec, inputs: ValidateInputs) -> ValidateOutcome:
+        rows = []
+        for span in inputs.window:
+            prefix = f"{spec.stage_prefix}/rows/{span.name}"
+            commit_files(self.store, prefix, {"part-0.parquet": span.name}, "rows", rows=ROWS_PER_SPAN)
+            rows.append(RowsRef(span=span, prefix=prefix, rows=ROWS_PER_SPAN))
+        drift = Check(name="drift", passed=False, severity="warning", observed=0.3, sentence="labels drifted by 0.3")
+        return ValidateOutcome(
+            rows=tuple(rows),
+            rows_in=ROWS_PER_SPAN * len(rows),
+            rows_clean=ROWS_PER_SPAN * len(rows),
+            rows_quarantined=0,
+            reasons={},
+            quarantine=None,
+            checks=(drift,),
+        )
+
+    def _train(self, spec: JobSpec, inputs: TrainInputs) -> TrainOutcome:
+        first = inputs.parent.step if inputs.parent else 0
+        last = first + STEPS_PER_SPAN * len(inputs.rows)
+        losses = (CurvePoint(step=last, metrics={"loss": 1.5}),)
+        curve = tuple(CurvePoint(step=step, metrics=self.metrics) for step in (first, last))
+        checkpoint = write_checkpoint(
+            self.store,
+            CheckpointState(
+                lineage=spec.config.lineage,
+                run_key=spec.run_key,
+                step=last,
+                first_step=first,
+                complete=True,
+                consumed=(*inputs.history, *inputs.rows),
+                parent=inputs.parent,
+                seed=spec.config.seed,
+                losses=losses,
+                curve=curve,
+            ),
+        )
+        return TrainOutcome(
+            checkpoint=checkpoint,
+            model_version=f"m-{checkpoint.sha256[:8]}",
+            first_step=first,
+            last_step=last,
+            resumed_at_step=None,
+            rows_trained=ROWS_PER_SPAN * len(inputs.rows),
+            pairs_per_second=100.0,
+            losses=losses,
+            curve=curve,
+            precision="fp32",
+            graphs=None,
+            environment={},
+        )
+
+    def _import(self, spec: JobSpec, inputs: ImportInputs) -> ImportOutcome:
+        state = CheckpointState(
+            lineage=spec.config.lineage,
+            run_key=spec.run_key,
+            step=0,
+            first_step=0,
+            complete=True,
+            consumed=(),
+            parent=None,
+            seed=spec.config.seed,
+            losses=(),
+            curve=(),
+        )
+        return ImportOutcome(
+            checkpoint=write_checkpoint(self.store, state),
+            sha256=inputs.sha256,
+            mapped=101,
+            ignored=("embeddings.position_ids",),
+            unexpected=("qa_outputs.weight",),
+            new=("projection.weight",),
+        )
+
+    def _infer(self, spec: JobSpec, inputs: InferInputs) -> InferOutcome:
+        prefix = f"vectors/{inputs.model.version}/{inputs.rows.span.name}"
+        commit_files(self.store, prefix, {"part-0.parquet": inputs.model.version}, "vectors", vectors=30)
+        return InferOutcome(prefix=prefix, vectors=30, width=4, shards=1, shards_reused=0, texts_per_second=100.0)
+
+
+def ingest(store: Store, *names: str, version: int = 1) -> None:
+    """Put complete spans into the workspace, without real rows."""
+    for name in names:
+        facts = {"rows": ROWS_PER_SPAN}
+        commit_files(store, f"spans/{name}/v{version}", {"part-0.parquet": f"{name} v{version}"}, "span", **facts)
+
+
+def small_config(*overrides: str) -> Config:
+    """The base configuration with an encoder that costs nothing; override what the test is about."""
+    return load_config(overrides=("model.pretrained=package:none", *overrides))
+
+
+def write_checkpoint(store: Store, state: CheckpointState) -> CheckpointRef:
+    """A checkpoint without weights, in the place where the train stage puts it."""
+    prefix = f"lineages/{state.lineage}/step-{state.step:08d}"
+    files = {"state.json": state.to_json().decode(), "model.safetensors": f"weights of {state.run_key}"}
+    facts = {"step": state.step, "run_key": state.run_key, "complete": state.complete}
+    manifest = commit_files(store, prefix, files, "checkpoint", **facts)
+    return CheckpointRef(prefix=prefix, step=state.step, sha256=manifest.sha256)
+
+
+def commit_files(store: Store, prefix: str, files: dict[str, str], kind: str, **facts: object) -> Manifest:
+    """Commit a folder of small text files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text)
+        return commit(store, prefix, Path(folder), kind, json.loads(json.dumps(facts)))

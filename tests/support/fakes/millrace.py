@@ -1,0 +1,48 @@
+"""`python -m tests.support.fakes.millrace ...` is the command `millrace` with workers that do no arithmetic.
+
+FAKE_FAIL=train:DATA lets a stage fail with that class, train@2026-02:DATA that of one span alone; a signal's name in
+place of the class is sent to the process itself.
+FAKE_RECALL sets the challenger's recall@10.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from configs.schema.config import Config
+from flows.cli import main
+from infra.store.base import Store
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.runner import Runner, Waiter
+from tasks.contracts.stages import Chore, Stage
+from tasks.foundation.errors import ERRORS, FailureClass
+from tests.support.fakes import replacing
+from tests.support.fakes.fake_runner import FakeRunner
+from tests.support.fakes.held_runner import HeldRunner
+
+
+class FailingRunner(FakeRunner):
+    """Fails as the environment says."""
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        where, _, how = os.environ.get("FAKE_FAIL", "").partition(":")
+        stage, _, span = where.partition("@")
+        if spec.stage.value == stage and span in ("", spec.span.name):
+            if how.startswith("SIG"):
+                signal.raise_signal(signal.Signals[how])
+            else:
+                self.fail(spec.stage, ERRORS[FailureClass(how)]("row 3 is bad"))
+        super().run(spec, waiter, tries)
+
+
+def make_runner(config: Config, store: Store, stage: Stage | Chore) -> Runner:
+    runner = HeldRunner(store) if replacing.HOLDS in os.environ else FailingRunner(store)
+    runner.metrics["recall@10"] = float(os.environ.get("FAKE_RECALL", "0.5"))
+    return runner
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job hands down that it is ignored
+    replacing.install()
+    main()

@@ -1,0 +1,42 @@
+"""The stages one after the other as the flow calls them, without Prefect."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from infra.store.factory import open_store
+from tasks.contracts.outcomes import InferOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
+from tasks.contracts.runs import Release, RunPlan
+from tasks.evaluate import evaluate
+from tasks.health import health
+from tasks.infer import infer
+from tasks.release import release
+from tasks.runs.plan import save_plan
+from tasks.runs.results import Judgement
+from tasks.train import train
+from tasks.validate import validate
+from tasks.warmup import warmup
+
+
+class Run(NamedTuple):
+    """What the stages of a run gave; nothing after a refused gate."""
+
+    validated: ValidateOutcome
+    warm: WarmupOutcome
+    trained: TrainOutcome
+    judged: Judgement
+    inferred: InferOutcome | None
+    released: Release | None
+
+
+def carry_out(plan: RunPlan) -> Run:
+    """Run all stages of a plan on the runner that `infra.compute.factory.make_runner` gives."""
+    save_plan(open_store(plan.workspace), plan)
+    validated = validate.fn(plan)
+    warm = warmup.fn(plan, validated, health.fn(plan, validated))
+    trained = train.fn(plan, validated, warm)
+    judged = evaluate.fn(plan, validated, warm, trained)
+    if judged.refused:
+        return Run(validated, warm, trained, judged, None, None)
+    inferred = infer.fn(plan, validated, warm, trained, judged)
+    return Run(validated, warm, trained, judged, inferred, release.fn(plan, validated, trained, judged, inferred))

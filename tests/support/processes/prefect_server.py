@@ -1,0 +1,77 @@
+"""The Prefect server of the tests of one process, and what it knows about runs."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.events.worker import EventsWorker
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+
+from infra.prefect_server import Server, down, up
+
+SECONDS = 30.0
+_MADE_AT_THE_FIRST_START = {"alembic_version", "block_type", "block_schema", "block_schema_reference"}
+
+
+class PrefectServer:
+    """A start costs 15 seconds, so it is shared; `forget` makes it as good as new."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.server: Server = up(home)
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def stop(self) -> None:
+        EventsWorker.drain_all(timeout=SECONDS)  # or its thread holds the process back, looking for the server
+        down(self.home)
+
+    def forget(self) -> None:
+        """Delete all that the server was given: flows, runs, deployments, pools, automations, events."""
+        EventsWorker.drain_all(timeout=SECONDS)
+        with self.in_use(), get_client(sync_client=True) as client:
+            for automation in client.read_automations():  # the server also keeps these in memory
+                client.delete_automation(automation.id)
+        forget(self.home)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let flows in this process talk to this server."""
+        with temporary_settings({PREFECT_API_URL: self.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
+            yield
+
+    def last_run(self) -> FlowRun:
+        """The flow run that started last."""
+        with get_client(sync_client=True) as client:
+            return max(client.read_flow_runs(), key=lambda run: str(run.start_time))
+
+    def task_runs(self, run: FlowRun, count: int) -> list[TaskRun]:
+        """The task runs of a flow run by start, once the server knows the end of `count`; it hears of them late."""
+        of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+        deadline = time.monotonic() + SECONDS
+        while True:
+            with get_client(sync_client=True) as client:
+                found = client.read_task_runs(flow_run_filter=of_run)
+            if sum(task.state is not None and task.state.is_final() for task in found) >= count:
+                return sorted(found, key=lambda task: str(task.start_time))
+            assert time.monotonic() < deadline, f"after {SECONDS} s the server knows only {found}"
+            time.sleep(0.1)
+
+
+def forget(home: Path) -> None:
+    """Empty the database of the server of `home`, which may be running."""
+    with contextlib.closing(sqlite3.connect(home / "prefect.db", timeout=SECONDS)) as database, database:
+        database.execute("PRAGMA foreign_keys = OFF")
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            if table not in _MADE_AT_THE_FIRST_START:
+                database.execute(f"DELETE FROM {table}")

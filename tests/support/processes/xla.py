@@ -1,0 +1,97 @@
+"""Worker code on XLA, each time in a process of its own: the device is opened once in a process's life.
+
+These functions are what runs there; tests call them with `tests.support.processes.ranks.run_ranks`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import HealthInputs, Inputs, TrainInputs, WarmupInputs
+from tasks.contracts.outcomes import HealthOutcome, TrainOutcome, WarmupOutcome
+from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef
+from tasks.worker import health, train, warmup
+from tasks.worker.process.job import Job, Rank
+from tasks.worker.training.batches import Batch, Pairs, PlannedBatch
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_config
+
+# Both heads and both interactions, but as few graphs as tell something.
+SETTINGS = (
+    "accelerator=xla",
+    "train.shapes={query: [16], item: [8, 16]}",
+    "infer.token_rungs=[16]",
+    "train.epochs=2",
+    "warmup.steps_per_shape=2",
+    "health.min_memory_gib=0.1",
+    "health.matmul_size=64",
+    "health.all_reduce_mib=1",
+    "health.max_slowest_to_median=1000",
+    *FEATURES,
+    CLASSIFIER,
+)
+
+
+def xla_job(rank: Rank, workspace: Path, inputs: Inputs, overrides: tuple[str, ...]) -> Job:
+    """A job for one of `rank.world` processes of this machine."""
+    rank = Rank(rank.index, rank.world, rank.index, rank.world)
+    config = tiny_config(*SETTINGS, f"train.workers={rank.world}", *overrides)
+    return make_job(DirectoryStore(workspace), config, inputs, rank=rank)
+
+
+def warm_up(rank: Rank, workspace: Path, rows: RowsRef, *overrides: str) -> WarmupOutcome:
+    """The warmup stage for a new lineage."""
+    outcome = warmup.run(xla_job(rank, workspace, WarmupInputs(rows=(rows,), parent=None), overrides))
+    assert outcome is not None
+    return outcome
+
+
+def train_on(
+    rank: Rank,
+    workspace: Path,
+    rows: RowsRef,
+    compiled: CompileRef | None,
+    parent: CheckpointRef | None,
+    *overrides: str,
+) -> TrainOutcome:
+    """The train stage; of a new lineage if `parent` is None."""
+    inputs = TrainInputs(rows=(rows,), history=(), parent=parent, compiled=compiled)
+    return train.run(xla_job(rank, workspace, inputs, overrides))
+
+
+def train_with_an_odd_shape(
+    rank: Rank, workspace: Path, rows: RowsRef, compiled: CompileRef, *overrides: str
+) -> TrainOutcome:
+    """Train, but the fourth batch comes padded two tokens wider than its rung."""
+    made: list[PlannedBatch] = []
+    make_batch = train.make_batch
+
+    def widened(pairs: Pairs, planned: PlannedBatch, rank: Rank) -> Batch:
+        made.append(planned)
+        if len(made) == 4:
+            wider = planned.shape.model_copy(update={"query": planned.shape.query + 2})
+            planned = PlannedBatch(wider, planned.rows)
+        return make_batch(pairs, planned, rank)
+
+    train.make_batch = widened
+    return train_on(rank, workspace, rows, compiled, None, *overrides)
+
+
+def check_health(rank: Rank, workspace: Path, runtimes_own: bool) -> HealthOutcome:
+    """The health stage; `runtimes_own`: with the all-reduce of XLA's processor runtime instead of gloo's."""
+    if runtimes_own:
+        from tasks.worker.accelerators import xla_environment
+
+        xla_environment.prepare_environment(None, "fp32", rank)
+
+        import torch_xla.core.xla_model as xm
+
+        from tasks.worker.accelerators.xla import XlaAccelerator
+
+        def all_reduce(self: XlaAccelerator, tensor: torch.Tensor) -> None:
+            xm.all_reduce(xm.REDUCE_SUM, [tensor])
+
+        XlaAccelerator._all_reduce = all_reduce
+    return health.run(xla_job(rank, workspace, HealthInputs(), ()))

@@ -1,0 +1,151 @@
+"""Jobs for worker code: a workspace with validated rows, and `Job`s over it, without runner or Prefect."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file
+
+from configs.load import load_config
+from configs.schema.config import Config
+from infra.store.manifest import commit
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import InferInputs, Inputs, JobSpec, TrainInputs
+from tasks.contracts.outcomes import InferOutcome, TrainOutcome
+from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.data.rows import CORE, ROWS_KIND
+from tasks.worker import infer, train
+from tasks.worker.process.job import Job, PhaseClock, Rank
+
+torch.set_num_threads(1)  # for models this small a second thread only costs; and the same sums on every machine
+
+TINY = [
+    "model.scratch={vocab_size: 400, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, "
+    "max_tokens: 64}",
+    "train.shapes={query: [8, 16], item: [8, 16]}",
+    "train.batch_rows=16",
+    "train.learning_rate=3e-3",
+    "train.precision=fp32",
+    "train.log_every_steps=1",
+    "train.checkpoint_every_steps=4",
+    "train.evaluate_every_steps=5",
+    "infer.token_rungs=[8, 16]",
+    "infer.shard_rows=40",
+    "evaluate.holdout_share=0.2",
+]
+FEATURES = [
+    "features.numeric=[price]",
+    "features.categorical=[locale, gift]",
+    "features.query=[locale]",
+    "model.interaction.kind=both",
+]
+CLASSIFIER = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
+COLOURS = ("red", "blue", "green", "black", "white", "grey", "pink")
+THINGS = ("shoe", "lamp", "chair", "kettle", "towel", "knife", "scarf", "mirror", "clock", "bag")
+
+
+def tiny_config(*overrides: str) -> Config:
+    """A model small enough for tests."""
+    return load_config(None, [*TINY, *overrides])
+
+
+def write_rows(store: DirectoryStore, span: str, count: int, folder: Path, distinct: int = 1000) -> RowsRef:
+    """Validated rows of one span: `count` queries for coloured things, with price, locale, gift and label.
+
+    Row i is about item i modulo `distinct`.
+    """
+    index = range(count)
+    about = [i % distinct for i in index]
+    thing = [THINGS[i * 7 % len(THINGS)] for i in about]
+    colour = [COLOURS[i * 3 % len(COLOURS)] for i in about]
+    table = pa.table(
+        {
+            "row_id": [f"{span}-{i}" for i in index],
+            "time": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC)] * count, CORE["time"]),
+            "query": [f"want a {colour[i]} {thing[i]} please" + " now" * (i // 5 % 5) for i in index],
+            "item": [f"{colour[i]} {thing[i]} model {about[i] % 9}" for i in index],
+            "item_id": [f"{colour[i]}-{thing[i]}-{about[i]:04d}" for i in index],
+            "label": pa.array([float(i % 5 + 1) for i in index]),
+            "price": pa.array([None if i % 11 == 0 else 10.0 + i % 17 for i in index], pa.float64()),
+            "locale": [("en", "de")[i % 2] for i in index],
+            "gift": pa.array([None if i % 7 == 0 else i % 3 == 0 for i in index], pa.bool_()),
+        }
+    )
+    return _commit_rows(store, span, table, folder)
+
+
+def change_rows(
+    store: DirectoryStore, rows: RowsRef, span: str, change: Callable[[pa.Table], pa.Table], folder: Path
+) -> RowsRef:
+    """Another span, whose rows are those of `rows` after `change`."""
+    table = change(pq.read_table(store.path(rows.prefix) / "part-00000.parquet"))
+    return _commit_rows(store, span, table, folder)
+
+
+def _commit_rows(store: DirectoryStore, span: str, table: pa.Table, folder: Path) -> RowsRef:
+    source = folder / f"rows-{span}"
+    source.mkdir(parents=True)
+    pq.write_table(table, source / "part-00000.parquet")
+    prefix = f"runs/fixture/validate/attempt-1/rows/{span}"
+    commit(store, prefix, source, ROWS_KIND, {"span": span, "version": 1, "rows": table.num_rows})
+    return RowsRef(span=SpanRef(name=span, version=1), prefix=prefix, rows=table.num_rows)
+
+
+def make_job(
+    store: DirectoryStore,
+    config: Config,
+    inputs: Inputs,
+    run_key: str = "run",
+    attempt: int = 1,
+    rank: Rank | None = None,
+) -> Job:
+    """A job for one process; `rank` says which among how many."""
+    spec = JobSpec(
+        run_key=run_key,
+        span=SpanRef(name="2026-01", version=1),
+        attempt=attempt,
+        submitted_as=attempt,
+        workspace=store.uri,
+        workers=rank.world if rank else 1,
+        config=config,
+        inputs=inputs,
+    )
+    return Job(spec, store, rank or Rank(0, 1, 0), PhaseClock(0.0))
+
+
+def make_workspace(folder: Path, rows: int = 160, distinct: int = 1000) -> tuple[DirectoryStore, RowsRef]:
+    """A new workspace below `folder` with one span of validated rows; equal arguments give equal rows."""
+    store = DirectoryStore(folder / "workspace")
+    with tempfile.TemporaryDirectory() as scratch:
+        return store, write_rows(store, "2026-01", rows, Path(scratch), distinct)
+
+
+def train_model(
+    store: DirectoryStore, config: Config, rows: RowsRef, parent: CheckpointRef | None = None, run_key: str = "run"
+) -> TrainOutcome:
+    """Train one run in this process, on `rows` alone."""
+    inputs = TrainInputs(rows=(rows,), history=(), parent=parent)
+    return train.run(make_job(store, config, inputs, run_key=run_key))
+
+
+def model_of(outcome: TrainOutcome) -> ModelRef:
+    """The model that training ended with."""
+    return ModelRef(version=outcome.model_version, checkpoint=outcome.checkpoint)
+
+
+def infer_vectors(store: DirectoryStore, config: Config, rows: RowsRef, model: ModelRef) -> InferOutcome:
+    """Embed the items of `rows` in this process."""
+    outcome = infer.run(make_job(store, config, InferInputs(rows=rows, model=model)))
+    assert outcome is not None, "nobody else works on it"
+    return outcome
+
+
+def tensors_of(store: DirectoryStore, checkpoint: CheckpointRef, file: str = "model") -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint, or its `optimizer` state."""
+    return load_file(store.local(checkpoint.prefix) / f"{file}.safetensors")

@@ -1,0 +1,43 @@
+"""Specs of any stage, whose inputs name things that need not be there."""
+
+from __future__ import annotations
+
+from infra.store.base import Store
+from tasks.contracts.jobs import HealthInputs, ImportInputs, InferInputs, Inputs, JobSpec, ReleaseInputs, ValidateInputs, WarmupInputs
+from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.stages import Chore, Stage
+from tests.support.fakes.fake_runner import small_config
+
+SPAN = SpanRef(name="2026-01", version=1)
+ROWS = RowsRef(span=SPAN, prefix="rows", rows=1)
+MODEL = ModelRef(version="m", checkpoint=CheckpointRef(prefix="c", step=1, sha256="0"))
+INPUTS: dict[Stage | Chore, Inputs] = {
+    Stage.validate: ValidateInputs(window=(SPAN,), history=()),
+    Stage.health: HealthInputs(),
+    Stage.warmup: WarmupInputs(rows=(ROWS,), parent=None),
+    Stage.infer: InferInputs(rows=ROWS, model=MODEL),
+    Stage.release: ReleaseInputs(model=MODEL, vectors="v", rows=ROWS),
+    Chore.import_checkpoint: ImportInputs(file="f", copy_key=None, sha256="0", rows=(ROWS,)),
+}
+
+
+def spec_of(
+    stage: Stage | Chore, workers: int = 1, *overrides: str, attempt: int = 1, workspace: str = "s3://b/w"
+) -> JobSpec:
+    return JobSpec(
+        run_key="f00d",
+        span=SPAN,
+        attempt=attempt,
+        submitted_as=attempt,
+        workspace=workspace,
+        workers=workers,
+        config=small_config("compute=batch", *overrides),
+        inputs=INPUTS[stage],
+    )
+
+
+def written_spec(store: Store, stage: Stage | Chore, workers: int = 1, *overrides: str, attempt: int = 1) -> JobSpec:
+    """One that lies in the workspace, as the control plane puts it there before the work starts."""
+    spec = spec_of(stage, workers, *overrides, attempt=attempt, workspace=store.uri)
+    store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    return spec

@@ -1,0 +1,214 @@
+import datetime as dt
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.contracts.spans import SpanKind
+from tasks.data.canonical import Canonicaliser, CanonicalRow, as_bool, as_float, as_text
+from tasks.data.sources import Format, SourceRow
+from tasks.foundation.errors import DataError
+
+FILE = Path("in/reviews.jsonl")
+MAP = {"query": "q", "item": "t"}
+LATE_2026 = dt.datetime(2026, 11, 20, 8, 30, tzinfo=dt.UTC)
+
+
+def canonicaliser(form: Format = Format.jsonl, **mapping: str) -> Canonicaliser:
+    return Canonicaliser(form, "at", SpanKind.month, MAP | mapping)
+
+
+def convert(values: dict[str, Any], form: Format = Format.jsonl, **mapping: str) -> CanonicalRow:
+    row = {"at": 0, "q": "lamp", "t": "Lamp"} | values
+    return canonicaliser(form, **mapping).convert(SourceRow(FILE, 3, row))
+
+
+def type_of(values: list[Any], form: Format = Format.jsonl) -> str:
+    """The type that a column of these values gets."""
+    columns = canonicaliser(form)
+    for value in values:
+        columns.convert(SourceRow(FILE, 1, {"at": 0, "q": "", "t": "", "x": value}))
+    return columns.columns()["x"][1]
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2026-11-20T08:30:00Z",
+        "2026-11-20T10:30:00+02:00",
+        "2026-11-20 08:30",
+        " 20261120T083000 ",
+        LATE_2026.timestamp(),
+        int(LATE_2026.timestamp()),
+        int(LATE_2026.timestamp() * 1000),
+        str(int(LATE_2026.timestamp())),
+        str(int(LATE_2026.timestamp() * 1000)),
+        Decimal(int(LATE_2026.timestamp())),
+        LATE_2026,
+        LATE_2026.replace(tzinfo=None),
+        LATE_2026.astimezone(dt.timezone(dt.timedelta(hours=-7))),
+    ],
+)
+def test_a_time_is_read_however_it_is_written(time: object) -> None:
+    row = convert({"at": time})
+    assert (row.span, row.core[1]) == ("2026-11", int(LATE_2026.timestamp()) * 1_000_000)
+
+
+@pytest.mark.parametrize("time", ["2026-11-20", "20261120", dt.date(2026, 11, 20)])
+def test_a_date_is_its_midnight(time: object) -> None:
+    assert convert({"at": time}).core[1] == int(dt.datetime(2026, 11, 20, tzinfo=dt.UTC).timestamp()) * 1_000_000
+
+
+def test_the_span_is_that_of_utc() -> None:
+    assert convert({"at": "2026-11-01T00:30:00+01:00"}).span == "2026-10"
+
+
+@settings(deadline=None)
+@given(st.datetimes(min_value=dt.datetime(1, 1, 3), max_value=dt.datetime(9999, 12, 29)))
+def test_times_are_exact_to_the_microsecond(moment: dt.datetime) -> None:
+    microseconds = convert({"at": moment.isoformat()}).core[1]
+    assert dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=microseconds) == moment
+
+
+@pytest.mark.parametrize(
+    "time",
+    ["", "yesterday", "2026-13-01", "20.11.2026", True, [2026], {"$date": 0}, math.nan, math.inf, 1e300, "1e999",
+     1_795_163_400_000_000, "0001-01-01T00:00:00+10:00"],
+)  # fmt: skip
+def test_what_is_no_time_is_an_error_with_place_and_value(time: object) -> None:
+    with pytest.raises(DataError, match=r"in/reviews.jsonl, row 3, column 'at': .* is not a time; write ISO 8601"):
+        convert({"at": time})
+
+
+def test_no_time_is_an_error() -> None:
+    with pytest.raises(DataError, match="row 3, column 'at': null"):
+        convert({"at": None})
+    with pytest.raises(DataError, match=r"row 1, column 'at': missing, .* the columns are q, t"):
+        canonicaliser().convert(SourceRow(FILE, 1, {"q": "", "t": ""}))
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [(1, 1.0), (2.5, 2.5), ("4", 4.0), (" -1e2 ", -100.0), (True, 1.0), (Decimal("0.5"), 0.5), (10**400, math.inf),
+     (None, None), (math.nan, None), ("", None), (" ", None)],
+)  # fmt: skip
+def test_a_label_is_a_number_or_null(value: object, label: float | None) -> None:
+    assert convert({"stars": value}, label="stars").core[5] == label
+
+
+@pytest.mark.parametrize("value", ["five", "1,5", "0x1", "1_000", "nan", [1], {}])
+def test_a_label_that_is_no_number_is_an_error_with_place_and_value(value: object) -> None:
+    with pytest.raises(DataError, match=r"in/reviews.jsonl, row 3, column 'stars': .* is not a number"):
+        convert({"stars": value}, label="stars")
+
+
+def test_ids_are_text_as_they_are_written() -> None:
+    assert convert({"n": "007"}, Format.csv, id="n").core[0] == "007"
+    assert convert({"n": 12345678901234567890}, id="n").core[0] == "12345678901234567890"
+    assert convert({"n": 7.0}, item_id="n").core[4] == "7"
+
+
+def test_without_ids_the_content_gives_them() -> None:
+    one, same = convert({"x": 1, "y": 2}), convert({"y": 2, "x": 1})
+    other = convert({"x": 1, "y": 3})
+    assert one.core[0] == same.core[0] != other.core[0]
+    assert one.core[4] == other.core[4] != convert({"t": "Other lamp"}).core[4]
+
+
+def test_a_null_id_falls_back_on_the_content() -> None:
+    assert convert({"n": None}, id="n", item_id="n").core == convert({"n": None}).core
+
+
+def test_nulls_and_empty_texts_stay_for_validate_to_judge() -> None:
+    assert convert({"q": "", "t": None}).core[2:] == ("", None, None, None)
+    assert convert({"q": math.nan, "t": 1984}).core[2:4] == (None, "1984")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2.5, None], "float64"),
+        ([True, False, None], "bool"),
+        (["a", None], "string"),
+        (["1", "2"], "string"),
+        ([None, math.nan], "float64"),
+        ([1, "a"], "string"),
+        ([1, True], "string"),
+        ([[1], {"a": 1}], "string"),
+        ([Decimal("1.5"), 10**400], "float64"),
+        ([LATE_2026], "string"),
+    ],
+)
+def test_a_column_has_the_type_that_all_its_values_share(values: list[Any], kind: str) -> None:
+    assert type_of(values) == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", "-2.5", "1e3", ".5", None], "float64"),
+        (["1", "x"], "string"),
+        (["true", "False"], "bool"),
+        (["true", "1"], "string"),
+        (["01067", "99999"], "string"),
+        (["0", "0.5", "10"], "float64"),
+        (["1,5"], "string"),
+        (["١"], "string"),
+    ],
+)
+def test_the_texts_of_csv_are_recognised(values: list[Any], kind: str) -> None:
+    assert type_of(values, Format.csv) == kind
+
+
+def test_mapped_columns_are_not_kept_twice() -> None:
+    assert convert({"stars": 1, "brand": "acme"}, label="stars").others == {"brand": "acme"}
+
+
+def test_a_column_that_is_named_like_a_core_column_makes_way() -> None:
+    columns = canonicaliser()
+    row = columns.convert(
+        SourceRow(FILE, 1, {"at": 0, "q": "", "t": "", "label": "new", "time": 1, "time_source": True, "brand": "a"})
+    )
+    assert row.core[5] is None
+    assert columns.columns() == {
+        "brand": ("brand", "string"),
+        "label": ("label_source", "string"),
+        "time": ("time_source_source", "float64"),
+        "time_source": ("time_source", "bool"),
+    }
+
+
+def test_nested_values_become_json() -> None:
+    others = convert({"x": {"ä": [1, None, LATE_2026]}}).others
+    assert json.loads(str(others["x"])) == {"ä": [1, None, str(LATE_2026)]}
+
+
+def test_bytes_are_text_or_an_error() -> None:
+    assert convert({"x": "ä".encode()}).others == {"x": "ä"}
+    with pytest.raises(DataError, match="row 3, column 'x': the bytes are not UTF-8"):
+        convert({"x": b"\xff"})
+
+
+@pytest.mark.parametrize("values", [{"x": "\ud83d"}, {"q": "\ud83d"}, {"x": ["\ud83d"]}, {"\ud83d": 1}])
+def test_half_a_character_is_an_error_that_names_the_column(values: dict[str, Any]) -> None:
+    record = SourceRow(FILE, 3, {"at": 0, "q": "", "t": ""} | values)
+    row = canonicaliser().convert(record)
+    name = next(iter(values)).encode(errors="backslashreplace").decode()
+    with pytest.raises(DataError) as caught:
+        row.to_line(record)
+    assert str(caught.value).startswith(f"in/reviews.jsonl, row 3, column {name!r}: half of a surrogate pair")
+
+
+@pytest.mark.parametrize(("value", "text"), [("a", "a"), (True, "true"), (12, "12"), (12.0, "12"), (12.5, "12.5")])
+def test_scalars_as_text(value: bool | float | str, text: str) -> None:
+    assert as_text(value) == text
+
+
+def test_scalars_as_numbers_and_booleans() -> None:
+    assert [as_float(value) for value in (1, "1.5", -(10**400))] == [1.0, 1.5, -math.inf]
+    assert [as_bool(value) for value in (True, "TRUE", " false")] == [True, True, False]

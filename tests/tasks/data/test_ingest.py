@@ -1,0 +1,199 @@
+import datetime as dt
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
+from tasks.contracts.progress import Progress
+from tasks.contracts.references import SpanRef
+from tasks.contracts.spans import SpanKind
+from tasks.data import ingest as module
+from tasks.data.ingest import ingest, parse_map
+from tasks.data.rows import CORE, SPAN_KIND
+from tasks.data.sources import Format
+from tasks.data.span_versions import list_spans
+from tasks.foundation.clock import now
+from tests.support.workspace.inputs import ROWS, files_in, review, rows_of, run, versions, write_input
+
+ROOT = Path(__file__).resolve().parents[3]
+REVIEWS = ROOT / "../shared/data/amazon-reviews-sample/reviews.jsonl.gz"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder; tests look into it for what was left behind."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("form", list(Format))
+def test_every_format_gives_the_same_spans(
+    store: DirectoryStore, tmp_path: Path, scratch: Path, form: Format, packed: bool
+) -> None:
+    summary = run(store, write_input(tmp_path / "input", ROWS, form, packed), form)
+    assert versions(summary) == [("2026-01", 1, 1, True), ("2026-02", 1, 3, True)]
+    assert (summary.rows, summary.files) == (4, 1)
+    rows = rows_of(store, "2026-02")
+    assert {field.name: str(field.type) for field in rows.schema} == {
+        name: str(kind) for name, kind in CORE.items()
+    } | {
+        "brand": "string",
+        "new": "bool",
+        "price": "double",
+    }
+    first = rows.slice(0, 1).to_pylist()[0]
+    assert first.pop("item_id")
+    assert first == {
+        "row_id": "r1",
+        "time": dt.datetime(2026, 2, 1, 8, 30, tzinfo=dt.UTC),
+        "query": "review 1",
+        "item": "lamp 1",
+        "label": 1.0,
+        "brand": "acme",
+        "new": False,
+        "price": 1.5,
+    }
+    assert rows["row_id"].to_pylist() == ["r1", "r3", "r4"]
+    assert rows["label"].to_pylist() == [1.0, None, 4.0]
+    assert rows["query"].to_pylist() == ["review 1", "review 3", None]
+    assert rows_of(store, "2026-01")["price"].to_pylist() == [None]
+    assert files_in(scratch) == []
+
+
+def test_the_manifest_tells_what_is_in_the_span(store: DirectoryStore, tmp_path: Path) -> None:
+    before = now()
+    run(store, write_input(tmp_path / "input", ROWS))
+    manifest = read_manifest(store, "spans/2026-02/v1")
+    assert manifest.kind == SPAN_KIND
+    assert [file.name for file in manifest.files] == ["part-00000.parquet"]
+    facts = dict(manifest.facts)
+    assert len(facts.pop("content_sha256")) == 64
+    assert before <= facts.pop("ingested_at") <= now()
+    assert facts.pop("columns") == {field.name: str(field.type) for field in rows_of(store, "2026-02").schema}
+    assert facts == {"span": "2026-02", "version": 1, "rows": 3}
+    assert list_spans(store) == [SpanRef(name="2026-01", version=1), SpanRef(name="2026-02", version=1)]
+
+
+def test_a_folder_is_one_input(store: DirectoryStore, tmp_path: Path) -> None:
+    write_input(tmp_path / "in" / "1.jsonl", ROWS[:3])
+    write_input(tmp_path / "in" / "2.jsonl.gz", ROWS[3:], packed=True)
+    summary = run(store, tmp_path / "in")
+    assert (summary.rows, summary.files) == (4, 2)
+    assert rows_of(store, "2026-02")["row_id"].to_pylist() == ["r1", "r3", "r4"]
+
+
+def test_the_same_rows_again_write_nothing(store: DirectoryStore, tmp_path: Path) -> None:
+    run(store, write_input(tmp_path / "input", ROWS))
+    before = {name: (store.root / name).stat().st_mtime_ns for name in store.list("spans")}
+    summary = run(store, write_input(tmp_path / "again", ROWS, Format.parquet, packed=True), Format.parquet)
+    assert versions(summary) == [("2026-01", 1, 1, False), ("2026-02", 1, 3, False)]
+    assert {name: (store.root / name).stat().st_mtime_ns for name in store.list("spans")} == before
+
+
+def test_changed_rows_make_a_new_version_of_their_span_only(store: DirectoryStore, tmp_path: Path) -> None:
+    run(store, write_input(tmp_path / "input", ROWS))
+    changed = [*ROWS[:3], review(4, "2026-02-10", text="found it")]
+    summary = run(store, write_input(tmp_path / "changed", changed))
+    assert versions(summary) == [("2026-01", 1, 1, False), ("2026-02", 2, 3, True)]
+    assert rows_of(store, "2026-02", 1)["query"].to_pylist()[-1] is None
+    assert rows_of(store, "2026-02", 2)["query"].to_pylist()[-1] == "found it"
+    back = run(store, tmp_path / "input")
+    assert versions(back)[1] == ("2026-02", 3, 3, True)
+
+
+def test_types_are_those_of_the_whole_input(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [
+        review(1, "2026-01-01", code=1, size=None, gone=None),
+        review(2, "2026-02-01", code="x", size=2, gone=None),
+    ]
+    run(store, write_input(tmp_path / "input", rows))
+    january = rows_of(store, "2026-01").select(["code", "size", "gone"])
+    assert [str(field.type) for field in january.schema] == ["string", "double", "double"]
+    assert january.to_pylist() == [{"code": "1", "size": None, "gone": None}]
+
+
+def test_a_jsonl_record_may_leave_out_what_is_null(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [{"at": 0, "text": "a", "title": "b"}, {"at": 0, "text": "c", "id": "r2", "stars": 1, "extra": True}]
+    run(store, write_input(tmp_path / "input", rows), span=SpanKind.day)
+    table = rows_of(store, "1970-01-01")
+    assert table["item"].to_pylist() == ["b", None]
+    assert table["extra"].to_pylist() == [None, True]
+    assert table["row_id"].to_pylist()[1] == "r2"
+
+
+def test_progress_goes_from_bytes_to_spans(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS_BETWEEN_REPORTS", 2)
+    told: list[Progress] = []
+    source = write_input(tmp_path / "input", ROWS)
+    run(store, source, progress=told.append)
+    size = source.stat().st_size
+    assert [(p.what, p.total, p.note) for p in told] == [
+        ("reading input", size, "2 rows"),
+        ("reading input", size, "4 rows"),
+        ("reading input", size, "4 rows"),
+        ("writing spans", 2, "2026-01"),
+        ("writing spans", 2, "2026-02"),
+    ]
+    assert [p.done for p in told[2:]] == [size, 1, 2]
+
+
+# --- size -----------------------------------------------------------------------------------------------------------
+
+MEASURE = """
+import re, sys
+from pathlib import Path
+from infra.store.factory import open_store
+from tasks.data.ingest import ingest
+from tasks.data.sources import Format
+from tasks.contracts.spans import SpanKind
+source, form, workspace = sys.argv[1:]
+names = {"query": "text", "item": "title", "id": "id"}
+summary = ingest(open_store(workspace), Path(source), Format(form), "at", SpanKind.month, names)
+print(summary.rows, re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from /proc")
+@pytest.mark.parametrize(
+    ("form", "packed"),
+    [(Format.jsonl, True), (Format.csv, False), (Format.parquet, False), (Format.parquet, True)],
+)
+def test_memory_does_not_grow_with_the_input(tmp_path: Path, form: Format, packed: bool) -> None:
+    rows = [
+        review(n, f"2026-{n % 4 + 1:02d}-01", text=f"{n} bright lamps, {n * n} dark ones " * 20) for n in range(300)
+    ]
+    peaks = {}
+    for copies in (1, 50):
+        source = write_input(tmp_path / f"{copies}", rows * copies, form, packed)
+        command = [sys.executable, "-c", MEASURE, str(source), form.value, str(tmp_path / f"workspace-{copies}")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        ingested, peaks[copies] = (int(number) for number in done.stdout.split())
+        assert ingested == 300 * copies
+    assert peaks[50] < 1.05 * peaks[1]
+
+
+@pytest.mark.skipif(not REVIEWS.exists(), reason="the sample of product reviews is not on this machine")
+def test_real_reviews_by_quarter(store: DirectoryStore) -> None:
+    mapping = parse_map("query=text,item=product_title,item_id=asin,id=review_id,label=rating")
+    summary = ingest(store, REVIEWS, Format.jsonl, "timestamp", SpanKind.quarter, mapping)
+    assert summary.rows == sum(span.rows for span in summary.spans) == 2990
+    rows = {span.name: span.rows for span in summary.spans}
+    assert [rows[f"2022-Q{quarter}"] for quarter in (1, 2, 3, 4)] == [205, 168, 147, 211]
+    table = rows_of(store, "2022-Q4")
+    assert table.column_names == [*CORE, "brand", "category", "price", "review_title"]
+    assert str(table.schema.field("price").type) == "double"
+    assert 0 < table["price"].null_count < len(table)

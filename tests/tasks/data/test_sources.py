@@ -1,0 +1,205 @@
+import datetime as dt
+import gzip
+import io
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.data import sources
+from tasks.data.sources import Format, SourceReader
+from tasks.foundation.errors import ConfigError, DataError
+from tests.support.workspace.inputs import encoded, write_input
+
+ROWS = [
+    {"id": "a", "text": "süß, and\nsour", "price": 1.5},
+    {"id": "b", "text": None, "price": None},
+    {"id": "c", "text": 'a "quote"', "price": 3.0},
+]
+AS_CSV = [{key: None if value is None else str(value) for key, value in row.items()} for row in ROWS]
+
+
+def read(path: Path, form: Format) -> list[tuple[str, int, dict[str, Any]]]:
+    return [(row.file.name, row.row, row.values) for row in SourceReader(path, form)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("form", list(Format))
+def test_rows_come_as_they_were_written(tmp_path: Path, form: Format, packed: bool) -> None:
+    path = write_input(tmp_path / "named-like-nothing", ROWS, form, packed)
+    expected = AS_CSV if form is Format.csv else ROWS
+    assert read(path, form) == [(path.name, number, row) for number, row in enumerate(expected, start=1)]
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_folder_is_read_in_the_order_of_names_without_hidden_or_other_files(tmp_path: Path, form: Format) -> None:
+    ending = f".{form.value}"
+    write_input(tmp_path / f"b{ending}", ROWS[:1], form)
+    write_input(tmp_path / "a" / f"z{ending.upper()}.gz", ROWS[1:], form, packed=True)
+    write_input(tmp_path / f".hidden{ending}", ROWS, form)
+    write_input(tmp_path / ".hidden" / f"c{ending}", ROWS, form)
+    (tmp_path / "README.md").write_text("what this is")
+    (tmp_path / f"folder{ending}").mkdir()
+    found = [(name, row) for name, row, _ in read(tmp_path, form)]
+    assert found == [(f"z{ending.upper()}.gz", 1), (f"z{ending.upper()}.gz", 2), (f"b{ending}", 1)]
+
+
+def test_the_row_of_jsonl_is_its_line_and_blank_lines_do_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": "\xe2\x80\xa8"}')
+    assert read(path, Format.jsonl) == [("x", 1, {"a": 1}), ("x", 4, {"a": "\u2028"})]
+
+
+def test_the_row_of_csv_counts_records_and_not_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b'\xef\xbb\xbfa,b\r\n"1\n2",\r\n\r\n3,4')
+    assert read(path, Format.csv) == [("x", 1, {"a": "1\n2", "b": None}), ("x", 2, {"a": "3", "b": "4"})]
+
+
+def test_a_csv_cell_may_be_longer_than_the_standard_limit(tmp_path: Path) -> None:
+    path = write_input(tmp_path / "x", [{"a": "x" * 200_000}], Format.csv)
+    assert len(read(path, Format.csv)[0][2]["a"]) == 200_000
+
+
+def test_gzip_may_consist_of_several_members(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n') + gzip.compress(b'{"a": 2}\n'))
+    assert [row for _, _, row in read(path, Format.jsonl)] == [{"a": 1}, {"a": 2}]
+
+
+def test_parquet_timestamps_are_datetimes_whatever_their_unit(tmp_path: Path) -> None:
+    moment = dt.datetime(2026, 11, 20, 8, 30, tzinfo=dt.UTC)
+    columns = {unit: pa.array([moment], pa.timestamp(unit, "UTC")) for unit in ("ms", "us", "ns")}
+    pq.write_table(pa.table(columns), tmp_path / "x")
+    ((_, _, row),) = read(tmp_path / "x", Format.parquet)
+    assert row == dict.fromkeys(columns, moment)
+    assert {type(value) for value in row.values()} == {dt.datetime}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("form", list(Format))
+def test_progress_is_told_in_bytes_of_the_files(tmp_path: Path, form: Format, packed: bool) -> None:
+    for name in ("a", "b"):
+        write_input(tmp_path / f"{name}.{form.value}", ROWS, form, packed)
+    reader = SourceReader(tmp_path, form)
+    told = [reader.bytes_read for _ in reader]
+    assert told == sorted(told)
+    assert (
+        0
+        < told[0]
+        <= told[-1]
+        <= reader.bytes_read
+        == reader.bytes_total
+        == sum(f.stat().st_size for f in reader.files)
+    )
+
+
+def parquet_of(table: pa.Table) -> bytes:
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    return content.getvalue()
+
+
+def packed(data: bytes) -> bytes:
+    """The same bytes at any time of day: they are in the names of tests, which several processes must agree on."""
+    return gzip.compress(data, mtime=0)
+
+
+GOOD = b'{"a": 1}\n'
+NOISE = random.Random(0).randbytes(20_000).hex()
+PACKED = packed(json.dumps({"a": NOISE}).encode() + b"\n")
+BAD = [
+    (Format.jsonl, b"", "the file is empty"),
+    (Format.csv, b"", "the file is empty"),
+    (Format.parquet, b"", "the file is empty"),
+    (Format.jsonl, b"\n\n", "no rows"),
+    (Format.csv, b"a,b\n", "no rows"),
+    (Format.parquet, parquet_of(pa.table({"a": pa.array([], pa.string())})), "no rows"),
+    (Format.jsonl, packed(b""), "no rows"),
+    (Format.jsonl, PACKED[:-20], "row 1 or later: the gzip data is cut off"),
+    (Format.jsonl, packed(GOOD) + PACKED[:5000], "row 1 or later: the gzip data is cut off"),
+    (Format.csv, PACKED[:-20], "the gzip data is cut off"),
+    (Format.parquet, PACKED[:-20], "the gzip data is cut off"),
+    (Format.jsonl, PACKED[:5000] + b"\x00" * 50 + PACKED[5050:], "the gzip data is cut off or damaged"),
+    (Format.jsonl, packed(GOOD) + b"garbage", "row 1 or later: the gzip data is cut off or damaged"),
+    (Format.jsonl, GOOD + b'{"a": 1', "row 2: not JSON"),
+    (Format.jsonl, GOOD + b"\n[1, 2]\n", "row 3: a JSON list"),
+    (Format.jsonl, b"[\n", "row 1: not JSON.*each line must be one JSON object"),
+    (Format.jsonl, b"[" * 100_000, "row 1: not JSON"),
+    (Format.jsonl, GOOD + b'{"a": "\xff"}\n', "row 2: byte 0xff is not valid UTF-8"),
+    (Format.csv, b"a,b\n1,2\n3,\xe4\n", "row 2: byte 0xe4 is not valid UTF-8"),
+    (Format.csv, b"a,b\n1,2\n3\n", "row 2: 1 of 2 fields: column 'b' is missing"),
+    (Format.csv, b"a,b\n1,2,3\n", "row 1: 3 fields, but the header ends after 2, with column 'b'"),
+    (Format.csv, b"a,a\n1,2\n", "the header has column 'a' twice"),
+    (Format.csv, b'a,b\n1,2\n3,"4\n5,6\n', "row 2: not CSV.*a quote that is never closed"),
+    (Format.parquet, b"not parquet at all", "not readable as Parquet"),
+    (Format.parquet, encoded(ROWS, Format.parquet)[:-30], "not readable as Parquet"),
+    (Format.parquet, packed(b"not parquet"), "not readable as Parquet"),
+    (Format.parquet, parquet_of(pa.table([["x"], ["y"]], names=["a", "a"])), "two columns are named 'a'"),
+]
+
+
+@pytest.mark.parametrize(("form", "content", "message"), BAD)
+def test_a_damaged_file_is_an_error_that_names_file_and_row(
+    tmp_path: Path, form: Format, content: bytes, message: str
+) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"(?s){path}.*{message}"):
+        read(path, form)
+
+
+def test_a_damaged_parquet_page_is_an_error(tmp_path: Path) -> None:
+    content = bytearray(parquet_of(pa.table({"a": [NOISE, NOISE[::-1]]})))
+    content[4:60] = bytes(56)
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(DataError, match=r"x, row 1: not readable as Parquet"):
+        read(tmp_path / "x", Format.parquet)
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
+    path = write_input(tmp_path / "x", [{"a": "x" * 900}, {"a": "x" * 1000}])
+    with pytest.raises(DataError, match=r"x, row 2: a line of more than .* check --format"):
+        read(path, Format.jsonl)
+
+
+def test_a_quote_that_is_never_closed_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_FIELD_CHARS", 1000)
+    path = tmp_path / "x"
+    path.write_text('a,b\n1,"2\n' + "3,4\n" * 1000)
+    with pytest.raises(DataError, match="x, row 1: not CSV: field larger"):
+        read(path, Format.csv)
+
+
+def test_an_empty_file_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
+    write_input(tmp_path / "a.jsonl", ROWS)
+    (tmp_path / "b.jsonl").touch()
+    with pytest.raises(DataError, match=r"b\.jsonl: the file is empty"):
+        read(tmp_path, Format.jsonl)
+
+
+def test_a_path_that_is_not_there_is_a_wrong_command(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere: no such file or folder"):
+        SourceReader(tmp_path / "nowhere", Format.jsonl)
+
+
+def test_a_folder_without_files_of_the_format_is_a_wrong_command(tmp_path: Path) -> None:
+    write_input(tmp_path / "a.jsonl", ROWS)
+    with pytest.raises(ConfigError, match=r"no csv file in this folder; looked for \*\.csv, \*\.csv\.gz"):
+        SourceReader(tmp_path, Format.csv)
+
+
+def test_neither_file_nor_folder_is_a_wrong_command(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="neither a file nor a folder"):
+        SourceReader(tmp_path / "pipe", Format.jsonl)

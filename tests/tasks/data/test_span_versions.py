@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.contracts.references import SpanRef
+from tasks.data.span_versions import latest_version, list_spans
+from tasks.foundation.errors import ConfigError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def test_the_latest_complete_version_counts(store: DirectoryStore) -> None:
+    for version in (1, 2, 10):
+        store.write(f"spans/2026-02/v{version}/MANIFEST.json", b"{}")
+    store.write("spans/2026-02/v11/part-00000.parquet", b"not completed")
+    assert latest_version(store, "2026-02") == 10
+    assert list_spans(store) == [SpanRef(name="2026-02", version=10)]
+
+
+def test_spans_come_oldest_first(store: DirectoryStore) -> None:
+    for name in ("2026-W10", "2025-W52", "2026-W02"):
+        store.write(f"spans/{name}/v1/MANIFEST.json", b"{}")
+    assert [span.name for span in list_spans(store)] == ["2025-W52", "2026-W02", "2026-W10"]
+
+
+def test_what_was_never_completed_is_not_there(store: DirectoryStore) -> None:
+    store.write("spans/2026-02/v1/part-00000.parquet", b"")
+    store.write("spans/2026-02/v1/deeper/MANIFEST.json", b"{}")
+    store.write("spans/2026-02/v0/MANIFEST.json", b"{}")
+    assert list_spans(store) == []
+    assert latest_version(store, "2026-02") is None
+    assert latest_version(store, "2026-03") is None
+
+
+def test_a_folder_that_is_no_span_is_an_error(store: DirectoryStore) -> None:
+    store.write("spans/old-backup/v1/MANIFEST.json", b"{}")
+    with pytest.raises(ConfigError, match="'old-backup' is not a day"):
+        list_spans(store)

@@ -1,0 +1,112 @@
+import errno
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tasks.foundation.errors
+from infra.store.base import Conflict
+from tasks.foundation.errors import ERRORS, POLICIES, DataError, FailureClass, StageError, classify, from_exit_code
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+
+def test_every_class_has_a_policy_and_an_error():
+    assert set(POLICIES) == set(FailureClass)
+    assert set(ERRORS) == set(FailureClass)
+    assert all(error.failure is failure for failure, error in ERRORS.items())
+
+
+def test_the_docstring_draws_the_whole_tree():
+    assert all(error.__name__ in (tasks.foundation.errors.__doc__ or "") for error in [StageError, *ERRORS.values()])
+
+
+def test_exit_codes_are_distinct_and_neither_success_nor_pythons_nor_the_shells():
+    codes = [policy.exit_code for policy in POLICIES.values()]
+    assert len(set(codes)) == len(codes)
+    assert all(2 < code < 126 for code in codes)
+
+
+def test_those_classes_are_transient_that_fresh_compute_can_help():
+    transient = {failure.value for failure, policy in POLICIES.items() if policy.transient}
+    assert transient == {"CAPACITY", "HOST", "HANG", "STORE"}
+
+
+def test_a_transient_class_waits_before_the_retry_and_no_other_does():
+    assert all((policy.delay_seconds > 0) == policy.transient for policy in POLICIES.values())
+
+
+def test_every_class_says_what_it_means():
+    meanings = {policy.meaning for policy in POLICIES.values()}
+    assert len(meanings) == len(POLICIES)
+    assert all(meanings)
+
+
+@pytest.mark.parametrize("failure", FailureClass)
+def test_an_error_knows_its_policy(failure):
+    assert ERRORS[failure]("x").policy == POLICIES[failure]
+
+
+# --- classes of exceptions --------------------------------------------------------------------------------------
+
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (DataError("row 7"), FailureClass.DATA),
+        (Conflict("CURRENT"), FailureClass.STORE),
+        (DataError("out of memory is what this text says"), FailureClass.DATA),
+        (KeyboardInterrupt(), FailureClass.CANCELLED),
+        (SystemExit(1), FailureClass.CANCELLED),
+        (GeneratorExit(), FailureClass.CANCELLED),
+        (MemoryError(), FailureClass.OOM),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), FailureClass.OOM),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), FailureClass.OOM),
+        (OSError(errno.ENOSPC, "No space left on device"), FailureClass.STORE),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), FailureClass.STORE),
+        (OSError(errno.EROFS, "Read-only file system"), FailureClass.STORE),
+        (OSError(errno.EIO, "Input/output error"), FailureClass.STORE),
+        (RuntimeError(GLOO + "pair.cc:537] Connection closed by peer [127.0.0.1]:4711"), FailureClass.HOST),
+        (RuntimeError(GLOO + "pair.cc:534] Read error [127.0.0.1]:1: Connection reset by peer"), FailureClass.HOST),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), FailureClass.HOST),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), FailureClass.HOST),
+        (RuntimeError("NCCL error: network error or a remote process exited prematurely"), FailureClass.HOST),
+        (RuntimeError("The server socket has failed to listen: address already in use"), FailureClass.HOST),
+        (RuntimeError(GLOO + "unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation"), FailureClass.HANG),
+        (RuntimeError("Timed out after 601 seconds waiting for clients. 1/2 clients joined."), FailureClass.HANG),
+        (TimeoutError(), FailureClass.HANG),
+        (subprocess.TimeoutExpired("x", 1), FailureClass.HANG),
+        (FileNotFoundError(errno.ENOENT, "No such file"), FailureClass.CODE),
+        (ValueError("what nobody foresaw"), FailureClass.CODE),
+    ],
+    ids=lambda value: None if isinstance(value, FailureClass) else f"{type(value).__name__}-{str(value)[-30:]}",
+)
+def test_classify(error, expected):
+    assert classify(error) is expected
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_disk_that_is_really_full_is_store():
+    with pytest.raises(OSError, match="No space") as caught:
+        Path("/dev/full").write_bytes(b"x")
+    assert classify(caught.value) is FailureClass.STORE
+
+
+# --- exit codes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", FailureClass)
+def test_an_exit_code_leads_back_to_its_class(failure):
+    assert from_exit_code(POLICIES[failure].exit_code) is failure
+
+
+@pytest.mark.parametrize("code", [-9, -15, -6, 137, 143])
+def test_a_worker_that_a_signal_killed_is_host(code):
+    assert from_exit_code(code) is FailureClass.HOST
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 127])
+def test_any_other_exit_code_is_code(code):
+    assert from_exit_code(code) is FailureClass.CODE

@@ -1,0 +1,113 @@
+import threading
+
+import pytest
+
+from configs.load import load_config
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.hosts import host_records
+
+LIMITS = load_config(None, ["health.strikes=2", "health.exclude_hours=24"]).health
+NOW = 1_800_000_000.0
+HOUR = 3600.0
+
+
+def strike(store, host="i-1", at=NOW, reason="slow"):
+    return host_records.strike(store, host, reason, "run", LIMITS, at)
+
+
+def test_a_host_that_nobody_complained_of_may_work(store):
+    assert host_records.excluded(store, "i-1", NOW) is None
+    assert host_records.known_hosts(store) == ()
+
+
+def test_strikes_add_up_to_an_exclusion(store):
+    assert strike(store).exclusion is None
+    assert host_records.excluded(store, "i-1", NOW) is None
+    strike(store, at=NOW + HOUR, reason="busy")
+    assert host_records.excluded(store, "i-1", NOW + 2 * HOUR) == (
+        "host i-1 is excluded until 2027-01-16 09:00 UTC, by run run: 2 strikes in 24 h, the last: busy. "
+        "If it is repaired: millrace hosts --forgive i-1"
+    )
+    assert host_records.excluded(store, "i-2", NOW) is None
+
+
+def test_strikes_and_exclusions_expire(store):
+    strike(store)
+    assert strike(store, at=NOW + 24 * HOUR).exclusion is None
+    strike(store, at=NOW + 25 * HOUR)
+    assert host_records.excluded(store, "i-1", NOW + 48 * HOUR) is not None
+    assert host_records.excluded(store, "i-1", NOW + 49 * HOUR) is None
+    (record,) = host_records.known_hosts(store)
+    assert len(record.strikes) == 2
+    assert record.live(NOW + 100 * HOUR) == host_records.HostRecord(host="i-1")
+
+
+def test_an_exclusion_needs_no_strikes_and_a_strike_leaves_it_as_it_is(store):
+    host_records.exclude(store, "i-1", "ECC errors", "run", LIMITS, NOW)
+    for _ in range(3):
+        strike(store, at=NOW + HOUR)
+    (record,) = host_records.known_hosts(store)
+    assert record.exclusion is not None
+    assert (record.exclusion.reason, record.exclusion.until) == ("ECC errors", NOW + 24 * HOUR)
+
+
+def test_forgiving_forgets_all(store):
+    strike(store)
+    host_records.exclude(store, "i-1", "ECC errors", "run", LIMITS, NOW)
+    strike(store, host="i-2")
+    host_records.forgive(store, "i-1")
+    assert host_records.excluded(store, "i-1", NOW) is None
+    assert [record.host for record in host_records.known_hosts(store)] == ["i-2"]
+    with pytest.raises(ConfigError, match=r"host 'i-1' .*/hosts; there are: i-2"):
+        host_records.forgive(store, "i-1")
+
+
+@pytest.mark.parametrize("host", ["../../etc", "a/b", "10.0.0.1:80", "müller"])
+def test_any_name_is_one_file(store, host):
+    strike(store, host=host)
+    assert len(store.list("hosts")) == 1
+    assert [record.host for record in host_records.known_hosts(store)] == [host]
+    host_records.forgive(store, host)
+    assert store.list("hosts") == []
+
+
+def test_strikes_of_many_at_once_are_all_counted(store):
+    many = LIMITS.model_copy(update={"strikes": 100})
+    writers = [
+        threading.Thread(target=host_records.strike, args=(store, "i-1", f"reason {number}", "run", many, NOW))
+        for number in range(8)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    (record,) = host_records.known_hosts(store)
+    assert sorted(each.reason for each in record.strikes) == [f"reason {number}" for number in range(8)]
+
+
+class NeverMine(DirectoryStore):
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        raise Conflict("somebody was faster")
+
+
+def test_a_record_that_others_write_all_the_time_is_an_error(tmp_path):
+    with pytest.raises(StoreError, match=r"hosts/i-1\.json was changed by others 20 times"):
+        strike(NeverMine(tmp_path))
+
+
+def test_a_damaged_record_is_named_and_can_be_forgiven(store):
+    store.write("hosts/i-1.json", b"{")
+    with pytest.raises(StoreError, match=r"hosts/i-1\.json is not a valid host record.*delete it"):
+        host_records.excluded(store, "i-1", NOW)
+    host_records.forgive(store, "i-1")
+    assert host_records.excluded(store, "i-1", NOW) is None
+
+
+def test_a_machine_is_handed_out_where_the_launcher_names_it(monkeypatch):
+    monkeypatch.setenv("MILLRACE_HOST", "i-1")
+    assert (host_records.this_host(), host_records.handed_out()) == ("i-1", True)
+    monkeypatch.delenv("MILLRACE_HOST")
+    monkeypatch.setattr("socket.gethostname", lambda: "laptop")
+    assert (host_records.this_host(), host_records.handed_out()) == ("laptop", False)

@@ -1,0 +1,20 @@
+from configs.schema.compute import RetryConfig
+from tasks.running.budget import Budget
+
+
+def test_the_budget_counts_from_the_first_attempt_of_this_invocation():
+    budget = Budget(RetryConfig(attempts=3, jitter=0.0))
+    assert [budget.left(7), budget.left(8), budget.left(9)] == [3, 2, 1]
+    assert budget.left(12) == 1, "what was started is worth one try at least"
+
+
+def test_what_a_place_tried_by_itself_counts_as_what_prefect_tried():
+    budget = Budget(RetryConfig(attempts=3, jitter=0.0))
+    budget.left(1)
+    budget.use(2)
+    assert budget.used == 2
+    assert budget.left(3) == 1
+    budget.use(3)
+    assert budget.used == 3
+    budget.use(1)
+    assert budget.used == 3, "an attempt that is told of late takes nothing back"

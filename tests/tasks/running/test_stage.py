@@ -1,0 +1,373 @@
+import asyncio
+import json
+import logging
+
+import pytest
+from prefect.exceptions import TerminationSignal
+
+import infra.compute.factory
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import HealthInputs, JobSpec, TrainInputs, ValidateInputs
+from tasks.contracts.outcomes import HealthOutcome, TrainOutcome, ValidateOutcome
+from tasks.contracts.progress import Progress
+from tasks.contracts.runner import BatchAttempt, Listener, Waiter
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import (
+    CancelledError,
+    CodeError,
+    DataError,
+    FailureClass,
+    HostError,
+    OutOfMemoryError,
+    StoreError,
+)
+from tasks.running.context import within
+from tasks.running.stage import run_stage
+from tasks.runs import ledger
+from tasks.runs.plan import plan_run
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2")
+    return store
+
+
+@pytest.fixture
+def runner(store) -> FakeRunner:
+    return FakeRunner(store)
+
+
+@pytest.fixture
+def plan(store) -> RunPlan:
+    return plan_run(store, small_config("train.workers=2"))
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.steps: list[Progress] = []
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def progress(self, progress: Progress) -> None:
+        self.steps.append(progress)
+
+
+def health(plan: RunPlan, runner: FakeRunner, listener: Listener | None = None) -> HealthOutcome:
+    return run_stage(plan, HealthInputs(), HealthOutcome, runner=runner, listener=listener)
+
+
+def validate(plan: RunPlan, runner: FakeRunner) -> ValidateOutcome:
+    return run_stage(plan, ValidateInputs(window=plan.window, history=plan.history), ValidateOutcome, runner=runner)
+
+
+def train(plan: RunPlan, runner: FakeRunner, rows: ValidateOutcome) -> TrainOutcome:
+    return run_stage(
+        plan, TrainInputs(rows=rows.rows, history=plan.history, parent=plan.parent), TrainOutcome, runner=runner
+    )
+
+
+def failures(store: DirectoryStore) -> list[FailureClass | None]:
+    return [record.failure for record in ledger.records(store)]
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_runs_its_job_and_leaves_spec_result_and_ledger_record(store, runner, plan):
+    outcome = health(plan, runner)
+    assert outcome.device == "fake"
+    (spec,) = runner.specs
+    assert (spec.attempt, spec.workers, spec.config, spec.run_key) == (1, 2, plan.config, plan.run_key)
+    left = [key.removeprefix(f"runs/{plan.run_key}/") for key in store.list("runs")]
+    assert left == ["health/attempt-1/ledger.json", "health/attempt-1/spec.json", "health/result.json"]
+    assert failures(store) == [None]
+
+
+def test_the_attempts_of_a_stage_are_listed_once(store, runner, plan, monkeypatch):
+    listed, real = [], DirectoryStore.list
+    monkeypatch.setattr(DirectoryStore, "list", lambda self, prefix: listed.append(prefix) or real(self, prefix))
+    run_stage(plan, HealthInputs(), HealthOutcome, runner)
+    assert listed.count(f"runs/{plan.run_key}/health") == 1
+
+
+def test_a_done_stage_is_not_run_again(store, runner, plan):
+    first = validate(plan, runner)
+    assert validate(plan, runner) == first
+    assert runner.stages == ["validate"]
+    assert len(ledger.records(store)) == 1
+
+
+def test_without_a_runner_the_place_that_the_configuration_names_is_used(monkeypatch, runner, plan):
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    assert run_stage(plan, HealthInputs(), HealthOutcome).device == "fake"
+
+
+def test_log_lines_and_progress_reach_the_listener_and_the_log(runner, plan, caplog):
+    heard = Heard()
+    with caplog.at_level(logging.INFO, "millrace"):
+        health(plan, runner, heard)
+    assert "fake health of 2021-Q1" in heard.lines
+    assert heard.steps == [Progress(what="health", done=1, total=1)]
+    assert "fake health of 2021-Q1" in caplog.messages
+
+
+def test_whoever_listens_hears_all_stages_in_the_block(runner, plan):
+    heard = Heard()
+    with within(listener=heard):
+        validate(plan, runner)
+        validate(plan, runner)
+    health(plan, runner)
+    assert heard.lines[-1] == f"validate 2021-Q1: done before, in runs/{plan.run_key}/validate"
+    assert [step.what for step in heard.steps] == ["validate"]
+
+
+# --- failing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_attempt_is_recorded_and_the_next_call_is_a_new_attempt(store, runner, plan):
+    runner.fail(Stage.health, HostError("the machine went away"))
+    with pytest.raises(HostError, match="the machine went away"):
+        health(plan, runner)
+    health(plan, runner)
+    assert [spec.attempt for spec in runner.specs] == [1, 2]
+    assert failures(store) == [FailureClass.HOST, None]
+
+
+@pytest.mark.parametrize(
+    "interruption",
+    [KeyboardInterrupt(), TerminationSignal(signal=15), asyncio.CancelledError(), SystemExit(143)],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_interruption_passes_through_and_is_recorded_as_cancelled(store, runner, plan, interruption):
+    runner.fail(Stage.health, interruption)
+    with pytest.raises(type(interruption)) as raised:
+        health(plan, runner)
+    assert raised.value is interruption
+    assert failures(store) == [FailureClass.CANCELLED]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError("no more"), OutOfMemoryError),
+        (OSError(28, "no space left"), StoreError),
+        (ValueError("x"), CodeError),
+    ],
+)
+def test_any_other_error_of_a_runner_gets_its_class(store, runner, plan, error, expected):
+    runner.fail(Stage.health, error)
+    with pytest.raises(expected, match=f"health: {type(error).__name__}: ") as raised:
+        health(plan, runner)
+    assert raised.value.__cause__ is error
+    assert failures(store) == [expected.failure]
+
+
+def test_workers_that_end_without_a_result_are_a_bug(runner, plan, monkeypatch):
+    monkeypatch.setattr(runner, "run", lambda spec, waiter, tries: None)
+    with pytest.raises(CodeError, match=rf"left no .*runs/{plan.run_key}/health/result\.json"):
+        health(plan, runner)
+
+
+def test_a_full_disk_does_not_hide_the_first_error(store, runner, plan, monkeypatch, caplog):
+    runner.fail(Stage.health, DataError("row 3 is bad"))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ledger, "end", full)
+    with pytest.raises(DataError, match="row 3 is bad"):
+        health(plan, runner)
+    assert "No space left on device" in caplog.text
+
+
+def test_an_attempt_of_a_killed_orchestrator_is_closed_and_not_overwritten(store, runner, plan):
+    class Killed(BaseException):
+        pass
+
+    runner.fail(Stage.health, Killed())
+    with pytest.raises(Killed):
+        health(plan, runner)
+    key = f"runs/{plan.run_key}/health/attempt-1/ledger.json"
+    as_if_killed = json.loads(store.read(key)) | {"ended_at": None, "failure": None}
+    store.write(key, json.dumps(as_if_killed).encode())
+    health(plan, runner)
+    assert failures(store) == [FailureClass.HOST, None]
+    assert [spec.attempt for spec in runner.specs] == [1, 2]
+
+
+# --- results that can't be relied on ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 2}'])
+def test_a_damaged_result_is_set_aside_and_the_stage_runs_again(store, runner, plan, damage):
+    first = validate(plan, runner)
+    key = f"runs/{plan.run_key}/validate/result.json"
+    for _ in range(2):
+        store.write(key, damage)
+        assert validate(plan, runner) == first
+    assert [spec.attempt for spec in runner.specs] == [1, 2, 3]
+    assert [store.read(f"quarantine/{key}.{n}") for n in (1, 2)] == [damage, damage]
+
+
+def test_the_result_of_another_stage_is_not_taken(store, runner, plan):
+    validate(plan, runner)
+    health(plan, runner)
+    prefix = f"runs/{plan.run_key}"
+    store.write(f"{prefix}/health/result.json", store.read(f"{prefix}/validate/result.json"))
+    assert isinstance(health(plan, runner), HealthOutcome)
+    assert runner.stages == ["validate", "health", "health"]
+
+
+@pytest.mark.parametrize("victim", ["MANIFEST.json", "part-0.parquet"])
+def test_a_stage_whose_output_is_gone_runs_again(store, runner, plan, victim):
+    rows = validate(plan, runner).rows[0]
+    store.delete(f"{rows.prefix}/{victim}")
+    heard = Heard()
+    with within(listener=heard):
+        assert validate(plan, runner).rows == (rows,)
+    assert runner.stages == ["validate", "validate"]
+    assert any("its result can't be relied on" in line and rows.prefix in line for line in heard.lines)
+    assert validate(plan, runner).rows == (rows,)
+    assert len(runner.specs) == 2
+
+
+def test_a_stage_whose_manifest_is_damaged_sets_the_folder_aside_and_runs_again(store, runner, plan):
+    rows = validate(plan, runner).rows[0]
+    store.write(f"{rows.prefix}/MANIFEST.json", b"{")
+    assert validate(plan, runner).rows == (rows,)
+    assert store.exists(f"quarantine/{rows.prefix}.1/part-0.parquet")
+
+
+def test_a_result_made_from_other_inputs_is_not_taken(store, runner, plan):
+    rows = validate(plan, runner)
+    first = train(plan, runner, rows)
+    fewer = rows.model_copy(update={"rows": (rows.rows[0].model_copy(update={"rows": 3}),)})
+    store.delete(first.checkpoint.prefix)
+    train(plan, runner, fewer)
+    assert runner.stages == ["validate", "train", "train"]
+    assert runner.specs[-1].inputs == TrainInputs(rows=fewer.rows, history=(), parent=None)
+
+
+def test_a_checkpoint_that_is_not_the_one_of_the_result_is_never_taken_for_it(store, runner, plan):
+    rows = validate(plan, runner)
+    trained = train(plan, runner, rows)
+    key = f"runs/{plan.run_key}/train/result.json"
+    store.write(key, store.read(key).replace(trained.checkpoint.sha256.encode(), b"0" * 64))
+    assert train(plan, runner, rows) == trained
+    assert runner.stages == ["validate", "train", "train"]
+
+
+def test_the_spec_says_all_that_a_worker_needs(store, runner, plan):
+    validate(plan, runner)
+    written = JobSpec.model_validate_json(store.read(f"runs/{plan.run_key}/validate/attempt-1/spec.json"))
+    assert written.workspace == store.uri
+    assert written.inputs == ValidateInputs(window=plan.window, history=())
+
+
+# --- rented machines --------------------------------------------------------------------------------------------
+
+
+class Rented(FakeRunner):
+    """Loses `lose` hosts before each result, and tries again by itself as often as it may."""
+
+    def __init__(self, store: DirectoryStore) -> None:
+        super().__init__(store)
+        self.lose = 0
+        self.allowed: list[int] = []
+        self.findable: set[int] = set()
+
+    def found(self, spec: JobSpec) -> bool:
+        return spec.attempt in self.findable
+
+    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        self.allowed.append(tries)
+        for number in range(tries):
+            last = spec.model_copy(update={"attempt": spec.attempt + number})
+            lost = number < self.lose
+            if not lost:
+                self.store.write(f"{last.attempt_prefix}/spec.json", last.to_json())
+                super().run(last, waiter, 1)
+            waiter.tried(self.told(last.attempt, FailureClass.HOST if lost else None))
+            if not lost:
+                return
+        raise HostError("the host went away")
+
+    def told(self, attempt: int, failure: FailureClass | None) -> BatchAttempt:
+        return BatchAttempt(
+            attempt=attempt,
+            failure=failure,
+            message="the host went away" if failure else "",
+            queued=0.0,
+            booting=0.0,
+            running=1.0,
+            dollars_per_hour=0.0,
+            cost=0.0,
+            job="j",
+            hosts=(),
+        )
+
+
+@pytest.fixture
+def rented(store) -> Rented:
+    return Rented(store)
+
+
+def attempts(store: DirectoryStore) -> list[tuple[int, FailureClass | None]]:
+    return sorted((record.attempt, record.failure) for record in ledger.records(store))
+
+
+def test_what_the_place_tries_by_itself_are_attempts_in_the_ledger(store, rented, plan):
+    rented.lose = 2
+    assert health(plan, rented).device == "fake"
+    assert rented.allowed == [plan.config.retry.attempts] == [3]
+    assert attempts(store) == [(1, FailureClass.HOST), (2, FailureClass.HOST), (3, None)]
+
+
+def test_a_failure_after_all_tries_is_recorded_once(store, rented, plan):
+    rented.lose = 3
+    with pytest.raises(HostError, match="the host went away"):
+        health(plan, rented)
+    assert attempts(store) == [(number, FailureClass.HOST) for number in (1, 2, 3)]
+    rented.lose = 0
+    health(plan, rented)
+    assert attempts(store)[-1] == (4, None)
+
+
+def test_what_ends_the_waiting_and_no_try_is_an_attempt_of_its_own(store, rented, plan, monkeypatch):
+    def cancelled(spec: JobSpec, waiter: Waiter, tries: int) -> None:
+        waiter.tried(rented.told(spec.attempt, FailureClass.HOST))
+        raise CancelledError("someone asked")
+
+    monkeypatch.setattr(rented, "run", cancelled)
+    with pytest.raises(CancelledError):
+        health(plan, rented)
+    assert attempts(store) == [(1, FailureClass.HOST), (2, FailureClass.CANCELLED)]
+
+
+def test_an_attempt_that_goes_on_elsewhere_is_found_again_and_not_started_twice(store, rented, plan):
+    rented.fail(Stage.health, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        health(plan, rented)
+    rented.findable = {1}
+    heard = Heard()
+    assert health(plan, rented, heard).device == "fake"
+    assert "health 2021-Q1: attempt 1 was started before and still runs; waiting for it" in heard.lines
+    assert attempts(store) == [(1, None)]
+
+
+def test_an_attempt_at_other_work_is_not_taken_for_this_one(store, rented, plan):
+    rows = validate(plan, rented)
+    first = train(plan, rented, rows)
+    store.delete(first.checkpoint.prefix)
+    rented.findable = {1}
+    fewer = rows.model_copy(update={"rows": (rows.rows[0].model_copy(update={"rows": 3}),)})
+    train(plan, rented, fewer)
+    assert [spec.attempt for spec in rented.specs] == [1, 1, 2]

@@ -1,0 +1,75 @@
+import pytest
+
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+from tasks.contracts.references import CheckpointRef
+from tasks.foundation.errors import StoreError
+from tasks.runs.branches import active, adopt, begin, branch_of
+
+BASE = CheckpointRef(prefix="lineages/main/step-00000010", step=10, sha256="a" * 64)
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def test_a_lineage_that_nobody_branched_is_continued_itself(store):
+    assert active(store, "main") == "main"
+    assert branch_of(store, "main") is None
+
+
+@pytest.mark.parametrize("base", [BASE, None])
+def test_a_branch_knows_what_it_continues(store, base):
+    begin(store, "fix", "main", base)
+    begin(store, "fix", "main", base)
+    branch = branch_of(store, "fix")
+    assert branch is not None
+    assert (branch.of, branch.base) == ("main", base)
+    assert active(store, "main") == "main"
+
+
+def test_a_branch_is_not_begun_twice_from_different_places(store):
+    begin(store, "fix", "main", BASE)
+    with pytest.raises(Conflict, match=r"lineages/fix/BRANCH\.json is of another branch"):
+        begin(store, "fix", "main", None)
+    assert branch_of(store, "fix") is not None
+
+
+def test_adopting_moves_the_pointer_once(store):
+    adopt(store, "main", "fix", instead_of="main")
+    adopt(store, "main", "fix", instead_of="main")
+    assert active(store, "main") == "fix"
+    adopt(store, "main", "later", instead_of="fix")
+    assert active(store, "main") == "later"
+
+
+def test_a_branch_that_was_overtaken_is_not_adopted(store):
+    adopt(store, "main", "other", instead_of="main")
+    with pytest.raises(Conflict, match="runs of lineage main continue other now, no longer main"):
+        adopt(store, "main", "fix", instead_of="main")
+    assert active(store, "main") == "other"
+
+
+def test_of_two_who_adopt_at_once_one_wins(store, monkeypatch):
+    swap = store.swap
+
+    def slow(key, data, expected):
+        monkeypatch.setattr(store, "swap", swap)
+        adopt(store, "main", "other", instead_of="main")
+        swap(key, data, expected)
+
+    monkeypatch.setattr(store, "swap", slow)
+    with pytest.raises(Conflict):
+        adopt(store, "main", "fix", instead_of="main")
+    assert active(store, "main") == "other"
+
+
+@pytest.mark.parametrize(
+    ("key", "read"), [("BRANCH", branch_of), ("ACTIVE", active)], ids=["the branch", "the pointer"]
+)
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"branches": 1}'])
+def test_a_damaged_record_is_named(store, key, read, damage):
+    store.write(f"lineages/main/{key}.json", damage)
+    with pytest.raises(StoreError, match=rf"lineages/main/{key}\.json is n.*restore it from a backup"):
+        read(store, "main")

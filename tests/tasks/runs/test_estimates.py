@@ -1,0 +1,197 @@
+"""How long work should take: medians worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.results import Phases
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import DataError, FailureClass
+from tasks.runs import ledger
+from tasks.runs.estimates import Past, estimate_run, estimate_stage, estimate_work, past
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.plan import plan_run
+from tasks.runs.results import result_key
+from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config
+from tests.support.fakes.stages import carry_out
+
+
+def record(
+    number: int,
+    seconds: float,
+    *,
+    stage: Stage = Stage.train,
+    overhead: float = 0.0,
+    workers: int = 1,
+    cost: float = 0.0,
+    failure: FailureClass | None = None,
+    ended: bool = True,
+) -> LedgerRecord:
+    """An attempt of run `r<number>` with `seconds` of work and `overhead` in the queue."""
+    return LedgerRecord(
+        run_key=f"r{number}",
+        span="2021-Q1",
+        stage=stage,
+        attempt=1,
+        failure=failure,
+        message="",
+        started_at=f"2026-01-{number:02d}T06:00:00.000000+00:00",
+        ended_at=f"2026-01-{number:02d}T07:00:00.000000+00:00" if ended else None,
+        seconds=Phases(queued=overhead, productive=seconds),
+        workers=workers,
+        dollars_per_hour=0.0,
+        cost=cost,
+    )
+
+
+def seconds_of(*records: LedgerRecord, rows: dict[str, tuple[int, ...]] | None = None, **asked: object) -> float:
+    found = estimate_stage(Past(records, rows or {}), Stage.train, **asked)  # type: ignore[arg-type]
+    assert found is not None
+    return found.seconds
+
+
+def test_the_median_is_of_wall_time_with_the_queue():
+    assert seconds_of(record(1, 10, overhead=5), record(2, 20, overhead=1), record(3, 90, overhead=9)) == 21.0
+
+
+def test_only_the_last_five_successful_attempts_count():
+    slow_once = [record(number, 1000) for number in (1, 2, 3)]
+    now = [record(number, 10 * number) for number in (4, 5, 6, 7, 8)]
+    failed = [record(9, 5000, failure=FailureClass.HOST), record(10, 5000, ended=False)]
+    assert seconds_of(*failed, *now, *slow_once) == 60.0
+    found = estimate_stage(Past([*now, *slow_once], {}), Stage.train)
+    assert found is not None
+    assert found.attempts_seen == 5
+
+
+def test_work_is_scaled_by_rows_and_waiting_is_not():
+    rows = {"r1": (100,), "r2": (400,)}
+    # r1: 7 s of waiting and 10 s for 100 rows; r2: 1 s and 40 s for 400. For 200 rows that is 27 and 21.
+    found = estimate_stage(Past([record(1, 10, overhead=7), record(2, 40, overhead=1)], rows), Stage.train, (200,))
+    assert found is not None
+    assert found.seconds == 24.0
+
+
+def test_an_attempt_whose_rows_are_not_known_counts_as_it_was():
+    known = Past([record(1, 10)], {})
+    found = estimate_stage(known, Stage.train, (100,))
+    assert found is not None
+    assert found.seconds == 10.0
+    assert seconds_of(record(1, 10), rows={"r1": (100,)}) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("stage", "seconds"),
+    [(Stage.validate, 30.0), (Stage.train, 30.0), (Stage.infer, 20.0), (Stage.evaluate, 10.0), (Stage.health, 10.0)],
+)
+def test_infer_grows_with_the_last_span_and_health_not_at_all(stage, seconds):
+    known = Past([record(1, 10, stage=stage)], {"r1": (100,)})
+    found = estimate_stage(known, stage, (100, 200))
+    assert found is not None
+    assert found.seconds == seconds
+
+
+def test_dollars_grow_with_the_seconds():
+    known = Past([record(1, 10, overhead=10, cost=2.0)], {"r1": (100,)})
+    found = estimate_stage(known, Stage.train, (300,))
+    assert found is not None
+    assert (found.seconds, found.dollars) == (40.0, 4.0)
+
+
+def test_attempts_with_as_many_workers_are_preferred():
+    known = [record(1, 100, workers=1), record(2, 30, workers=4), record(3, 110, workers=1)]
+    assert seconds_of(*known, workers=4) == 30.0
+    assert seconds_of(*known, workers=2) == 100.0
+
+
+def test_nothing_is_expected_of_what_was_never_done():
+    config = small_config()
+    known = Past([record(1, 10), record(2, 10, stage=Stage.infer, failure=FailureClass.HOST)], {})
+    assert estimate_stage(known, Stage.infer) is None
+    assert estimate_work(known, config, [Stage.train, Stage.infer]) is None
+    assert estimate_work(known, config, [Stage.train]) is not None
+
+
+# --- of a run in a workspace, whose fake workers say that each stage took 9.75 s, 8 of them for work -------------
+
+
+@pytest.fixture
+def config():
+    return small_config()
+
+
+def test_a_first_run_has_no_expectation(store: DirectoryStore, config):
+    assert estimate_run(store, plan_run(store, config)) is None
+
+
+def test_a_run_is_expected_to_take_what_the_runs_before_took(store: DirectoryStore, runner: FakeRunner, config):
+    carry_out(plan_run(store, config, "2021-Q1"))
+    plan = plan_run(store, config)
+    assert plan.span.name == "2021-Q2"
+    assert estimate_run(store, plan) == 7 * 9.75
+    assert estimate_run(store, plan, done=[*Stage][:5]) == 2 * 9.75
+    assert estimate_run(store, plan, done=list(Stage)) == 0.0
+
+
+def test_what_a_run_has_done_is_not_expected_again(store: DirectoryStore, runner: FakeRunner, config):
+    carry_out(plan_run(store, config, "2021-Q1"))
+    runner.fail(Stage.train, DataError("bad"))
+    with pytest.raises(DataError):
+        carry_out(plan_run(store, config, "2021-Q2"))
+    plan = plan_run(store, config, "2021-Q2")
+    assert store.exists(result_key(plan.run_key, Stage.warmup))
+    assert estimate_run(store, plan) == 4 * 9.75
+
+
+def test_twice_the_rows_take_twice_the_work(store: DirectoryStore, runner: FakeRunner, config):
+    carry_out(plan_run(store, config, "2021-Q1"))
+    commit_files(store, "spans/2021-Q2/v2", {"part-0.parquet": "more"}, "span", rows=80)
+    plan = plan_run(store, config)
+    assert plan.span == SpanRef(name="2021-Q2", version=2)
+    # 8 s of work each: validate, train and infer have it twice.
+    assert estimate_run(store, plan) == 7 * 9.75 + 3 * 8.0
+
+
+def test_a_new_lineage_learns_from_the_releases(store: DirectoryStore, runner: FakeRunner, config):
+    carry_out(plan_run(store, config, "2021-Q1"))
+    other = small_config("lineage=other")
+    plan = plan_run(store, other, "2021-Q1")
+    assert plan.history == ()
+    assert estimate_run(store, plan) == 7 * 9.75
+
+
+def test_rejected_runs_leave_infer_to_an_older_release(store: DirectoryStore, runner: FakeRunner, config):
+    carry_out(plan_run(store, config, "2021-Q1"))
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    carry_out(plan_run(store, config, "2021-Q2"))
+    plan = plan_run(store, config)
+    known = past(store, plan.history[1:])  # the rejected run alone
+    assert {one.stage for one in known.records if one.span == "2021-Q2"} == set(Stage) - {Stage.infer, Stage.release}
+    assert estimate_stage(known, Stage.infer) is not None
+
+
+def test_a_damaged_record_takes_its_run_out_and_stops_nobody(store: DirectoryStore, runner: FakeRunner, config):
+    plan = plan_run(store, config)
+    carry_out(plan)
+    store.write(f"runs/{plan.run_key}/train/attempt-1/ledger.json", b"{}")
+    assert estimate_run(store, plan_run(store, config)) is None
+
+
+def test_a_year_of_history_is_not_read_whole(store: DirectoryStore, runner: FakeRunner, config, monkeypatch):
+    carry_out(plan_run(store, config, "2021-Q1"))
+    run_key = plan_run(store, config, "2021-Q1").run_key
+    ref = RowsRef(span=SpanRef(name="2021-Q1", version=1), prefix=f"runs/{run_key}/validate/rows/2021-Q1", rows=40)
+    old = [ref.model_copy(update={"prefix": f"runs/{number:016x}/validate/rows/x"}) for number in range(365)]
+    asked: list[str | None] = []
+    listed = ledger.records
+    monkeypatch.setattr(ledger, "records", lambda store, key=None: (asked.append(key), listed(store, key))[1])
+    assert len(past(store, [*old, ref]).records) == 7
+    assert asked == [one.prefix.split("/")[1] for one in old[-4:]] + [run_key]
+
+
+def test_a_saved_plan_is_what_tells_the_rows_of_a_run(store: DirectoryStore, runner: FakeRunner, config):
+    carry_out(plan_run(store, config, "2021-Q2"))  # the first run takes both spans
+    (rows,) = past(store, plan_run(store, config).history).rows.values()
+    assert rows == (40, 40)

@@ -1,0 +1,58 @@
+"""Records of who asked for a run, when, and how it ended."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.contracts.runs import RunPlan, RunState
+from tasks.foundation.errors import FailureClass, StoreError
+from tasks.runs import invocations
+from tasks.runs.plan import plan_run
+from tests.support.fakes.fake_runner import ingest, small_config
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2")
+    return store
+
+
+@pytest.fixture
+def plan(store) -> RunPlan:
+    return plan_run(store, small_config("freshness.deadline_hours=6"), "2021-Q1")
+
+
+def test_invocations_are_numbered_and_kept(store, plan):
+    first = invocations.begin(store, plan, flow_run="a")
+    invocations.end(store, first, RunState.FAILED, FailureClass.STORE, "no space left")
+    second = invocations.begin(store, plan, flow_run="b")
+    invocations.end(store, second, RunState.RELEASED)
+    kept = invocations.of_run(store, plan.run_key)
+    told = [(one.number, one.flow_run, one.state, one.failure, one.message) for one in kept]
+    assert told == [(1, "a", "Failed", FailureClass.STORE, "no space left"), (2, "b", "Released", None, "")]
+    assert invocations.everywhere(store) == kept
+
+
+def test_one_that_has_not_ended_is_seen(store, plan):
+    invocations.begin(store, plan)
+    (one,) = invocations.of_run(store, plan.run_key)
+    assert (one.state, one.ended_at) == ("Running", None)
+
+
+@pytest.mark.parametrize("scheduled", [None, "2026-11-16T06:00:00+00:00"])
+def test_the_deadline_counts_from_the_scheduled_time_if_there_is_one(store, plan, scheduled):
+    one = invocations.begin(store, plan, scheduled_at=scheduled)
+    counted_from = dt.datetime.fromisoformat(scheduled or one.began_at)
+    left = dt.datetime.fromisoformat(one.deadline) - counted_from
+    assert left.total_seconds() == pytest.approx(6 * 3600, abs=1)
+
+
+def test_a_damaged_record_is_named(store, plan):
+    invocations.begin(store, plan)
+    store.write(f"runs/{plan.run_key}/invocations/1.json", b"{}")
+    with pytest.raises(StoreError, match=r"invocations/1\.json is not a valid invocation"):
+        invocations.of_run(store, plan.run_key)

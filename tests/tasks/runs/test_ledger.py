@@ -1,0 +1,241 @@
+import time
+
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import HealthInputs, JobSpec
+from tasks.contracts.outcomes import HealthOutcome
+from tasks.contracts.references import SpanRef
+from tasks.contracts.results import Phases, StageResult, WorkerFailure
+from tasks.contracts.runner import BatchAttempt
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import DataError, FailureClass, HostError, StoreError
+from tasks.runs import ledger
+from tasks.runs.attempts import Attempts
+from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tests.support.fakes.fake_runner import small_config
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def job(attempt: int = 1, workers: int = 1, run_key: str = "aaaa", price: float = 0.0) -> JobSpec:
+    return JobSpec(
+        run_key=run_key,
+        span=SpanRef(name="2021-Q1", version=1),
+        attempt=attempt,
+        submitted_as=attempt,
+        workspace="here",
+        workers=workers,
+        config=small_config(f"cost.dollars_per_worker_hour={price}"),
+        inputs=HealthInputs(),
+    )
+
+
+def write_result(store: DirectoryStore, spec: JobSpec, phases: Phases) -> None:
+    outcome = HealthOutcome(
+        device="fake",
+        matmul_gflops=(1.0,),
+        slowest_to_median=1.0,
+        free_memory_gib=(1.0,),
+        free_disk_gib=1.0,
+        collectives={},
+        checks=(),
+    )
+    result = StageResult(run_key=spec.run_key, attempt=spec.attempt, config_sha256="", phases=phases, outcome=outcome)
+    store.write(f"{spec.stage_prefix}/result.json", result.to_json())
+
+
+def write_failure(store: DirectoryStore, spec: JobSpec, rank: int, at: float, phases: Phases) -> None:
+    failure = WorkerFailure(rank=rank, at=at, failure="HOST", message="", traceback="", phases=phases)
+    store.write(f"{spec.attempt_prefix}/error-rank{rank}.json", failure.to_json())
+
+
+def only(store: DirectoryStore) -> LedgerRecord:
+    (record,) = ledger.records(store)
+    return record
+
+
+def attempts(store: DirectoryStore) -> Attempts:
+    return Attempts(store, "aaaa", Stage.health)
+
+
+def test_a_done_attempt_keeps_the_workers_phases_and_counts_the_rest_as_queued(store):
+    spec = job(workers=2, price=3.0)
+    record = ledger.begin(store, spec)
+    write_result(store, spec, Phases(booting=2.0, compiling=1.0, restoring=0.5, productive=26.0))
+    ledger.end(store, record, wall_seconds=30.0)
+    done = only(store)
+    assert done.seconds == Phases(queued=0.5, booting=2.0, compiling=1.0, restoring=0.5, productive=26.0)
+    assert done.failure is None
+    assert done.ended_at is not None
+    assert done.dollars_per_hour == 6.0
+    assert done.cost == pytest.approx(30 / 3600 * 6)
+
+
+def test_clocks_that_disagree_never_make_the_queue_negative(store):
+    spec = job()
+    record = ledger.begin(store, spec)
+    write_result(store, spec, Phases(booting=2.0, productive=9.0))
+    assert ledger.end(store, record, wall_seconds=10.0).seconds.queued == 0.0
+
+
+def test_what_seemed_productive_is_lost_with_the_attempt(store):
+    spec = job(workers=2)
+    record = ledger.begin(store, spec)
+    write_failure(store, spec, rank=0, at=101.0, phases=Phases(booting=1.0, productive=9.0))
+    write_failure(store, spec, rank=1, at=100.0, phases=Phases(booting=2.0, restoring=1.0, productive=7.0))
+    ledger.end(store, record, wall_seconds=11.0, error=HostError("gone"))
+    failed = only(store)
+    assert failed.seconds == Phases(queued=1.0, booting=2.0, restoring=1.0, productive=0.0, lost=7.0)
+    assert (failed.failure, failed.message) == (FailureClass.HOST, "gone")
+
+
+def test_all_is_lost_of_an_attempt_whose_workers_left_no_word(store):
+    record = ledger.begin(store, job())
+    assert ledger.end(store, record, 5.0, HostError("killed")).seconds == Phases(lost=5.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "failure", "message"),
+    [
+        (DataError("row 3"), FailureClass.DATA, "row 3"),
+        (KeyboardInterrupt(), FailureClass.CANCELLED, "KeyboardInterrupt"),
+        (RuntimeError("odd"), FailureClass.CODE, "odd"),
+    ],
+)
+def test_every_end_has_its_class(store, error, failure, message):
+    ledger.end(store, ledger.begin(store, job()), 1.0, error)
+    assert (only(store).failure, only(store).message) == (failure, message)
+
+
+def test_an_open_record_stands_while_the_attempt_runs(store):
+    ledger.begin(store, job())
+    assert only(store).ended_at is None
+    assert totals(ledger.records(store), vectors=0).running == 1
+
+
+def test_an_attempt_whose_orchestrator_died_is_closed_as_host_with_what_its_workers_wrote(store):
+    ledger.begin(store, job())
+    ledger.begin(store, job(attempt=2))
+    write_failure(store, job(attempt=2), rank=0, at=time.time(), phases=Phases(booting=1.0, productive=4.0))
+    closed = attempts(store).close_abandoned()
+    assert [record.failure for record in closed] == [FailureClass.HOST] * 2
+    assert [record.seconds for record in closed] == [Phases(), Phases(booting=1.0, lost=4.0)]
+    assert ledger.records(store) == closed
+    assert attempts(store).close_abandoned() == []
+
+
+def test_an_attempt_that_got_done_although_its_orchestrator_died_is_closed_as_done(store):
+    ledger.begin(store, job())
+    write_result(store, job(), Phases(productive=4.0))
+    (closed,) = attempts(store).close_abandoned()
+    assert closed.failure is None
+    assert closed.seconds.productive == 4.0
+
+
+def test_attempts_are_numbered_by_what_they_left_behind(store):
+    assert attempts(store).last == 0
+    for attempt in (1, 2, 10):
+        store.write(f"{job(attempt=attempt).attempt_prefix}/spec.json", b"{}")
+    assert attempts(store).last == 10
+
+
+def test_records_come_in_the_order_of_their_start(store):
+    first = ledger.begin(store, job(run_key="ffff"))
+    second = ledger.begin(store, job(run_key="0000"))
+    assert ledger.records(store) == [first, second]
+    assert ledger.records(store, "0000") == [second]
+
+
+def test_a_damaged_record_is_named(store):
+    ledger.begin(store, job())
+    store.write("runs/aaaa/health/attempt-1/ledger.json", b"{")
+    with pytest.raises(StoreError, match=r"runs/aaaa/health/attempt-1/ledger\.json is not a valid ledger record"):
+        ledger.records(store)
+
+
+def test_totals_add_up_by_hand(store):
+    for attempt, (wall, error) in enumerate([(10.0, HostError("a")), (20.0, HostError("b")), (5.0, DataError("c"))], 1):
+        ledger.end(store, ledger.begin(store, job(attempt, price=3.6)), wall, error)
+    done = job(4, price=3.6)
+    record = ledger.begin(store, done)
+    write_result(store, done, Phases(booting=5.0, productive=60.0))
+    ledger.end(store, record, 65.0)
+    ledger.begin(store, job(1, run_key="bbbb"))
+    found = totals(ledger.records(store), vectors=50_000)
+    assert found.cost == pytest.approx(0.1)
+    assert found.dollars_per_million_vectors == pytest.approx(2.0)
+    assert found == Totals(
+        runs=2,
+        attempts=4,
+        running=1,
+        succeeded=1,
+        success_rate=0.25,
+        goodput=0.6,
+        cost=found.cost,
+        dollars_per_million_vectors=found.dollars_per_million_vectors,
+        seconds=Phases(booting=5.0, productive=60.0, lost=35.0),
+        attempts_by_class={FailureClass.HOST: 2, FailureClass.DATA: 1},
+        seconds_by_class={FailureClass.HOST: 30.0, FailureClass.DATA: 5.0},
+    )
+
+
+def test_totals_of_nothing_have_no_ratios():
+    nothing = totals([], vectors=0)
+    assert (nothing.success_rate, nothing.goodput, nothing.dollars_per_million_vectors) == (None, None, None)
+    assert nothing.attempts == 0
+
+
+# --- tries of rented machines -----------------------------------------------------------------------------------
+
+
+def a_try(attempt: int, failure: FailureClass | None = None, running: float = 20.0) -> BatchAttempt:
+    return BatchAttempt(
+        attempt=attempt,
+        failure=failure,
+        message="the host went away" if failure else "",
+        queued=100.0,
+        booting=30.0,
+        running=running,
+        dollars_per_hour=36.0,
+        cost=(30.0 + running) / 100,
+        job="1234",
+        hosts=("i-1",),
+    )
+
+
+def test_each_try_of_a_rented_machine_is_an_attempt_of_its_own(store):
+    spec = job(attempt=2, workers=2)
+    record = ledger.begin(store, spec)
+    third = spec.model_copy(update={"attempt": 3})
+    write_result(store, third, Phases(booting=2.0, restoring=3.0, productive=10.0))
+    ledger.end_tries(store, record, [a_try(2, FailureClass.HOST), a_try(3)])
+    lost, done = sorted(ledger.records(store), key=lambda record: record.attempt)
+    assert (lost.attempt, lost.failure, lost.message) == (2, FailureClass.HOST, "the host went away")
+    assert lost.seconds == Phases(queued=100.0, booting=30.0, lost=20.0)
+    assert (done.attempt, done.failure, done.job, done.hosts) == (3, None, "1234", ("i-1",))
+    assert done.seconds == Phases(queued=100.0, booting=37.0, restoring=3.0, productive=10.0)
+    assert done.wall_seconds == lost.wall_seconds == 150.0
+    assert [lost.cost, done.cost] == [0.5, 0.5]
+    assert attempts(store).last == 3
+
+
+def test_what_the_workers_of_a_lost_try_had_measured_is_lost_time(store):
+    spec = job()
+    record = ledger.begin(store, spec)
+    write_failure(store, spec, rank=0, at=5.0, phases=Phases(booting=1.0, compiling=4.0, productive=12.0))
+    ledger.end_tries(store, record, [a_try(1, FailureClass.HOST)])
+    assert only(store).seconds == Phases(queued=100.0, booting=34.0, compiling=4.0, lost=12.0)
+
+
+def test_the_spec_that_was_started_last_is_found_behind_the_copies_for_its_retries(store):
+    first = job(attempt=1)
+    assert attempts(store).last_spec() is None
+    for spec in (first, job(attempt=2), job(attempt=2).model_copy(update={"attempt": 3})):
+        store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    assert attempts(store).last_spec() == job(attempt=2)
+    store.write("runs/aaaa/health/attempt-4/spec.json", b"{")
+    assert attempts(store).last_spec() is None

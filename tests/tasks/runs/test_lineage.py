@@ -1,0 +1,156 @@
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import CorruptFolder
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.runs.branches import begin
+from tasks.runs.lineage import completed, head, partial
+from tests.support.fakes.fake_runner import commit_files, write_checkpoint
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def state(step: int, span: str = "2021-Q1", complete: bool = True, lineage: str = "main") -> CheckpointState:
+    rows = RowsRef(span=SpanRef(name=span, version=1), prefix=f"runs/k/validate/rows/{span}", rows=4)
+    return CheckpointState(
+        lineage=lineage,
+        run_key="k",
+        step=step,
+        first_step=0,
+        complete=complete,
+        consumed=(rows,),
+        parent=None,
+        seed=17,
+        losses=(),
+        curve=(),
+    )
+
+
+def test_a_lineage_not_begun_has_no_head(store):
+    assert head(store, "main") is None
+    assert completed(store, "main") == []
+
+
+def test_the_head_is_the_last_completed_checkpoint_by_number_and_not_by_name_or_age(store):
+    last = write_checkpoint(store, state(120, "2021-Q2"))
+    first = write_checkpoint(store, state(20, "2021-Q1"))
+    assert [ref for ref, _ in completed(store, "main")] == [first, last]
+    assert head(store, "main") == (last, state(120, "2021-Q2"))
+
+
+def test_checkpoints_made_on_the_way_do_not_count(store):
+    done = write_checkpoint(store, state(20))
+    write_checkpoint(store, state(30, complete=False))
+    assert head(store, "main") == (done, state(20))
+
+
+def test_checkpoints_made_on_the_way_are_found_as_such(store):
+    write_checkpoint(store, state(20))
+    assert partial(store, "main") == []
+    made = [write_checkpoint(store, state(step, complete=False)).prefix for step in (30, 40)]
+    write_checkpoint(store, state(30, complete=False, lineage="other"))
+    store.write("lineages/main/step-00000050/state.json", b"{}")
+    assert partial(store, "main") == made
+
+
+def test_a_folder_without_a_manifest_was_never_completed(store):
+    done = write_checkpoint(store, state(20))
+    store.write("lineages/main/step-00000030/state.json", state(30).to_json())
+    found = head(store, "main")
+    assert found is not None
+    assert found[0] == done
+
+
+def test_lineages_do_not_see_each_other(store):
+    write_checkpoint(store, state(20, lineage="main"))
+    assert head(store, "mai") is None
+    assert head(store, "other") is None
+
+
+def test_the_reference_names_exact_weights(store, tmp_path):
+    here = write_checkpoint(store, state(20))
+    there = write_checkpoint(DirectoryStore(tmp_path / "other"), state(20).model_copy(update={"run_key": "other"}))
+    assert here.prefix == there.prefix
+    assert here.sha256 != there.sha256
+
+
+@pytest.mark.parametrize("damage", [b"{", b"", b'{"version": 1}'])
+def test_a_damaged_state_names_the_file_and_the_way_out(store, damage):
+    write_checkpoint(store, state(20))
+    store.write("lineages/main/step-00000020/state.json", damage)
+    with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json does not match its checksum.*move it out of"):
+        head(store, "main")
+
+
+def test_a_missing_state_names_the_file_and_the_way_out(store):
+    write_checkpoint(store, state(20))
+    store.delete("lineages/main/step-00000020/state.json")
+    with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json is gone.*move it out of lineages/"):
+        head(store, "main")
+
+
+def test_a_damaged_manifest_names_the_file_and_the_way_out(store):
+    write_checkpoint(store, state(20))
+    store.write("lineages/main/step-00000020/MANIFEST.json", b"{")
+    with pytest.raises(CorruptFolder, match=r"step-00000020/MANIFEST\.json is not a valid manifest.*move it out of"):
+        head(store, "main")
+
+
+def test_the_way_out_works(store, tmp_path):
+    before = write_checkpoint(store, state(20))
+    write_checkpoint(store, state(30))
+    store.write("lineages/main/step-00000030/state.json", b"{")
+    store.move("lineages/main/step-00000030", "elsewhere")
+    assert head(store, "main") == (before, state(20))
+
+
+def test_a_state_of_another_version_names_the_key(store):
+    newer = state(20).to_json().decode().replace('"seed": 17', '"seeds": 17')
+    commit_files(store, "lineages/main/step-00000020", {"state.json": newer}, "checkpoint")
+    with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json was written by another version: seed"):
+        head(store, "main")
+
+
+# --- branches ---------------------------------------------------------------------------------------------------
+
+
+def test_a_branch_has_the_checkpoints_up_to_its_base_and_then_its_own(store):
+    first, second, third = (write_checkpoint(store, state(step)) for step in (10, 20, 30))
+    begin(store, "fix", "main", second)
+    assert [ref for ref, _ in completed(store, "fix")] == [first, second]
+    assert partial(store, "fix") == []
+    own = write_checkpoint(store, state(30, lineage="fix"))
+    assert [ref for ref, _ in completed(store, "fix")] == [first, second, own]
+    assert [ref for ref, _ in completed(store, "main")] == [first, second, third]
+    found = head(store, "fix")
+    assert found is not None
+    assert found[0] == own
+
+
+def test_a_branch_of_a_branch_has_what_both_inherit(store):
+    first, _ = (write_checkpoint(store, state(step)) for step in (10, 20))
+    begin(store, "fix", "main", first)
+    second = write_checkpoint(store, state(20, lineage="fix"))
+    begin(store, "again", "fix", second)
+    assert [ref for ref, _ in completed(store, "again")] == [first, second]
+    begin(store, "earlier", "fix", first)
+    assert [ref for ref, _ in completed(store, "earlier")] == [first]
+
+
+def test_a_branch_from_nothing_inherits_nothing(store):
+    write_checkpoint(store, state(10))
+    begin(store, "fresh", "main", None)
+    assert head(store, "fresh") is None
+
+
+def test_a_branch_whose_base_is_gone_is_not_quietly_another(store):
+    write_checkpoint(store, state(10))
+    second = write_checkpoint(store, state(20))
+    begin(store, "fix", "main", second)
+    store.delete(second.prefix)
+    with pytest.raises(CorruptFolder, match=r"step-00000020, from which branch fix continues lineage main, is gone"):
+        completed(store, "fix")

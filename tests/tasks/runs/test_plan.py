@@ -1,0 +1,400 @@
+import json
+
+import pytest
+
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.outcomes import EvaluateOutcome, Verdict
+from tasks.contracts.references import CheckpointRef, RowsRef, SpanRef
+from tasks.contracts.runs import RunPlan
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.runs.branches import adopt, begin
+from tasks.runs.plan import NothingToDo, plan_import, plan_run, plan_work, read_plan, run_key, save_plan
+from tasks.runs.results import Judgement, judgement_key
+from tests.support.fakes.fake_runner import ingest, small_config, write_checkpoint
+
+QUARTERS = ("2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4")
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, *QUARTERS)
+    return store
+
+
+def spans(*names: str, version: int = 1) -> tuple[SpanRef, ...]:
+    return tuple(SpanRef(name=name, version=version) for name in names)
+
+
+def trained(store: DirectoryStore, plan: RunPlan) -> CheckpointRef:
+    """What the workspace holds once a plan was carried out, up to the rejection of its model."""
+    reject(store, plan)
+    return interrupted_after_training(store, plan)
+
+
+def reject(store: DirectoryStore, plan: RunPlan) -> None:
+    measured = EvaluateOutcome(
+        holdout_rows=9, corpus_items=9, challenger={}, champion=None, champion_version=None, slices=()
+    )
+    no = Verdict(metric="auc", severity="critical", passed=False, value=0.1, baseline=None, sentence="auc is low")
+    store.write(judgement_key(plan.run_key), Judgement(outcome=measured, verdicts=(no,)).to_json())
+
+
+def interrupted_after_training(store: DirectoryStore, plan: RunPlan) -> CheckpointRef:
+    save_plan(store, plan)
+    rows = tuple(RowsRef(span=span, prefix=f"runs/{plan.run_key}/{span.name}", rows=4) for span in plan.window)
+    step = plan.parent.step if plan.parent else 0
+    return write_checkpoint(
+        store,
+        CheckpointState(
+            lineage=plan.config.lineage,
+            run_key=plan.run_key,
+            step=step + 10,
+            first_step=step,
+            complete=True,
+            consumed=(*plan.history, *rows),
+            parent=plan.parent,
+            seed=plan.config.seed,
+            losses=(),
+            curve=(),
+        ),
+    )
+
+
+def train_in_order(store: DirectoryStore, *names: str) -> list[RunPlan]:
+    plans = []
+    for name in names:
+        plans.append(plan_run(store, small_config(), name))
+        trained(store, plans[-1])
+    return plans
+
+
+# --- the first run of a lineage ---------------------------------------------------------------------------------
+
+
+def test_the_first_run_without_a_span_takes_the_oldest_alone(store):
+    plan = plan_run(store, small_config())
+    assert plan.window == spans("2021-Q1")
+    assert plan.span.name == "2021-Q1"
+    assert plan.history == ()
+    assert plan.parent is None
+    assert plan.workspace == store.uri
+
+
+def test_the_first_run_over_a_later_span_takes_the_history_along(store):
+    plan = plan_run(store, small_config(), "2021-Q3")
+    assert plan.window == spans("2021-Q1", "2021-Q2", "2021-Q3")
+    assert plan.span == plan.window[-1]
+
+
+def test_the_latest_version_of_a_span_is_trained(store):
+    ingest(store, "2021-Q1", version=2)
+    assert plan_run(store, small_config()).window == spans("2021-Q1", version=2)
+
+
+def test_planning_writes_nothing(store, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    plan_run(store, small_config())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+# --- the runs after it ------------------------------------------------------------------------------------------
+
+
+def test_the_next_run_starts_from_the_head_with_the_oldest_span_not_yet_trained(store):
+    first = plan_run(store, small_config(), "2021-Q2")
+    checkpoint = trained(store, first)
+    plan = plan_run(store, small_config())
+    assert plan.window == spans("2021-Q3")
+    assert plan.parent == checkpoint
+    assert [rows.span.name for rows in plan.history] == ["2021-Q1", "2021-Q2"]
+
+
+def test_a_run_that_was_interrupted_after_its_training_comes_first(store):
+    plan = plan_run(store, small_config())
+    interrupted_after_training(store, plan)
+    assert plan_run(store, small_config()) == plan
+    reject(store, plan)
+    assert plan_run(store, small_config()).span.name == "2021-Q2"
+
+
+def test_an_interrupted_run_does_not_hold_up_other_settings(store):
+    interrupted_after_training(store, plan_run(store, small_config()))
+    assert plan_run(store, small_config("train.epochs=7")).span.name == "2021-Q2"
+
+
+def test_naming_the_next_span_is_the_same_work_as_naming_none(store):
+    trained(store, plan_run(store, small_config()))
+    assert plan_run(store, small_config(), "2021-Q2") == plan_run(store, small_config())
+
+
+def test_a_run_that_did_not_get_through_training_is_planned_again_alike(store):
+    plan = plan_run(store, small_config())
+    save_plan(store, plan)
+    assert plan_run(store, small_config()) == plan
+
+
+def test_another_lineage_begins_at_the_beginning(store):
+    trained(store, plan_run(store, small_config()))
+    plan = plan_run(store, small_config("lineage=other"))
+    assert plan.parent is None
+    assert plan.window == spans("2021-Q1")
+
+
+def test_when_all_spans_are_trained_there_is_nothing_to_do(store):
+    trained(store, plan_run(store, small_config(), "2021-Q4"))
+    with pytest.raises(NothingToDo, match=r"lineage main has trained all spans up to 2021-Q4$"):
+        plan_run(store, small_config())
+
+
+def test_nothing_to_do_tells_what_came_too_late(tmp_path):
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q2", "2021-Q3")
+    trained(store, plan_run(store, small_config(), "2021-Q3"))
+    ingest(store, "2021-Q1")
+    ingest(store, "2021-Q2", version=2)
+    with pytest.raises(NothingToDo, match="arrived too late for it: 2021-Q1, 2021-Q2 "):
+        plan_run(store, small_config())
+
+
+# --- imported weights -------------------------------------------------------------------------------------------
+
+
+def imported(store: DirectoryStore, plan: RunPlan) -> CheckpointRef:
+    """What the workspace holds once weights were imported for this plan."""
+    return write_checkpoint(
+        store,
+        CheckpointState(
+            lineage=plan.config.lineage,
+            run_key=plan.run_key,
+            step=0,
+            first_step=0,
+            complete=True,
+            consumed=(),
+            parent=None,
+            seed=plan.config.seed,
+            losses=(),
+            curve=(),
+        ),
+    )
+
+
+@pytest.mark.parametrize("span", [None, "2021-Q1", "2021-Q3"])
+def test_weights_are_imported_into_the_model_of_the_first_run(store, span):
+    plan = plan_import(store, small_config(), span)
+    assert plan == plan_run(store, small_config(), span)
+    imported(store, plan)
+    assert plan_import(store, small_config(), span) == plan
+
+
+@pytest.mark.parametrize(
+    ("span", "window"), [(None, QUARTERS[:1]), ("2021-Q1", QUARTERS[:1]), ("2021-Q3", QUARTERS[:3])]
+)
+def test_the_run_after_an_import_is_a_first_run_from_those_weights(store, span, window):
+    for_import = plan_import(store, small_config(), "2021-Q2")
+    checkpoint = imported(store, for_import)
+    plan = plan_run(store, small_config(), span)
+    assert plan.window == spans(*window)
+    assert (plan.parent, plan.history) == (checkpoint, ())
+    assert plan.run_key != for_import.run_key
+
+
+def test_the_runs_of_a_lineage_that_was_imported_follow_each_other_as_always(store):
+    beginning = imported(store, plan_import(store, small_config()))
+    first = plan_run(store, small_config(), "2021-Q2")
+    after_first = trained(store, first)
+    assert first.parent == beginning
+    second = plan_run(store, small_config())
+    assert (second.window, second.parent) == (spans("2021-Q3"), after_first)
+    assert [rows.span.name for rows in second.history] == ["2021-Q1", "2021-Q2"]
+    assert plan_run(store, small_config(), "2021-Q2") == first
+    assert plan_work(store, small_config(), "2021-Q2") == first
+    with pytest.raises(ConfigError, match="trained span 2021-Q1 together with later spans in its first run"):
+        plan_run(store, small_config(), "2021-Q1")
+
+
+def test_work_beside_a_lineage_that_was_imported_begins_with_its_weights(store):
+    beginning = imported(store, plan_import(store, small_config()))
+    assert plan_work(store, small_config("train.epochs=7"), "2021-Q1").parent == beginning
+
+
+def test_a_lineage_that_has_begun_takes_no_weights(store):
+    trained(store, plan_run(store, small_config()))
+    with pytest.raises(
+        ConfigError, match=r"lineage main was trained already \(lineages/main/step-00000010\).*--set line"
+    ):
+        plan_import(store, small_config(), "2021-Q2")
+    assert plan_import(store, small_config("lineage=other")).window == spans("2021-Q1")
+
+
+def test_a_lineage_takes_weights_for_one_first_run_only(store):
+    imported(store, plan_import(store, small_config()))
+    for config, span in ((small_config(), "2021-Q2"), (small_config("seed=4"), None)):
+        with pytest.raises(ConfigError, match=r"holds imported weights already \(lineages/main/step-00000000\)"):
+            plan_import(store, config, span)
+
+
+def test_a_lineage_whose_first_run_was_interrupted_takes_no_weights(store):
+    plan = plan_run(store, small_config())
+    checkpoint = interrupted_after_training(store, plan)
+    state = json.loads(store.read(f"{checkpoint.prefix}/state.json")) | {"complete": False}
+    store.delete(checkpoint.prefix)
+    write_checkpoint(store, CheckpointState.model_validate(state))
+    with pytest.raises(ConfigError, match=r"a run of it left lineages/main/step-00000010 and was not finished"):
+        plan_import(store, small_config())
+
+
+# --- a span that was trained before -----------------------------------------------------------------------------
+
+
+def test_a_trained_span_gives_the_plan_of_the_run_that_trained_it(store):
+    plans = train_in_order(store, "2021-Q1", "2021-Q2", "2021-Q3")
+    for plan in plans:
+        assert plan_run(store, small_config(), plan.span.name) == plan
+
+
+def test_the_plan_is_found_again_after_the_workspace_moved(store, tmp_path):
+    (plan,) = train_in_order(store, "2021-Q1")
+    moved = DirectoryStore(tmp_path.rename(tmp_path.parent / "moved"))
+    again = plan_run(moved, small_config(), "2021-Q1")
+    assert again == plan.model_copy(update={"workspace": moved.uri})
+    save_plan(moved, again)
+
+
+def test_a_trained_span_with_other_settings_is_refused_with_the_keys(store):
+    (plan,) = train_in_order(store, "2021-Q1")
+    changed = small_config("train.learning_rate=1e-3", "evaluate.slices=[brand]")
+    with pytest.raises(ConfigError) as raised:
+        plan_run(store, changed, "2021-Q1")
+    message = str(raised.value)
+    assert f"trained by run {plan.run_key} with other settings" in message
+    assert "train.learning_rate (5e-05 then, 0.001 now), evaluate.slices ([] then, ['brand'] now)." in message
+    assert "--set lineage=NAME" in message
+
+
+def test_a_span_inside_the_first_window_has_no_run_of_its_own(store):
+    train_in_order(store, "2021-Q2")
+    with pytest.raises(ConfigError, match="trained span 2021-Q1 together with later spans in its first run"):
+        plan_run(store, small_config(), "2021-Q1")
+
+
+def test_a_newer_version_of_a_trained_span_is_refused(store):
+    train_in_order(store, "2021-Q1")
+    ingest(store, "2021-Q1", version=2)
+    with pytest.raises(
+        ConfigError,
+        match=r"Q1 as v1, and v2 is the newest now.*: millrace backfill --from 2021-Q1 --to 2021-Q1",
+    ):
+        plan_run(store, small_config(), "2021-Q1")
+
+
+@pytest.mark.parametrize("damage", [None, b"{"])
+def test_a_trained_span_whose_plan_is_not_readable_names_the_file(store, damage):
+    (plan,) = train_in_order(store, "2021-Q1")
+    store.delete(f"runs/{plan.run_key}/plan.json")
+    if damage is not None:
+        store.write(f"runs/{plan.run_key}/plan.json", damage)
+    with pytest.raises(StoreError, match=rf"runs/{plan.run_key}/plan\.json"):
+        plan_run(store, small_config(), "2021-Q1")
+
+
+# --- a branch that was adopted ----------------------------------------------------------------------------------
+
+
+def test_runs_continue_the_branch_that_was_adopted(store):
+    first, second = train_in_order(store, "2021-Q1", "2021-Q2")
+    assert second.parent is not None
+    begin(store, "fix", "main", second.parent)
+    assert plan_run(store, small_config()).parent != second.parent  # not yet
+    adopt(store, "main", "fix", instead_of="main")
+    plan = plan_run(store, small_config())
+    assert (plan.config.lineage, plan.parent, plan.window) == ("fix", second.parent, spans("2021-Q2"))
+    assert plan.run_key != second.run_key
+    trained(store, plan)
+    after = plan_run(store, small_config())
+    assert (after.config.lineage, after.span.name) == ("fix", "2021-Q3")
+    assert plan_run(store, small_config(), "2021-Q1") == first  # inherited, so it stays in its own lineage
+    assert plan_run(store, small_config(), "2021-Q2") == plan
+    assert plan_work(store, small_config("train.epochs=7"), "2021-Q2").parent == second.parent
+
+
+def test_an_inherited_run_that_was_interrupted_comes_first(store):
+    (first,) = (plan_run(store, small_config()),)
+    base = interrupted_after_training(store, first)
+    begin(store, "fix", "main", base)
+    adopt(store, "main", "fix", instead_of="main")
+    assert plan_run(store, small_config()) == first
+
+
+# --- spans that can't come next ---------------------------------------------------------------------------------
+
+
+def test_without_spans_the_way_to_get_some_is_told(tmp_path):
+    with pytest.raises(ConfigError, match=r"millrace ingest --source .* --workspace "):
+        plan_run(DirectoryStore(tmp_path), small_config())
+
+
+@pytest.mark.parametrize(
+    ("span", "message"),
+    [
+        ("2021-Q4", "can't come next in lineage main, which stands at 2021-Q1: run 2021-Q2, 2021-Q3 first"),
+        ("2020-Q4", "2020-Q4 is older than 2021-Q1.*start a new lineage"),
+        ("2022-Q4", "'2022-Q4' was not ingested; near it: .*2021-Q4"),
+        ("2021-q2", "'2021-q2' is not a day"),
+        ("2021-Q5", "'2021-Q5' is not a day"),
+        ("", "'' is not a day"),
+    ],
+)
+def test_a_span_that_cant_come_next_says_why_and_what_can(store, span, message):
+    train_in_order(store, "2021-Q1")
+    ingest(store, "2020-Q4")
+    with pytest.raises(ConfigError, match=message):
+        plan_run(store, small_config(), span)
+
+
+# --- the run key ------------------------------------------------------------------------------------------------
+
+
+def test_the_run_key_changes_with_each_part_of_the_work():
+    parent = CheckpointRef(prefix="lineages/main/step-00000010", step=10, sha256="a" * 64)
+    other = parent.model_copy(update={"sha256": "b" * 64})
+    window = spans("2021-Q1", "2021-Q2")
+    keys = {
+        run_key(small_config(), window, parent),
+        run_key(small_config(), window, other),
+        run_key(small_config(), window, None),
+        run_key(small_config(), window[1:], parent),
+        run_key(small_config(), window[:1], parent),
+        run_key(small_config(), spans("2021-Q1", "2021-Q2", version=2), parent),
+        run_key(small_config("train.epochs=2"), window, parent),
+        run_key(small_config("pipeline=shoes"), window, parent),
+    }
+    assert len(keys) == 8
+    assert all(len(key) == 16 and int(key, 16) >= 0 for key in keys)
+
+
+def test_the_run_key_does_not_depend_on_how_settings_were_spelled():
+    window = spans("2021-Q1")
+    spelled = small_config("train.learning_rate=0.00005")
+    assert run_key(spelled, window, None) == run_key(small_config("train.learning_rate=5e-5"), window, None)
+
+
+# --- saving -----------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_plan_reads_back_with_the_configuration_beside_it(store):
+    plan = plan_run(store, small_config("train.epochs=3"))
+    save_plan(store, plan)
+    save_plan(store, plan)
+    assert read_plan(store, plan.run_key) == plan
+    assert b"epochs: 3" in store.read(f"runs/{plan.run_key}/config.yaml")
+
+
+def test_another_plan_under_the_same_key_is_refused(store):
+    plan = plan_run(store, small_config())
+    save_plan(store, plan)
+    with pytest.raises(Conflict, match="holds another plan"):
+        save_plan(store, plan.model_copy(update={"span": SpanRef(name="2021-Q2", version=1)}))
+    assert read_plan(store, plan.run_key) == plan

@@ -1,0 +1,279 @@
+import json
+from collections.abc import Callable
+
+import pytest
+
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import MissingFolder
+from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
+from tasks.contracts.runs import Release
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.runs import releases
+from tests.support.fakes.fake_runner import commit_files
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path)
+
+
+def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1") -> Release:
+    """A release of run `run_key` with a small model and vectors of its own."""
+    model = ModelRef(version=f"m-{run_key}", checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256=run_key))
+    if not store.exists(f"models/m-{run_key}/MANIFEST.json"):
+        commit_files(store, f"models/m-{run_key}", {"weights": run_key}, "model")
+        commit_files(store, f"vectors/m-{run_key}/2021-Q1", {"part-0.parquet": run_key}, "vectors")
+    return releases.publish(
+        store,
+        span=SpanRef(name=span, version=1),
+        run_key=run_key,
+        model=model,
+        model_prefix=f"models/m-{run_key}",
+        vectors_prefix=f"vectors/m-{run_key}/2021-Q1",
+        vectors=7,
+        metrics={"recall@10": 0.5},
+    )
+
+
+def serving(store: DirectoryStore) -> int | None:
+    release = releases.current(store)
+    return release.number if release else None
+
+
+class Rival(DirectoryStore):
+    """A store in which somebody else gets in just before the next conditional write."""
+
+    def __init__(self, other: DirectoryStore) -> None:
+        super().__init__(other.root)
+        self.before_create: Callable[[], object] = lambda: None
+        self.before_swap: Callable[[], object] = lambda: None
+
+    def create(self, key: str, data: bytes) -> None:
+        act, self.before_create = self.before_create, lambda: None
+        act()
+        super().create(key, data)
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        act, self.before_swap = self.before_swap, lambda: None
+        act()
+        super().swap(key, data, expected)
+
+
+# --- publishing -------------------------------------------------------------------------------------------------
+
+
+def test_before_the_first_release_nothing_serves(store):
+    assert releases.current(store) is None
+    assert releases.history(store) == []
+
+
+def test_releases_are_numbered_and_each_knows_the_one_before(store):
+    first, second = publish(store, "a"), publish(store, "b")
+    assert (first.number, first.previous) == (1, None)
+    assert (second.number, second.previous) == (2, 1)
+    assert releases.current(store) == second
+    assert releases.history(store) == [first, second]
+    assert second.model_prefix == "models/m-b"
+    assert second.vectors_prefix == "vectors/m-b/2021-Q1"
+
+
+def test_an_old_run_that_is_finished_late_is_kept_beside_the_current_release(store):
+    later, earlier = publish(store, "later", "2021-Q3"), publish(store, "earlier", "2021-Q2")
+    assert (earlier.number, serving(store)) == (2, later.number)
+    releases.rollback(store, to=2)
+    assert serving(store) == 2
+    publish(store, "later", "2021-Q3")
+    assert serving(store) == 2, "asking again does not undo a rollback"
+    publish(store, "next", "2021-Q4")
+    assert serving(store) == 3
+
+
+def test_numbers_are_ordered_as_numbers(store):
+    for run in range(11):
+        publish(store, f"run{run}")
+    assert [release.number for release in releases.history(store)] == list(range(1, 12))
+
+
+def test_the_release_of_a_run_is_found_without_reading_all_others(store, monkeypatch):
+    for run in "abcd":
+        publish(store, run)
+        store.write(f"runs/{run}/release/result.json", b"{}")
+    read, real = [], store.read
+    monkeypatch.setattr(store, "read", lambda key: read.append(key) or real(key))
+    found = releases.of_run(store, "c")
+    assert found is not None
+    assert (found.number, read) == (3, ["releases/4.json", "releases/3.json"])
+    assert releases.of_run(store, "rejected before its release stage") is None
+    assert len(read) == 2
+
+
+def test_publishing_a_run_again_finds_its_release_and_leaves_a_later_one_serving(store):
+    first, second = publish(store, "a"), publish(store, "b")
+    assert publish(store, "a") == first
+    assert publish(store, "b") == second
+    assert serving(store) == 2
+
+
+def test_publishing_a_run_again_does_not_undo_a_rollback(store):
+    publish(store, "a")
+    publish(store, "b")
+    releases.rollback(store)
+    publish(store, "b")
+    assert serving(store) == 1
+
+
+def test_a_release_that_was_recorded_but_not_pointed_to_is_finished_by_asking_again(store):
+    publish(store, "a")
+    before = store.read(releases.CURRENT)
+    publish(store, "b")
+    store.write(releases.CURRENT, before)  # as if the machine had stopped between the two writes
+    assert serving(store) == 1
+    publish(store, "b")
+    assert serving(store) == 2
+
+
+@pytest.mark.parametrize("gone", ["models/m-b", "vectors/m-b/2021-Q1"])
+def test_an_incomplete_model_or_vectors_are_never_released(store, gone):
+    publish(store, "a")
+    commit_files(store, "models/m-b", {"weights": "b"}, "model")
+    commit_files(store, "vectors/m-b/2021-Q1", {"part-0.parquet": "b"}, "vectors")
+    store.delete(f"{gone}/MANIFEST.json")
+    with pytest.raises(MissingFolder, match=gone):
+        releases.publish(
+            store,
+            span=SpanRef(name="2021-Q1", version=1),
+            run_key="b",
+            model=releases.read(store, 1).model,
+            model_prefix="models/m-b",
+            vectors_prefix="vectors/m-b/2021-Q1",
+            vectors=7,
+            metrics={},
+        )
+    assert serving(store) == 1
+    assert len(releases.history(store)) == 1
+
+
+def test_a_number_taken_by_another_run_meanwhile_is_left_to_it(store):
+    rival = Rival(store)
+    rival.before_create = lambda: publish(store, "b")
+    ours = publish(rival, "a")
+    assert [release.run_key for release in releases.history(store)] == ["b", "a"]
+    assert (ours.number, ours.previous) == (2, 1)
+    assert serving(store) == 2
+
+
+def test_a_lost_swap_is_tried_again_on_what_is_there_then(store):
+    publish(store, "a")
+    publish(store, "b")
+    rival = Rival(store)
+    rival.before_swap = lambda: releases.rollback(store)
+    assert publish(rival, "c").number == 3
+    assert serving(store) == 3
+
+
+def test_a_lost_swap_gives_way_to_a_later_release(store):
+    publish(store, "a")
+    rival = Rival(store)
+    rival.before_swap = lambda: publish(store, "later")
+    assert publish(rival, "ours").number == 2
+    assert serving(store) == 3
+
+
+# --- rolling back -----------------------------------------------------------------------------------------------
+
+
+def test_rollback_moves_model_and_vectors_to_the_release_before(store):
+    first = publish(store, "a")
+    publish(store, "b")
+    publish(store, "c")
+    releases.rollback(store)
+    assert releases.rollback(store) == first
+    now = releases.current(store)
+    assert now is not None
+    assert (now.model_prefix, now.vectors_prefix) == ("models/m-a", "vectors/m-a/2021-Q1")
+    assert len(releases.history(store)) == 3
+
+
+def test_rollback_to_a_number_works_in_both_directions(store):
+    for run in "abc":
+        publish(store, run)
+    assert releases.rollback(store, to=1).number == serving(store) == 1
+    assert releases.rollback(store, to=3).number == serving(store) == 3
+
+
+def test_a_release_after_a_rollback_rolls_back_to_what_served_before_it(store):
+    for run in "ab":
+        publish(store, run)
+    releases.rollback(store)
+    assert publish(store, "c").previous == 1
+    assert serving(store) == 3
+    assert releases.rollback(store).number == 1
+
+
+@pytest.mark.parametrize(
+    ("runs", "to", "message"),
+    [
+        ("", None, "has no release to roll back to"),
+        ("a", None, "release 1 is the first"),
+        ("ab", 2, "release 2 is the current one already"),
+        ("ab", 7, "there is no release 7; there are 1, 2"),
+    ],
+)
+def test_a_rollback_that_makes_no_sense_changes_nothing(store, runs, to, message):
+    for run in runs:
+        publish(store, run)
+    before = serving(store)
+    with pytest.raises(ConfigError, match=message):
+        releases.rollback(store, to)
+    assert serving(store) == before
+
+
+@pytest.mark.parametrize("prefix", ["models/m-a/weights", "vectors/m-a/2021-Q1/part-0.parquet"])
+@pytest.mark.parametrize("damage", [None, b"x"])
+def test_a_rollback_to_damaged_files_is_refused_and_names_them(store, prefix, damage):
+    publish(store, "a")
+    publish(store, "b")
+    store.delete(prefix)
+    if damage:
+        store.write(prefix, damage)
+    with pytest.raises(ConfigError, match=rf"release 1 can't serve, nothing was changed: .*{prefix}"):
+        releases.rollback(store)
+    assert serving(store) == 2
+
+
+def test_a_rollback_that_meets_another_writer_stops(store):
+    publish(store, "a")
+    publish(store, "b")
+    rival = Rival(store)
+    rival.before_swap = lambda: publish(store, "c")
+    with pytest.raises(Conflict):
+        releases.rollback(rival)
+    assert serving(store) == 3
+
+
+# --- damage -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", json.dumps({"release": 0, "newest": 0}).encode()])
+def test_a_damaged_pointer_names_the_file_and_is_repaired_by_naming_a_release(store, damage):
+    publish(store, "a")
+    publish(store, "b")
+    store.write(releases.CURRENT, damage)
+    with pytest.raises(StoreError, match=r"releases/CURRENT is not a valid pointer.*millrace rollback --to N"):
+        releases.current(store)
+    with pytest.raises(StoreError, match="releases/CURRENT"):
+        releases.rollback(store)
+    assert releases.rollback(store, to=1).number == serving(store) == 1
+    publish(store, "b")
+    assert serving(store) == 1
+
+
+@pytest.mark.parametrize("damage", [None, b"{"])
+def test_a_damaged_release_names_the_file(store, damage):
+    publish(store, "a")
+    store.delete("releases/1.json")
+    if damage:
+        store.write("releases/1.json", damage)
+    with pytest.raises(StoreError, match=r"releases/1\.json"):
+        releases.current(store)

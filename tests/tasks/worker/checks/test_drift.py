@@ -1,0 +1,62 @@
+import math
+
+import numpy as np
+import pytest
+
+from tasks.worker.checks.drift import population_stability
+
+
+def test_equal_distributions_do_not_drift():
+    values = np.random.default_rng(3).normal(size=500)
+    assert population_stability(values, values).psi == pytest.approx(0.0)
+
+
+def test_two_classes_by_hand():
+    earlier = np.array([0.0] * 50 + [1.0] * 50)
+    now = np.array([0.0] * 25 + [1.0] * 75)
+    drift = population_stability(earlier, now)
+    assert drift.psi == pytest.approx(-0.25 * math.log(0.5) + 0.25 * math.log(1.5))
+    assert drift.bins == 2
+    assert drift.by_chance == pytest.approx(1 / 100 + 1 / 100)
+
+
+def test_an_empty_bin_counts_as_one_in_ten_thousand():
+    earlier = np.array([0.0] * 50 + [1.0] * 50)
+    drift = population_stability(earlier, np.zeros(100))
+    assert drift.psi == pytest.approx(0.5 * math.log(2) + (1e-4 - 0.5) * math.log(1e-4 / 0.5))
+
+
+def test_deciles_of_the_earlier_rows_are_the_bins():
+    earlier, now = np.arange(1000.0), np.arange(500.0)
+    drift = population_stability(earlier, now)
+    # five deciles go from 0.1 to 0.2, five from 0.1 to nothing
+    assert drift.bins == 10
+    assert drift.psi == pytest.approx(5 * 0.1 * math.log(2) + 5 * (1e-4 - 0.1) * math.log(1e-3))
+
+
+@pytest.mark.parametrize(("centre", "spread"), [(1.5, 1.0), (0.0, 4.0)])
+def test_a_shift_or_a_spread_is_seen(centre: float, spread: float):
+    generator = np.random.default_rng(3)
+    drift = population_stability(generator.normal(size=400), generator.normal(centre, spread, size=400))
+    assert drift.psi > 0.25
+
+
+def test_samples_of_one_distribution_stay_near_what_chance_gives():
+    generator = np.random.default_rng(3)
+    drifts = [population_stability(generator.exponential(size=300), generator.exponential(size=300)) for _ in range(40)]
+    assert np.mean([d.psi for d in drifts]) == pytest.approx(drifts[0].by_chance, rel=0.35)
+
+
+def test_nulls_are_a_bin_of_their_own():
+    labels = np.array([1.0, 2.0] * 50)
+    assert population_stability(labels, np.where(np.arange(100) < 50, labels, np.nan)).psi > 0.25
+
+
+def test_a_value_never_seen_before_is_drift_even_with_a_constant():
+    assert population_stability(np.full(100, 5.0), np.full(100, 6.0)).psi > 0.25
+
+
+def test_nothing_but_nulls_on_both_sides_is_no_drift():
+    drift = population_stability(np.full(60, np.nan), np.full(60, np.nan))
+    assert drift.psi == 0.0
+    assert drift.bins == 1

@@ -1,0 +1,171 @@
+"""Machines with NeuronCores, two workers on each; the tools are scripts that see a broken machine on host-1."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import HealthInputs
+from tasks.foundation.errors import ConfigError, HostError, StageError
+from tasks.hosts import host_records
+from tasks.hosts.findings import read_findings
+from tasks.worker import health
+from tasks.worker.checks import nodes
+from tasks.worker.neuron import sysfs
+from tasks.worker.process.job import Rank
+from tests.support.fakes.neuron_tools import FakeTools, make_sysfs, sample, set_counter
+from tests.support.processes.ranks import run_ranks
+from tests.support.workspace.jobs import make_job, tiny_config
+
+SMALL = ("health.matmul_size=64", "health.all_reduce_mib=1", "health.min_memory_gib=0.1")
+DAMAGED = """
+if os.environ.get("MILLRACE_HOST") == "host-1":
+    print({damaged!r})
+else:
+    print({whole!r})
+"""
+REPORT = """
+row = {"size(B)": 2**28, "count(elems)": 2**26, "type": "fp32", "algbw(GB/s)": 45, "busbw(GB/s)": 45, "time:avg(us)": 9}
+path = sys.argv[sys.argv.index("--report-to-json-file") + 1]
+open(path, "w").write(json.dumps({"results": [row]}))
+"""
+
+
+@pytest.fixture
+def store(tmp_path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch) -> FakeTools:
+    """Of a healthy machine."""
+    tools = FakeTools(tmp_path / "bin", monkeypatch)
+    tools.add("neuron-ls", stdout=sample("neuron-ls-trn1.json"))
+    tools.add("fi_info", stdout=sample("fi-info-trn1.txt"))
+    tools.add("nccom-test", body=REPORT)
+    make_sysfs(tmp_path / "sysfs", 16)
+    return tools
+
+
+def check_two_nodes(rank: Rank, folder: Path) -> tuple[str, str]:
+    """Health of four workers on two machines; how it ended for this one: the class and the message."""
+    node, local = divmod(rank.index, 2)
+    os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    os.environ["MILLRACE_HOST"] = f"host-{node}"
+    os.environ["FAKE_LOG"] = str(folder / f"log-{node}")
+    tempfile.tempdir = str(folder)
+    nodes.uses_neuron = lambda config: True  # pyright: ignore[reportAttributeAccessIssue]
+    sysfs.ROOT = folder / "sysfs"  # pyright: ignore[reportConstantRedefinition]
+    config = tiny_config(*SMALL, "health.machine=trn1.32xlarge", LOOSE)
+    job = make_job(DirectoryStore(folder / "workspace"), config, HealthInputs(), rank=Rank(rank.index, 4, local, 2))
+    try:
+        outcome = health.run(job)
+        return "", "; ".join(sorted({f"{check.name} of {check.host}" for check in outcome.checks if check.host}))
+    except StageError as error:
+        return error.failure, str(error)
+
+
+# What real machines of this kind reach is out of reach here.
+LOOSE = (
+    "health.machines={trn1.32xlarge: {devices: 16, efa_interfaces: 8, min_node_bus_gb_s: 30, min_bus_gb_s: 0, "
+    "max_latency_us: 1.0e9}}"
+)
+
+
+def test_each_machine_is_checked_once_and_all_workers_know_of_all(store, tools, tmp_path):
+    told = run_ranks(4, check_two_nodes, tmp_path)
+    assert len(set(told)) == 1
+    failure, checks = told[0]
+    assert failure == ""
+    for host in ("host-0", "host-1"):
+        assert f"neuron devices of {host}; " in checks
+        assert f"nccom all-reduce of {host}; " in checks
+    for node in range(2):
+        asked = [json.loads(line) for line in (tmp_path / f"log-{node}").read_text().splitlines()]
+        assert [line["argv"][0] for line in asked] == ["-j", "-p", "-r"]
+    assert store.list("runs") == []
+    assert not list(tmp_path.glob("millrace-health-*"))
+    assert host_records.known_hosts(store) == ()
+
+
+def test_a_fault_of_one_machine_ends_all_workers_with_the_same_message(store, tools, tmp_path):
+    damaged = DAMAGED.format(damaged=sample("neuron-ls-trn1-damaged.json"), whole=sample("neuron-ls-trn1.json"))
+    tools.add("neuron-ls", body=damaged)
+    told = run_ranks(4, check_two_nodes, tmp_path)
+    assert len(set(told)) == 1
+    failure, message = told[0]
+    assert failure == "HOST"
+    assert "neuron-ls lists 15 Neuron devices; 16 are expected; missing: 7" in message
+    assert message.endswith("[exclude host: host-1]")
+    findings = read_findings(store, "runs/run/health/attempt-1")
+    assert findings is not None
+    assert {check.host for check in findings.checks if not check.passed} == {"host-1"}
+    assert {check.host for check in findings.checks if check.passed} == {"host-0", "host-1"}
+    assert [record.host for record in host_records.known_hosts(store)] == ["host-1"]
+
+
+@pytest.fixture
+def on_neuron(tools, tmp_path, monkeypatch) -> None:
+    """This process's machine has NeuronCores, as far as the checks can tell."""
+    monkeypatch.setattr(nodes, "uses_neuron", lambda config: True)
+    monkeypatch.setattr(sysfs, "ROOT", tmp_path / "sysfs")
+
+
+def run(store: DirectoryStore, *overrides: str) -> list[str]:
+    outcome = health.run(make_job(store, tiny_config(*SMALL, *overrides), HealthInputs()))
+    return [check.name for check in outcome.checks]
+
+
+@pytest.mark.usefixtures("on_neuron")
+@pytest.mark.parametrize("machine", ["null", "trn1.32xlarge"])
+def test_one_worker_checks_its_machine_before_it_takes_a_core(store, monkeypatch, machine):
+    names = run(store, f"health.machine={machine}")
+    assert names[:3] == ["store", "neuron devices", "neuron cores"]
+    assert ("efa interfaces" in names) is (machine != "null")
+
+
+@pytest.mark.usefixtures("on_neuron")
+@pytest.mark.parametrize(
+    ("counter", "kept"), [("sram_ecc_uncorrected", "exclusion"), ("mem_ecc_repairable_uncorrected", "strikes")]
+)
+def test_ecc_errors_end_the_stage_before_a_core_is_taken(store, tmp_path, monkeypatch, counter, kept):
+    monkeypatch.setenv("MILLRACE_HOST", "host-0")
+    monkeypatch.setattr(health, "open_accelerator", None)
+    set_counter(tmp_path / "sysfs", 5, counter, 1)
+    with pytest.raises(HostError, match=r"ECC errors: 1 in the \w.* of neuron5.*: host-0\]"):
+        run(store)
+    (record,) = host_records.known_hosts(store)
+    assert {"exclusion": record.exclusion, "strikes": record.strikes}[kept]
+    assert (record.exclusion is None) is (kept == "strikes")
+
+
+@pytest.mark.usefixtures("on_neuron")
+def test_missing_tools_stop_it_without_a_strike_for_a_host(store, tools, monkeypatch):
+    monkeypatch.setenv("MILLRACE_HOST", "host-0")
+    (tools.folder / "neuron-ls").unlink()
+    with pytest.raises(ConfigError, match=r"neuron-ls is neither on PATH(?s:.*)\[stop: host-0\]"):
+        run(store)
+    assert host_records.known_hosts(store) == ()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "installed", "device", "expected"),
+    [
+        ("cpu", True, None, False),
+        ("neuron", False, None, True),
+        ("xla", True, None, True),
+        ("xla", True, "CPU", False),
+        ("xla", False, None, False),
+    ],
+)
+def test_neuroncores_are_those_of_neuron_and_of_xla_where_that_means_them(
+    monkeypatch, accelerator, installed, device, expected
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    if device:
+        monkeypatch.setenv("PJRT_DEVICE", device)
+    assert nodes.uses_neuron(accelerator) is expected

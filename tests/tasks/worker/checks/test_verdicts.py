@@ -1,0 +1,178 @@
+import time
+
+import pytest
+
+from tasks.contracts.jobs import HealthInputs
+from tasks.contracts.outcomes import Action, Check
+from tasks.foundation.errors import ConfigError, HostError, StoreError
+from tasks.hosts import host_records
+from tasks.hosts.findings import findings_key, read_findings
+from tasks.worker.checks.verdicts import (
+    conclude,
+    judge_product,
+    judge_rates,
+    judge_space,
+    judge_speed,
+    machine_of,
+    refuse,
+    slowest_to_median,
+)
+from tests.support.workspace.jobs import make_job, tiny_config
+
+LIMITS = tiny_config("health.matmul_size=1000", "health.min_memory_gib=2", "health.min_disk_gib=4").health
+HOSTS = ["a", "b", "c", "d"]
+ATTEMPT = "runs/run/health/attempt-1"
+
+
+def failed(action: Action, host: str = "", name: str = "check") -> Check:
+    sentence = f"{name} failed"
+    return Check(
+        name=name, passed=False, severity="critical", observed=None, sentence=sentence, host=host, action=action
+    )
+
+
+# --- judgements -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ratio", "slowest"),
+    [([1.0, 1.0], 1.0, None), ([1.0, 4.0], 4.0, 1), ([4.0, 1.0, 1.1, 1.0], 4.0, 0), ([1.0, 2.0, 2.5], 1.25, None)],
+)
+def test_a_straggler_is_named_and_is_a_warning(seconds, ratio, slowest):
+    assert slowest_to_median(seconds) == pytest.approx(ratio)
+    check = judge_speed(seconds, HOSTS, LIMITS)
+    assert (check.passed, check.severity, check.observed) == (slowest is None, "warning", pytest.approx(ratio))
+    assert check.action == "proceed"
+    if slowest is not None:
+        assert check.host == HOSTS[slowest]
+        assert check.sentence.startswith(
+            f"worker {slowest} is the slowest of {len(seconds)}, at 0.5 GFLOP/s 4.00 times"
+        )
+    refuse([check])
+
+
+def test_a_product_that_one_worker_got_wrong_has_no_passed_check():
+    assert judge_product("fp32_seconds", [1.0, float("nan")], LIMITS) == []
+    (check,) = judge_product("fp32_seconds", [1.0, 2.0], LIMITS)
+    assert check.sentence.endswith("on every worker, at 2, 1 GFLOP/s")
+
+
+ROOMY = {"memory": 8.0, "disk": 80.0, "workspace": 800.0}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "failed", "error", "sentence"),
+    [
+        ([ROOMY, ROOMY], [], None, ""),
+        ([ROOMY, ROOMY | {"memory": 2.0}], [], None, ""),
+        (
+            [ROOMY, ROOMY | {"memory": 1.9}],
+            ["free memory"],
+            HostError,
+            r"worker 1 has 1.90 GiB of memory free.*\[retry elsewhere: b\]",
+        ),
+        ([ROOMY | {"disk": 0.0}, ROOMY], ["free disk"], HostError, "worker 0 has 0.00 GiB free on the disk of"),
+        ([ROOMY | {"workspace": 3.0}], ["free workspace disk"], StoreError, "3.00 GiB free on the disk of /w.*move"),
+        ([ROOMY | {"workspace": -1.0}], [], None, ""),
+        ([{"memory": 1.0, "disk": 9.0, "workspace": 1.0}], ["free memory", "free workspace disk"], HostError, "memory"),
+    ],
+)
+def test_the_worker_with_the_least_room_decides(ranks, failed, error, sentence):
+    checks = judge_space(ranks, HOSTS, LIMITS, "/w")
+    assert [check.name for check in checks if not check.passed] == failed
+    if error is None:
+        refuse(checks)
+    else:
+        with pytest.raises(error, match=sentence) as caught:
+            refuse(checks)
+        assert type(caught.value) is error
+
+
+def test_a_store_without_a_disk_has_no_check_of_space():
+    checks = judge_space([ROOMY | {"workspace": -1.0}], HOSTS, LIMITS, "s3://bucket")
+    assert [check.name for check in checks] == ["free memory", "free disk"]
+
+
+@pytest.mark.parametrize(
+    ("bus", "latency", "slow"),
+    [
+        (20.0, 500.0, []),
+        (19.9, 500.0, ["all-reduce bandwidth"]),
+        (20.0, 500.1, ["all-reduce latency"]),
+        (1.0, 9000.0, ["all-reduce bandwidth", "all-reduce latency"]),
+    ],
+)
+def test_collectives_are_held_against_the_floors_of_the_machine(bus, latency, slow):
+    machine = machine_of(tiny_config("health.machine=trn1.32xlarge").health)
+    assert machine is not None
+    checks = judge_rates({"all_reduce_bus_gb_s": bus, "all_reduce_latency_us": latency}, 64, machine)
+    assert [check.name for check in checks if not check.passed] == slow
+    assert {check.action for check in checks if not check.passed} <= {"retry elsewhere"}
+
+
+def test_nothing_is_known_of_a_machine_that_is_not_named():
+    assert machine_of(LIMITS) is None
+
+
+# --- what follows -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("checks", "error", "said"),
+    [
+        ([failed("exclude host", "h")], HostError, "check failed [exclude host: h]"),
+        ([failed("retry elsewhere")], HostError, "check failed [retry elsewhere]"),
+        (
+            [failed("exclude host", "h", "ecc"), failed("stop", "i", "ls")],
+            ConfigError,
+            "ecc failed [exclude host: h]; ls failed [stop: i]",
+        ),
+    ],
+)
+def test_the_error_lists_every_finding_with_host_and_verdict(checks, error, said):
+    with pytest.raises(error) as caught:
+        refuse(checks)
+    assert (type(caught.value), str(caught.value)) == (error, said)
+
+
+def test_findings_are_written_and_each_host_remembered_once(store, monkeypatch):
+    monkeypatch.setenv("MILLRACE_HOST", "a")
+    job = make_job(store, tiny_config("health.strikes=2"), HealthInputs())
+    fine = failed("exclude host", "c").model_copy(update={"passed": True})
+    checks = [
+        fine,
+        failed("retry elsewhere", "a", "busy"),
+        failed("retry elsewhere", "a", "slow"),
+        failed("exclude host", "b", "ecc"),
+        failed("retry elsewhere", "", "all-reduce"),
+        failed("proceed", "", "free workspace disk"),
+    ]
+    conclude(job, checks, ["a", "a", "b", "c"])
+    findings = read_findings(store, ATTEMPT)
+    assert findings is not None
+    assert list(findings.checks) == checks
+    a, b, c = host_records.known_hosts(store)
+    assert [strike.reason for strike in a.strikes] == ["busy failed; slow failed; all-reduce failed"]
+    assert (a.exclusion, b.strikes) == (None, ())
+    assert b.exclusion is not None
+    assert b.exclusion.reason == "ecc failed"
+    assert [strike.reason for strike in c.strikes] == ["all-reduce failed"]
+    assert a.strikes[0].until - time.time() == pytest.approx(24 * 3600, abs=60)
+
+
+@pytest.mark.parametrize("checks", [[], [failed("exclude host", "a").model_copy(update={"severity": "warning"})]])
+def test_findings_that_refuse_no_worker_are_not_written(store, monkeypatch, checks):
+    monkeypatch.setenv("MILLRACE_HOST", "a")
+    conclude(make_job(store, tiny_config(), HealthInputs()), checks, ["a"])
+    refuse(checks)
+    assert (store.list("runs"), store.list("hosts")) == ([], [])
+
+
+def test_a_store_that_cannot_take_the_record_does_not_hide_the_finding(store, monkeypatch, capsys):
+    def full(key: str, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "write", full)
+    conclude(make_job(store, tiny_config(), HealthInputs()), [failed("exclude host", "a")], ["a"])
+    assert "could not be written: [Errno 28] No space left" in capsys.readouterr().err
+    assert not store.exists(findings_key(ATTEMPT))

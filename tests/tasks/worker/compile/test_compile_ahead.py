@@ -1,0 +1,225 @@
+"""Warmup as a user's machine runs it, through the one door; on NeuronCores by stand-ins.
+
+`torch_neuronx` is a module that keeps the processor as XLA's device, `neuron_parallel_compile` a script that runs the
+given command and writes the documented report and cache. All between them is the real thing.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from infra.store import lease
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
+from tasks.contracts.jobs import TrainInputs, WarmupInputs
+from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.references import RowsRef
+from tasks.contracts.results import StageResult, WorkerFailure
+from tasks.foundation.errors import POLICIES, FailureClass
+from tasks.worker.compile import compile_ahead
+from tasks.worker.process.job import Rank
+from tasks.worker.training import trial
+from tests.support.fakes.neuron_tools import COMPILER, FakeTools
+from tests.support.processes.ranks import run_ranks
+from tests.support.processes.xla import warm_up
+from tests.support.workspace.jobs import make_job, make_workspace, tiny_config
+
+ROOT = Path(__file__).resolve().parents[4]
+FAST = (
+    "accelerator=xla",
+    "train.shapes={query: [16], item: [16]}",
+    "infer.token_rungs=[16]",
+    "warmup.steps_per_shape=1",
+)
+
+
+class Machine(NamedTuple):
+    """A machine with NeuronCores, as far as stand-ins go."""
+
+    store: DirectoryStore
+    rows: RowsRef
+    environment: dict[str, str]
+    log: Path
+
+    def run(self, attempt: int, **variables: str) -> subprocess.CompletedProcess[str]:
+        """One attempt of warmup."""
+        inputs = WarmupInputs(rows=(self.rows,), parent=None)
+        spec = make_job(self.store, tiny_config(*FAST), inputs, attempt=attempt).spec
+        return self.enter("warmup", spec, variables)
+
+    def enter(self, stage: str, spec: Any, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        key = f"{spec.attempt_prefix}/spec.json"
+        self.store.write(key, spec.to_json())
+        return subprocess.run(
+            [sys.executable, "-m", "tasks.worker", stage, "--spec", f"{self.store.uri}#{key}"],
+            env=self.environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    @property
+    def result(self) -> StageResult:
+        return StageResult.model_validate_json(self.store.read("runs/run/warmup/result.json"))
+
+    @property
+    def outcome(self) -> WarmupOutcome:
+        outcome = self.result.outcome
+        assert isinstance(outcome, WarmupOutcome)
+        return outcome
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """What the tool was called with, and in which environment."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+    def artifact(self, key: str) -> dict[str, Any]:
+        return read_manifest(self.store, f"compile/{key}").facts
+
+
+def make_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    FakeTools(folder / "bin", monkeypatch).add_parallel_compile()
+    modules = folder / "modules"
+    modules.mkdir()
+    (modules / "torch_neuronx.py").write_text("import os\nos.environ['PJRT_DEVICE'] = 'CPU'\n")
+    for name, version in (("torch_neuronx", "2.9.0.2.14"), ("neuronx_cc", "2.25.3371.0")):
+        about = modules / f"{name}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    store, rows = make_workspace(folder)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{modules}", "FAKE_LOG": str(folder / "log")}
+    environment.pop("PJRT_DEVICE", None)
+    return Machine(store, rows, environment, folder / "log")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return make_machine(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """After one warmup, which must not be changed by the tests that look at it."""
+    with pytest.MonkeyPatch.context() as patch:
+        machine = make_machine(tmp_path_factory.mktemp("neuron"), patch)
+        done = machine.run(1)
+        assert done.returncode == 0, done.stderr
+        yield machine
+
+
+def test_graphs_are_compiled_ahead_and_kept(warm: Machine):
+    compiled = warm.outcome.compiled
+    assert compiled is not None
+    facts = warm.artifact(compiled.key)
+    assert facts["complete"]
+    assert list(facts["graphs"]) == ["MODULE_00000+d41d8cd9", "MODULE_00001+d41d8cd9"]
+    assert compiled.seconds == 2.5
+    assert f"compile/{compiled.key}/{COMPILER}/MODULE_00000+d41d8cd9/model.neff" in warm.store.list("compile")
+    assert "neuronx-cc 2.25.3371.0" in facts["made_of"]["compiler"]
+    assert "--target=trn1" in warm.outcome.environment["NEURON_CC_FLAGS"]
+
+
+def test_the_trial_that_is_collected_leaves_nothing_behind(warm: Machine):
+    call = warm.calls[0]
+    assert call["command"][-4:-1] == ["tasks.worker", "warmup", "--spec"]
+    assert Path(call["own"]["parallel_compile_workdir"]).is_absolute()
+    assert not warm.store.list("lineages")
+    assert not [key for key in warm.store.list("runs/run") if "error" in key or "checkpoint" in key]
+
+
+def test_the_next_warmup_compiles_nothing_and_training_reads_the_graphs_back(warm: Machine):
+    compiled = warm.outcome.compiled
+    second = warm.run(2)
+    assert second.returncode == 0, second.stderr
+    assert len(warm.calls) == 1, "the tool was not asked again"
+    assert "all 2 graphs are there; nothing to compile" in second.stdout
+    assert warm.outcome.compiled == compiled
+    graphs = warm.outcome.graphs
+    assert graphs is not None
+    assert graphs.readable
+    assert (graphs.misses, graphs.new) == (0, ())
+    inputs = TrainInputs(rows=(warm.rows,), history=(), parent=None, compiled=compiled)
+    trained = warm.enter("train", make_job(warm.store, tiny_config(*FAST), inputs).spec, {})
+    assert trained.returncode == 0, trained.stderr
+    assert " 0 new; " in trained.stdout
+
+
+def test_graphs_that_do_not_compile_end_it_and_those_that_did_are_kept(machine: Machine):
+    failed = machine.run(1, FAKE_FAIL="1")
+    assert failed.returncode == POLICIES[FailureClass.COMPILE].exit_code
+    error = WorkerFailure.model_validate_json(machine.store.read("runs/run/warmup/attempt-1/error-rank0.json"))
+    assert error.failure == "COMPILE"
+    assert "MODULE_00000+d41d8cd9 does not fit" in error.message
+    assert not machine.store.exists("runs/run/warmup/result.json")
+    assert not machine.store.list("lineages")
+    [manifest] = [key for key in machine.store.list("compile") if key.endswith("/MANIFEST.json")]
+    facts = read_manifest(machine.store, manifest.removesuffix("/MANIFEST.json")).facts
+    assert (list(facts["graphs"]), facts["complete"]) == (["MODULE_00001+d41d8cd9"], False)
+
+
+# --- one builder ------------------------------------------------------------------------------------------------
+
+
+def test_one_worker_builds_and_the_other_waits_for_it(tmp_path: Path):
+    """Two runs with the same graphs at once: the second starts when the first has published."""
+    store, rows = make_workspace(tmp_path)
+    [first] = run_ranks(1, warm_up, store.root, rows)
+    key, waits = first.compiled.key, tmp_path / "waits"
+    manifest = store.read(f"compile/{key}/MANIFEST.json")
+    store.delete(f"compile/{key}/MANIFEST.json")
+    outcomes: list[WarmupOutcome] = []
+    with lease.hold(store, f"compile/{key}.lease"):
+        second = threading.Thread(
+            target=lambda: outcomes.extend(run_ranks(1, warm_up_telling, store.root, rows, waits))
+        )
+        second.start()
+        while not waits.exists():
+            assert second.is_alive(), "it builds although another does"
+            time.sleep(0.05)
+        store.write(f"compile/{key}/MANIFEST.json", manifest)
+    second.join()
+    assert outcomes[0].compiled == first.compiled
+    assert outcomes[0].graphs is not None
+    assert outcomes[0].graphs.misses == 0
+
+
+def warm_up_telling(rank: Rank, workspace: Path, rows: RowsRef, waits: Path) -> WarmupOutcome:
+    """Warm up, and make the file `waits` as soon as it waits for another."""
+    say = compile_ahead._say
+
+    def told(line: str) -> None:
+        say(line)
+        if line.endswith("; waiting"):
+            waits.touch()
+
+    compile_ahead._say = told
+    return warm_up(rank, workspace, rows)
+
+
+def test_a_trial_that_fails_still_leaves_its_graphs(tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    with pytest.raises(AssertionError, match="the trial fails here"):
+        run_ranks(1, warm_up_and_fail, store.root, rows)
+    [manifest] = [key for key in store.list("compile") if key.endswith("MANIFEST.json")]
+    facts = read_manifest(store, manifest.removesuffix("/MANIFEST.json")).facts
+    assert not facts["complete"]
+    assert {"training step, 16 x 8 tokens"} <= {graph["where"] for graph in facts["graphs"].values()}
+    again = run_ranks(1, warm_up, store.root, rows)[0]
+    assert again.graphs.hits == len(facts["graphs"])
+    assert read_manifest(store, again.compiled.prefix).facts["complete"]
+
+
+def warm_up_and_fail(rank: Rank, workspace: Path, rows: RowsRef) -> WarmupOutcome:
+    def failing(*_: object) -> None:
+        raise RuntimeError("the trial fails here")
+
+    trial.judge = failing
+    return warm_up(rank, workspace, rows)

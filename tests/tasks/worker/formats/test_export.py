@@ -1,0 +1,148 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from configs.schema.config import Config
+from tasks.worker.formats.export import export_model
+from tasks.worker.model import interaction, released_modules
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.pairs import load_rows
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
+
+KINDS = {
+    "plain": (CLASSIFIER,),
+    "cls": ("model.pooling=cls",),
+    "narrower": (CLASSIFIER, "model.embedding_width=8"),
+    "crossed": (CLASSIFIER, *FEATURES),
+}
+Exported = tuple[Path, ModelParts, Config]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
+    """Exported folders by kind, each made once."""
+    store, rows = make_workspace(tmp_path_factory.mktemp("export"), rows=40)
+    made: dict[str, Exported] = {}
+
+    def get(kind: str) -> Exported:
+        if kind not in made:
+            config = tiny_config(*KINDS[kind])
+            parts = build_parts(config, load_rows(store, [rows], config))
+            if parts.model.interaction is not None:
+                torch.nn.init.normal_(parts.model.interaction.out.weight, std=0.1)
+            folder = tmp_path_factory.mktemp(kind)
+            export_model(parts, config, "main-00000001-abc", folder)
+            made[kind] = folder, parts, config
+        return made[kind]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("kind", "modules"),
+    [
+        ("plain", ["Transformer", "Pooling", "Normalize"]),
+        ("cls", ["Transformer", "Pooling", "Normalize"]),
+        ("narrower", ["Transformer", "Pooling", "Dense", "Normalize"]),
+        ("crossed", ["FeatureTransformer", "Pooling", "FeatureInteraction", "Normalize"]),
+    ],
+)
+def test_the_modules_are_listed_and_there(exported: Callable[[str], Exported], kind: str, modules: list[str]):
+    folder = exported(kind)[0]
+    entries = json.loads((folder / "modules.json").read_text())
+    assert [entry["type"].rpartition(".")[2] for entry in entries] == modules
+    assert [entry["idx"] for entry in entries] == list(range(len(modules)))
+    assert all((folder / entry["path"]).is_dir() for entry in entries)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_in_it_is_a_pickle(exported: Callable[[str], Exported], kind: str):
+    suffixes = {path.suffix for path in exported(kind)[0].rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".safetensors"} | ({".py"} if kind == "crossed" else set())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_classification_head_stays_out(exported: Callable[[str], Exported], kind: str):
+    names = [name for path in exported(kind)[0].rglob("*.safetensors") for name in load_file(path)]
+    assert names
+    assert not [name for name in names if "classifier" in name]
+
+
+@pytest.mark.parametrize("kind", ["plain", "cls"])
+def test_the_pooling_is_the_models(exported: Callable[[str], Exported], kind: str):
+    pooling = json.loads((exported(kind)[0] / "1_Pooling" / "config.json").read_text())
+    modes = [name for name, on in pooling.items() if on is True]
+    assert modes == [{"plain": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[kind]]
+    assert pooling["word_embedding_dimension"] == 32
+
+
+def test_texts_are_cut_where_serving_cuts_them(exported: Callable[[str], Exported]):
+    folder, _, config = exported("plain")
+    assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 16
+    assert config.infer.token_rungs[-1] == 16
+
+
+def test_the_configuration_is_stored_with_the_weights(exported: Callable[[str], Exported]):
+    folder, _, config = exported("narrower")
+    told = json.loads((folder / "millrace.json").read_text())
+    assert told["model_version"] == "main-00000001-abc"
+    assert Config.model_validate(told["config"]) == config
+
+
+def test_the_source_of_the_modules_travels_with_them(exported: Callable[[str], Exported]):
+    folder = exported("crossed")[0]
+    for module in (interaction, released_modules):
+        path = Path(str(module.__file__))
+        assert (folder / path.name).read_bytes() == path.read_bytes()
+
+
+WITHOUT_THE_PIPELINE = """
+import json, sys
+for name in ("tasks", "configs", "infra", "flows"):
+    sys.modules[name] = None  # an import of it raises
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], device="cpu", trust_remote_code=True)
+entries = [{"text": "red lamp", "price": 12.0, "locale": "de", "gift": True}, "blue chair"]
+print(json.dumps(model.encode(entries, show_progress_bar=False).tolist()))
+"""
+
+
+def test_a_model_with_interaction_needs_nothing_of_the_pipeline(exported: Callable[[str], Exported], tmp_path: Path):
+    folder, parts, _ = exported("crossed")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_PIPELINE, str(folder)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    vectors = np.array(json.loads(done.stdout.splitlines()[-1]))
+    assert vectors.shape == (2, parts.model.width)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1.0, 1.0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "names", [("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), ("<pad>", "<unk>", "<s>", "</s>", "<mask>")]
+)
+def test_special_tokens_are_known_by_either_familys_names(
+    exported: Callable[[str], Exported], tmp_path: Path, names: tuple[str, ...]
+):
+    _, parts, config = exported("plain")
+    vocabulary = {name: number for number, name in enumerate([*names, "lamp"])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=names[1]))
+    renamed = ModelParts(parts.model, tokenizer, parts.features, parts.encoder_config)
+    export_model(renamed, config, "v", tmp_path)
+    told = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    assert tuple(told[role] for role in roles) == names

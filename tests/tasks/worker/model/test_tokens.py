@@ -1,0 +1,80 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.foundation.errors import ConfigError
+from tasks.worker.model.tokens import SPECIAL_TOKENS, TokenLists, load_tokenizer, tokenize, train_tokenizer
+
+TEXTS = ["a red lamp", "a blue lamp", "two red chairs", "Ein grüner Stuhl", "a green chair"] * 3
+TRAIN = """
+from tasks.worker.model.tokens import train_tokenizer
+print(train_tokenizer(iter({texts!r}), 120).to_str())
+"""
+
+
+def lists_of(*texts: list[int], pad: int = 0) -> TokenLists:
+    offsets = np.cumsum([0, *(len(text) for text in texts)])
+    return TokenLists(np.array([token for text in texts for token in text], dtype=np.int32), offsets, pad)
+
+
+def test_padded_fills_cuts_and_leaves_out():
+    tokens = lists_of([2, 7, 3], [2, 5, 6, 7, 3], pad=9)
+    padded = tokens.padded(np.array([1, -1, 0]), 4)
+    assert padded.tolist() == [[2, 5, 6, 7], [9, 9, 9, 9], [2, 7, 3, 9]]
+    assert padded.dtype == np.int64
+    assert tokens.lengths.tolist() == [3, 5]
+
+
+@given(st.lists(st.lists(st.integers(1, 99), max_size=9), min_size=1, max_size=9), st.integers(1, 12))
+def test_padded_keeps_every_token_that_fits(texts: list[list[int]], width: int):
+    padded = lists_of(*texts).padded(np.arange(len(texts)), width)
+    assert [row[row > 0].tolist() for row in padded] == [text[:width] for text in texts]
+
+
+def test_special_tokens_have_berts_numbers_and_enclose_each_text():
+    tokenizer = train_tokenizer(iter(TEXTS), 100)
+    assert [tokenizer.token_to_id(name) for name in SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
+    assert tokenizer.get_vocab_size() <= 100
+    tokens = tokenizer.encode("A RED lamp").tokens
+    assert (tokens[0], tokens[-1]) == ("[CLS]", "[SEP]")
+    assert tokenizer.encode("A RED lamp").ids == tokenizer.encode("a red lamp").ids
+
+
+def test_the_same_texts_give_the_same_tokenizer_in_any_process():
+    code = TRAIN.format(texts=TEXTS)
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert there.stdout.strip() == train_tokenizer(iter(TEXTS), 120).to_str()
+
+
+def test_tokenize_cuts_to_the_limit_and_keeps_the_end_mark():
+    tokenizer = train_tokenizer(iter(TEXTS), 100)
+    before = tokenizer.to_str()
+    tokens = tokenize(tokenizer, ["a red lamp " * 20, "lamp", ""], 6, pad=0)
+    assert len(tokens) == 3
+    assert tokens.lengths[0] == 6
+    assert tokens.ids[tokens.offsets[1] - 1] == 3
+    assert tokens.lengths[2] == 2, "an empty text is its two marks"
+    assert tokenizer.to_str() == before, "a limit that stayed would be saved with the next checkpoint"
+
+
+def test_no_texts_give_no_tokens():
+    tokens = tokenize(train_tokenizer(iter(TEXTS), 100), [], 6, pad=0)
+    assert len(tokens) == 0
+    assert tokens.padded(np.array([], dtype=np.int64), 4).shape == (0, 4)
+
+
+def test_a_saved_tokenizer_comes_back(tmp_path: Path):
+    tokenizer = train_tokenizer(iter(TEXTS), 100)
+    tokenizer.enable_padding(length=32)  # pretrained folders have it, batches do their own
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert tokenize(load_tokenizer(tmp_path), ["red lamp"], 9, 0).lengths[0] < 9
+
+
+def test_a_folder_without_tokenizer_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match=rf"{tmp_path} has no tokenizer\.json"):
+        load_tokenizer(tmp_path)

