@@ -25,8 +25,19 @@ COPY README.md LICENSE prefect.yaml ./
 COPY configs configs
 COPY flows flows
 COPY infra infra
-# Only the files: the folder in it is the worker plane.
+# All of tasks but tasks/worker, which is the worker plane.
 COPY tasks/*.py tasks/
+COPY tasks/backfill tasks/backfill
+COPY tasks/contracts tasks/contracts
+COPY tasks/data tasks/data
+COPY tasks/doctor tasks/doctor
+COPY tasks/foundation tasks/foundation
+COPY tasks/gates tasks/gates
+COPY tasks/hosts tasks/hosts
+COPY tasks/monitoring tasks/monitoring
+COPY tasks/parity tasks/parity
+COPY tasks/running tasks/running
+COPY tasks/runs tasks/runs
 RUN python -m pip install --no-deps --editable .
 
 USER millrace

@@ -6,7 +6,22 @@ import math
 import random
 
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.outcomes import Check, EvaluateOutcome, GraphUse, HealthOutcome, InferOutcome, NewGraph, Outcome, ReleaseOutcome, ShapeTiming, SliceMetrics, TrainOutcome, ValidateOutcome, Verdict, WarmupOutcome
+from tasks.contracts.outcomes import (
+    Check,
+    EvaluateOutcome,
+    GraphUse,
+    HealthOutcome,
+    InferOutcome,
+    NewGraph,
+    Outcome,
+    ReleaseOutcome,
+    ShapeTiming,
+    SliceMetrics,
+    TrainOutcome,
+    ValidateOutcome,
+    Verdict,
+    WarmupOutcome,
+)
 from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from infra.store.base import Store
-from tasks.contracts.jobs import HealthInputs, ImportInputs, InferInputs, Inputs, JobSpec, ReleaseInputs, ValidateInputs, WarmupInputs
+from tasks.contracts.jobs import (
+    HealthInputs,
+    ImportInputs,
+    InferInputs,
+    Inputs,
+    JobSpec,
+    ReleaseInputs,
+    ValidateInputs,
+    WarmupInputs,
+)
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
 from tasks.contracts.stages import Chore, Stage
 from tests.support.fakes.fake_runner import small_config
