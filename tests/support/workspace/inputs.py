@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.store.manifest import open_folder
 from infra.store.directory import DirectoryStore
-from tasks.data.ingest import IngestSummary, ingest
+from infra.store.manifest import open_folder
 from tasks.contracts.progress import Progress
+from tasks.contracts.spans import SpanKind
+from tasks.data.ingest import IngestSummary, ingest
 from tasks.data.rows import SPAN_KIND
 from tasks.data.sources import Format
-from tasks.contracts.spans import SpanKind
 
 
 def encoded(rows: Sequence[dict[str, Any]], form: Format) -> bytes:

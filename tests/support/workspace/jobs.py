@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from configs.load import load_config
 from configs.schema.config import Config
-from infra.store.manifest import commit
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import commit
 from tasks.contracts.jobs import InferInputs, Inputs, JobSpec, TrainInputs
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef

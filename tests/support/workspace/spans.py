@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.load import load_config
-from infra.store.manifest import commit, open_folder
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import commit, open_folder
 from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.outcomes import Check, ValidateOutcome
 from tasks.contracts.references import RowsRef, SpanRef
