@@ -13,9 +13,9 @@ from prefect.states import Completed
 
 from configs.load import load_config
 from flows.running.cancelling import cancellable, end_jobs
-from flows.running.lineage_queue import in_turn
+from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
-from flows.running.recorded_invocation import invoked
+from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
 from tasks.contracts.runs import RunPlan
 from tasks.evaluate import evaluate
@@ -72,10 +72,10 @@ def pipeline(
             if earlier != span:
                 pipeline(workspace, earlier, config_file, overrides)
         span = run_of(store, config, require_arrived(store, span))
-    with in_turn(store, config.lineage):
+    with lineage_turn(store, config.lineage):
         plan = plan_run(store, config, span or None)
         save_plan(store, plan)
-        with invoked(store, plan, scheduled.isoformat() if scheduled else None) as recorded:
+        with record_invocation(store, plan, scheduled.isoformat() if scheduled else None) as recorded:
             _announce(plan, unfinished_before(store, plan))
 
             validated = validate(plan)

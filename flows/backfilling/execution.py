@@ -11,8 +11,8 @@ from prefect.runtime import flow_run
 from flows.backfilling.span_flow import backfill_span
 from flows.backfilling.span_run_pool import SpanRunPool
 from flows.backfilling.status_page import StatusPage
-from flows.running.child_runs import asked_by
-from flows.running.lineage_queue import in_turn
+from flows.running.child_runs import started_by_tag
+from flows.running.lineage_queue import lineage_turn
 from flows.running.recorded_invocation import page_of
 from infra.store.base import Conflict, Store
 from tasks.backfill import backfill_state
@@ -50,7 +50,7 @@ class BackfillExecution:
             "stages": list(span.left),
         }
         key = f"backfill:{self.store.uri}:{self.plan.id}:{span.span.name}"
-        self._pool.start(span, run, key, parameters, [f"backfill:{self.plan.id}", asked_by(str(flow_run.id))])
+        self._pool.start(span, run, key, parameters, [f"backfill:{self.plan.id}", started_by_tag(str(flow_run.id))])
         return span.train != "run" or self._pool.trained(span)
 
     def finish(self) -> None:
@@ -80,7 +80,7 @@ class BackfillExecution:
             warned = False
             while True:
                 try:
-                    held.enter_context(in_turn(self.store, self.plan.lineage))
+                    held.enter_context(lineage_turn(self.store, self.plan.lineage))
                     break
                 except Conflict as error:
                     if not warned:
@@ -100,7 +100,7 @@ def executing(store: Store, plan: BackfillPlan) -> Iterator[BackfillExecution]:
     with contextlib.ExitStack() as locked:
         for name in locks(plan):
             lock = hold_lineage(store, f"lineages/{name}.run", logger().warning)
-            locked.enter_context(lock if name == plan.branch else in_turn(store, name))
+            locked.enter_context(lock if name == plan.branch else lineage_turn(store, name))
         if plan.branch is not None:
             begin(store, plan.branch, plan.on, plan.base)
         for sentence in plan.sentences:

@@ -10,7 +10,7 @@ from prefect.states import Completed
 from flows.backfilling.span_run_pool import current_span_run
 from flows.presentation.run.publish import publish
 from flows.running.cancelling import cancellable
-from flows.running.recorded_invocation import invoked
+from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
@@ -34,7 +34,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
     """
     run = current_span_run()
     plan, store, releasing = run.plan, open_store(workspace), run.span.release == "run"
-    with invoked(store, plan), within(publisher=publish):
+    with record_invocation(store, plan), within(publisher=publish):
         with run.step("train"):
             validated = validate(plan)
             warm = warmup(plan, validated, after=health(plan, after=validated))

@@ -57,7 +57,7 @@ def _new_run(
 
 def end_jobs_of_children(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """End the jobs of a cancelled flow run's children on AWS Batch. A hook, as `end_jobs`."""
-    by_tag = FlowRunFilter(tags=FlowRunFilterTags(all_=[asked_by(str(flow_run.id))]))
+    by_tag = FlowRunFilter(tags=FlowRunFilterTags(all_=[started_by_tag(str(flow_run.id))]))
     with get_client(sync_client=True) as client:
         children = client.read_flow_runs(flow_run_filter=by_tag)
     for child in children:
@@ -65,6 +65,6 @@ def end_jobs_of_children(flow: Flow[..., Any], flow_run: FlowRun, state: State[A
         end_jobs(flow, with_settings, state)
 
 
-def asked_by(run: str) -> str:
+def started_by_tag(run: str) -> str:
     """Return the tag of a child flow run that names the flow run which started it last."""
     return f"asked-by:{run}"

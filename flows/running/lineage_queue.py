@@ -33,7 +33,7 @@ def queue_name(lineage: str) -> str:
 
 
 @contextlib.contextmanager
-def in_turn(store: Store, lineage: str) -> Iterator[None]:
+def lineage_turn(store: Store, lineage: str) -> Iterator[None]:
     """Hold a lineage inside the block, so that no other run works on it. First wait in its queue, if there is one.
 
     Raises:

@@ -43,7 +43,7 @@ class RecordedInvocation:
 
 
 @contextlib.contextmanager
-def invoked(store: Store, plan: RunPlan, scheduled_at: str | None = None) -> Iterator[RecordedInvocation]:
+def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = None) -> Iterator[RecordedInvocation]:
     """Name the flow run after its span and attempt, and record when and how the invocation ended.
 
     Every stage that ends inside the block gets a page, and the run an HTML report, also where it failed.

@@ -11,7 +11,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 
 from flows.running import lineage_queue
-from flows.running.lineage_queue import in_turn, queue_name
+from flows.running.lineage_queue import lineage_turn, queue_name
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 
@@ -20,7 +20,7 @@ QUEUE = queue_name("main")
 
 @flow(name="turn")
 def take_turn(store: DirectoryStore, inside: threading.Event, leave: threading.Event) -> None:
-    with in_turn(store, "main"):
+    with lineage_turn(store, "main"):
         inside.set()
         assert leave.wait(30)
 
