@@ -1,4 +1,4 @@
-"""What a test can let go wrong in the Batch emulator."""
+"""The faults that a test can ask of the Batch emulator."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_an_image_that_is_not_pulled(client: BatchClient) -> None:
     assert len(client.server.lives("pulled")) == 1
 
 
-def test_an_image_that_is_not_pulled_can_be_told_by_its_reason(client: BatchClient) -> None:
+def test_the_reason_of_an_image_that_is_not_pulled_can_end_the_tries(client: BatchClient) -> None:
     client.server.fail_pull("pulled", times=2)
     rules = [{"onReason": "CannotPullContainerError:*", "action": "EXIT"}]
     job_id = client.submit("true", name="pulled", retryStrategy={"attempts": 3, "evaluateOnExit": rules})

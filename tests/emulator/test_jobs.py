@@ -1,4 +1,4 @@
-"""Containers of the Batch emulator: what they run, what they are told, how they end, when they are tried again."""
+"""Containers of the Batch emulator: what they run, what they find, how they end, when they are tried again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.cloud.batch import definition
 from tests.support.cloud.batch_client import BatchClient, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,13 +109,6 @@ def test_a_container_has_as_many_cores_as_vcpus(client: BatchClient) -> None:
     assert {"type": "MEMORY", "value": "1024"} in job["container"]["resourceRequirements"]
 
 
-def test_parameters(client: BatchClient) -> None:
-    words = ("Ref::what", "s3://Ref::what/x", "Ref::unknown")
-    job = client.finished(client.submit("echo", *words, parameters={"what": "data"}))
-    assert client.output(job) == ["data s3://data/x Ref::unknown"]
-    assert job["parameters"] == {"what": "data"}
-
-
 def test_every_try_has_a_number_a_log_and_an_attempt(client: BatchClient) -> None:
     job_id = client.submit("sh", "-c", "echo try $AWS_BATCH_JOB_ATTEMPT; exit 70", retryStrategy={"attempts": 3})
     job = client.finished(job_id)
@@ -166,41 +159,12 @@ def test_evaluate_on_exit(client: BatchClient, rules: list[dict[str, str]], code
     ]
 
 
-def test_a_job_waits_for_those_it_depends_on(client: BatchClient, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    first = client.submit("sh", "-c", wait_for(gate))
-    second = client.submit("true", dependsOn=[{"jobId": first}])
-    client.reaching(first, "RUNNING")
-    assert client.reaching(second, "PENDING")["dependsOn"] == [{"jobId": first}]
-    gate.touch()
-    first_job, second_job = client.finished(first), client.finished(second)
-    assert second_job["status"] == "SUCCEEDED"
-    assert second_job["startedAt"] >= first_job["stoppedAt"]
-
-
-def test_a_job_fails_with_those_it_depends_on(client: BatchClient) -> None:
-    first = client.submit("false")
-    second = client.submit("true", dependsOn=[{"jobId": first}])
-    third = client.finished(client.submit("true", dependsOn=[{"jobId": second}]))
-    assert (third["status"], third["attempts"], "startedAt" in third) == ("FAILED", [], False)
-    assert third["statusReason"] == "Dependent Job failed"
-
-
 def test_tags(client: BatchClient) -> None:
-    definition: dict[str, Any] = {
-        "jobDefinitionName": "tagged",
-        "type": "container",
-        "tags": {"of": "definition", "team": "a"},
-        "containerProperties": {
-            "image": "none",
-            "command": ["true"],
-            "resourceRequirements": [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "1"}],
-        },
-    }
-    client.batch.register_job_definition(**definition)
-    request = {"jobName": "job", "jobQueue": "millrace-cpu", "jobDefinition": "tagged", "tags": {"team": "b"}}
-    alone = client.batch.submit_job(**request)["jobId"]
-    both = client.batch.submit_job(**request, propagateTags=True)["jobId"]
+    tagged = definition("validate") | {"jobDefinitionName": "tagged", "tags": {"of": "definition", "team": "a"}}
+    client.batch.register_job_definition(**tagged)
+    request = {"jobDefinition": "tagged", "tags": {"team": "b"}}
+    alone = client.submit("true", **request)
+    both = client.submit("true", **request, propagateTags=True)
     assert client.finished(alone)["tags"] == {"team": "b"}
     job = client.finished(both)
     assert (job["tags"], job["propagateTags"]) == ({"of": "definition", "team": "b"}, True)

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cloud.batch import ACCELERATOR_QUEUE, CPU_QUEUE, STAGES, BatchServer
+from tests.support.cloud.batch import ACCELERATOR_QUEUE, CPU_QUEUE, STAGES, BatchServer, definition
 from tests.support.cloud.batch_client import BatchClient
-
-REQUIREMENTS = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "1"}]
-CONTAINER = {"image": "none", "command": ["sh", "-c", "echo $WHICH"], "resourceRequirements": REQUIREMENTS}
 
 
 @pytest.fixture
@@ -22,19 +19,15 @@ def own() -> Iterator[BatchClient]:
     server.stop()
 
 
-def register(client: BatchClient, which: str) -> str:
-    properties = {**CONTAINER, "environment": [{"name": "WHICH", "value": which}]}
-    reply = client.batch.register_job_definition(
-        jobDefinitionName="mine", type="container", containerProperties=properties
-    )
-    return reply["jobDefinitionArn"]
+def register(client: BatchClient, which: str) -> None:
+    """Another revision of `mine`, whose container prints `which`."""
+    properties = definition("validate")["containerProperties"] | {"command": ["echo", which]}
+    client.batch.register_job_definition(jobDefinitionName="mine", type="container", containerProperties=properties)
 
 
-def run(client: BatchClient, definition: str) -> list[str]:
-    job_id = client.batch.submit_job(jobName="job", jobQueue=CPU_QUEUE, jobDefinition=definition)["jobId"]
-    job = client.finished(job_id)
-    assert ":job-definition/mine:" in job["jobDefinition"]
-    return client.output(job)
+def run(client: BatchClient, name: str) -> list[str]:
+    job_id = client.batch.submit_job(jobName="job", jobQueue=CPU_QUEUE, jobDefinition=name)["jobId"]
+    return client.output(client.finished(job_id))
 
 
 def test_what_the_default_configuration_names_is_there(own: BatchClient) -> None:
@@ -49,68 +42,25 @@ def test_what_the_default_configuration_names_is_there(own: BatchClient) -> None
     }
 
 
-def test_revisions(own: BatchClient) -> None:
+def test_a_definition_without_a_revision_is_the_newest(own: BatchClient) -> None:
     own.server.register_all([])
-    first, second = register(own, "first"), register(own, "second")
-    assert [run(own, name) for name in ("mine", "mine:1", first, second)] == [
-        ["second"],
-        ["first"],
-        ["first"],
-        ["second"],
-    ]
-    own.batch.deregister_job_definition(jobDefinition=second)
-    assert run(own, "mine") == ["first"]
+    for which in ("first", "second"):
+        register(own, which)
+    assert [run(own, name) for name in ("mine", "mine:1", "mine:2")] == [["second"], ["first"], ["second"]]
     with pytest.raises(own.batch.exceptions.ClientException, match="not found or not in ACTIVE"):
-        run(own, "mine:2")
-    own.batch.deregister_job_definition(jobDefinition="mine:1")
-    with pytest.raises(own.batch.exceptions.ClientException, match="not found or not in ACTIVE"):
-        run(own, "mine")
-    described = own.batch.describe_job_definitions(jobDefinitionName="mine")["jobDefinitions"]
-    assert [(one["revision"], one["status"]) for one in described] == [(2, "INACTIVE"), (1, "INACTIVE")]
-    assert own.batch.describe_job_definitions(jobDefinitionName="mine", status="ACTIVE")["jobDefinitions"] == []
-    assert register(own, "third").endswith("mine:3")
+        run(own, "mine:3")
+    described = own.batch.describe_job_definitions(jobDefinitionName="mine", status="ACTIVE")["jobDefinitions"]
+    assert [one["revision"] for one in described] == [2, 1]
 
 
-def test_a_definition_is_described_as_registered(own: BatchClient) -> None:
-    given: dict[str, Any] = {
-        "jobDefinitionName": "mine",
-        "type": "multinode",
-        "parameters": {"a": "b"},
-        "nodeProperties": {
-            "mainNode": 0,
-            "numNodes": 2,
-            "nodeRangeProperties": [{"targetNodes": "0:", "container": CONTAINER}],
-        },
-        "retryStrategy": {"attempts": 2, "evaluateOnExit": [{"onReason": "*", "action": "EXIT"}]},
-        "timeout": {"attemptDurationSeconds": 60},
-        "tags": {"of": "tests"},
-    }
-    own.batch.register_job_definition(**given)
-    (described,) = own.batch.describe_job_definitions(jobDefinitions=["mine:1"])["jobDefinitions"]
-    given["retryStrategy"]["evaluateOnExit"][0]["action"] = "exit"
-    assert given.items() <= described.items()
-
-
-def test_the_life_of_a_queue(own: BatchClient) -> None:
-    policy = own.batch.create_scheduling_policy(name="fair")["arn"]
-    order = [{"order": 1, "computeEnvironment": "any"}]
-    queue = {"jobQueueName": "mine", "priority": 1, "computeEnvironmentOrder": order}
-    arn = own.batch.create_job_queue(**queue, schedulingPolicyArn=policy)["jobQueueArn"]
-    (described,) = own.batch.describe_job_queues(jobQueues=[arn])["jobQueues"]
-    assert (described["state"], described["status"], described["schedulingPolicyArn"]) == ("ENABLED", "VALID", policy)
+def test_a_disabled_queue_takes_no_jobs(own: BatchClient) -> None:
     register(own, "x")
-    submission = {"jobName": "job", "jobQueue": arn, "jobDefinition": "mine", "shareIdentifier": "a"}
-    job = own.finished(own.batch.submit_job(**submission)["jobId"])
-    assert (job["jobQueue"], job["shareIdentifier"]) == (arn, "a")
-    with pytest.raises(own.batch.exceptions.ClientException, match="DISABLED"):
-        own.batch.delete_job_queue(jobQueue="mine")
-    own.batch.update_job_queue(jobQueue="mine", state="DISABLED")
+    queue = {"jobQueueName": "closed", "priority": 1, "state": "DISABLED", "computeEnvironmentOrder": []}
+    arn = own.batch.create_job_queue(**queue)["jobQueueArn"]
+    (described,) = own.batch.describe_job_queues(jobQueues=[arn])["jobQueues"]
+    assert (described["state"], described["status"]) == ("DISABLED", "VALID")
     with pytest.raises(own.batch.exceptions.ClientException, match="not enabled"):
-        own.batch.submit_job(**submission)
-    own.batch.delete_job_queue(jobQueue="mine")
-    assert own.batch.describe_job_queues(jobQueues=["mine"])["jobQueues"] == []
-    with pytest.raises(own.batch.exceptions.ClientException, match="not found"):
-        own.batch.submit_job(**submission)
+        own.batch.submit_job(jobName="job", jobQueue=arn, jobDefinition="mine")
 
 
 @pytest.mark.parametrize(
@@ -136,9 +86,7 @@ def test_the_life_of_a_queue(own: BatchClient) -> None:
             {"retryStrategy": {"attempts": 2, "evaluateOnExit": [{"onExitCode": "7?", "action": "EXIT"}]}},
             "not a valid pattern",
         ),
-        ({"dependsOn": [{"jobId": "unknown"}]}, "unknown in dependsOn"),
         ({"schedulingPriorityOverride": 10_000}, "between 0 and 9999"),
-        ({"containerOverrides": {"environment": [{"name": "AWS_BATCH_X", "value": ""}]}}, "AWS_BATCH_X"),
         ({"tags": {str(number): "" for number in range(51)}}, "at most 50 tags"),
     ],
 )
@@ -148,31 +96,6 @@ def test_submissions_that_are_refused(client: BatchClient, changed: dict[str, An
         client.batch.submit_job(**request)
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
     assert client.server.jobs() == []
-
-
-@pytest.mark.parametrize(
-    ("definition", "message"),
-    [
-        ({"type": "container"}, "containerProperties"),
-        ({"type": "multinode"}, "nodeProperties"),
-        ({"type": "container", "containerProperties": {"image": "none"}}, "VCPU and MEMORY"),
-        ({"type": "container", "containerProperties": {"resourceRequirements": REQUIREMENTS}}, "image"),
-        (
-            {
-                "type": "multinode",
-                "nodeProperties": {
-                    "mainNode": 0,
-                    "numNodes": 3,
-                    "nodeRangeProperties": [{"targetNodes": "0:1", "container": CONTAINER}],
-                },
-            },
-            "account for all nodes",
-        ),
-    ],
-)
-def test_definitions_that_are_refused(client: BatchClient, definition: dict[str, Any], message: str) -> None:
-    with pytest.raises(client.batch.exceptions.ClientException, match=message):
-        client.batch.register_job_definition(jobDefinitionName="refused", **definition)
 
 
 def test_more_than_a_hundred_jobs_are_not_described(client: BatchClient) -> None:
@@ -188,9 +111,8 @@ def test_a_job_is_described_by_its_arn_too(client: BatchClient) -> None:
 
 
 def test_terminating_an_unknown_job_is_refused(client: BatchClient) -> None:
-    for operation in (client.batch.terminate_job, client.batch.cancel_job):
-        with pytest.raises(client.batch.exceptions.ClientException, match="not found"):
-            operation(jobId="unknown", reason="enough")
+    with pytest.raises(client.batch.exceptions.ClientException, match="not found"):
+        client.batch.terminate_job(jobId="unknown", reason="enough")
 
 
 def listed(client: BatchClient, **request: Any) -> list[str]:
@@ -210,34 +132,14 @@ def test_jobs_are_listed_by_status(client: BatchClient) -> None:
     assert listed(client, jobStatus="FAILED") == ["failed"]
 
 
-@pytest.mark.parametrize(
-    ("values", "names"),
-    [
-        (["train-1"], ["train-1"]),
-        (["TRAIN-*"], ["Train-2", "train-1", "train-10"]),
-        (["train-1*"], ["train-1", "train-10"]),
-        (["infer*", "train-2"], ["Train-2", "infer"]),
-        (["rain*"], []),
-    ],
-)
-def test_jobs_are_listed_by_name_whatever_their_status(
-    client: BatchClient, values: list[str], names: list[str]
-) -> None:
-    for name in ("train-1", "Train-2", "train-10", "infer"):
+def test_jobs_are_listed_by_name_in_any_letters_and_status_newest_first(client: BatchClient) -> None:
+    for name in ("train-1", "Train-1", "train-10"):
         client.submit("true", name=name)
-    assert sorted(listed(client, filters=[{"name": "JOB_NAME", "values": values}])) == names
+    assert listed(client, filters=[{"name": "JOB_NAME", "values": ["TRAIN-1"]}]) == ["Train-1", "train-1"]
+    assert listed(client, filters=[{"name": "JOB_NAME", "values": ["rain"]}]) == []
 
 
-def test_jobs_are_listed_newest_first_with_a_filter(client: BatchClient) -> None:
-    for name in ("one", "two", "three"):
-        client.submit("true", name=name)
-    assert listed(client, filters=[{"name": "JOB_NAME", "values": ["*"]}]) == ["three", "two", "one"]
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [{}, {"jobQueue": CPU_QUEUE, "arrayJobId": "x"}, {"jobQueue": CPU_QUEUE, "maxResults": 101}, {"jobQueue": "x"}],
-)
+@pytest.mark.parametrize("request_", [{"jobQueue": CPU_QUEUE, "maxResults": 101}, {"jobQueue": "x"}])
 def test_lists_that_are_refused(client: BatchClient, request_: dict[str, Any]) -> None:
     with pytest.raises(client.batch.exceptions.ClientException):
         client.batch.list_jobs(**request_)

@@ -11,7 +11,7 @@ from tests.emulator.containers.environment import container_environment
 from tests.emulator.containers.processes import NOT_FOUND, Cores, Process, Warden
 from tests.emulator.engine import plans
 from tests.emulator.engine.aws import now_ms
-from tests.emulator.engine.logs import GROUP, Logs
+from tests.emulator.engine.logs import Logs
 from tests.emulator.engine.records import Attempt, Container, Job
 
 EXITED = "Essential container in task exited"
@@ -50,10 +50,8 @@ class Containers:
             self._cores.give_back(cores)
             self.never_ran(container, f"CannotStartContainerError: {error}", NOT_FOUND)
             return
-        options = container.properties.get("logConfiguration", {}).get("options", {})
-        prefix = options.get("awslogs-stream-prefix", job.definition.name)
         container.process = process
-        container.stream = self._logs.open(f"{prefix}/default/{task}", options.get("awslogs-group", GROUP))
+        container.stream = self._logs.open(f"{job.definition.name}/default/{task}")
         container.started_at = now_ms()
         container.live_from = time.time()
         self.lives.append(Life(job, attempt.number, container))

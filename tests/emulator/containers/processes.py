@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import uuid
@@ -126,6 +125,3 @@ def _program(name: str, environment: dict[str, str]) -> str:
     if found is None:
         raise FileNotFoundError(f'exec: "{name}": executable file not found in $PATH')
     return found
-
-
-SIGKILLED = _KILLED + signal.SIGKILL

@@ -1,18 +1,12 @@
-"""The emulator as a process: one line of JSON with its URL once it serves; SIGTERM or POST /control/stop ends it.
-
-`--definitions` names a file with {"queues": [...], "definitions": [...]}: CreateJobQueue and RegisterJobDefinition
-requests that it has answered before it starts.
-"""
+"""The emulator as a process: one line of JSON with its URL once it serves; SIGTERM ends it."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 from tests.emulator.engine.server import Emulator
 from tests.emulator.engine.state_machine import Settings
@@ -22,23 +16,16 @@ def main() -> None:
     defaults = Settings()
     parser = argparse.ArgumentParser(prog="python -m tests.emulator.engine", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="on loopback; 0: any that is free")
-    parser.add_argument("--definitions", type=Path)
     parser.add_argument("--grace-seconds", type=float, default=defaults.grace_seconds, help="from SIGTERM to SIGKILL")
     parser.add_argument("--slots", type=int, default=defaults.slots, help="containers at once")
     parser.add_argument("--while-stdin-open", action="store_true", help="end when standard input closes")
     options = parser.parse_args()
     emulator = Emulator(options.port, Settings(options.grace_seconds, options.slots))
-    if options.definitions:
-        known = json.loads(options.definitions.read_text())
-        for request in known.get("queues", []):
-            emulator.call("CreateJobQueue", request)
-        for request in known.get("definitions", []):
-            emulator.call("RegisterJobDefinition", request)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: threading.Thread(target=emulator.stop).start())
     if options.while_stdin_open:
         threading.Thread(target=_stop_at_end_of_input, args=(emulator,), daemon=True).start()
-    print(json.dumps({"url": emulator.url, "pid": os.getpid()}), flush=True)
+    print(json.dumps({"url": emulator.url}), flush=True)
     emulator.http.serve_forever(poll_interval=0.05)
     emulator.stop()
 

@@ -20,7 +20,10 @@ OVER = ("SUCCEEDED", "FAILED")
 class Queue:
     name: str
     request: Document
-    state: str = "ENABLED"
+
+    @property
+    def state(self) -> str:
+        return self.request.get("state", "ENABLED")
 
     @property
     def arn(self) -> str:
@@ -37,7 +40,6 @@ class Definition:
     name: str
     revision: int
     request: Document
-    status: str = "ACTIVE"
 
     @property
     def arn(self) -> str:
@@ -102,7 +104,7 @@ class Attempt:
 class Ending(NamedTuple):
     """Why a job ends other than by itself."""
 
-    kind: str  # terminated, cancelled, timeout, dependency
+    kind: str  # terminated, cancelled, timeout
     reason: str
 
 
@@ -141,11 +143,11 @@ class Job:
 
     @property
     def retry(self) -> Document:
-        return self.request.get("retryStrategy") or self.definition.request.get("retryStrategy") or {}
+        return self.request.get("retryStrategy", {})
 
     @property
     def timeout(self) -> Document:
-        return self.request.get("timeout") or self.definition.request.get("timeout") or {}
+        return self.request.get("timeout", {})
 
     @property
     def attempt(self) -> Attempt | None:

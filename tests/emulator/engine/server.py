@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -36,17 +35,11 @@ class Emulator:
             "DescribeJobs": jobs.describe_jobs,
             "ListJobs": jobs.list_jobs,
             "TerminateJob": jobs.terminate_job,
-            "CancelJob": jobs.cancel_job,
             "CreateJobQueue": registry.create_job_queue,
-            "UpdateJobQueue": registry.update_job_queue,
-            "DeleteJobQueue": registry.delete_job_queue,
             "DescribeJobQueues": registry.describe_job_queues,
-            "CreateSchedulingPolicy": registry.create_scheduling_policy,
             "RegisterJobDefinition": registry.register_job_definition,
-            "DeregisterJobDefinition": registry.deregister_job_definition,
             "DescribeJobDefinitions": registry.describe_job_definitions,
             "GetLogEvents": self.logs.get_log_events,
-            "DescribeLogStreams": self.logs.describe_log_streams,
         }
         self._by_path = {name.lower(): name for name in self._operations}
 
@@ -114,10 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         document: Document = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         kind, path = self._route()
         target = self.headers.get("X-Amz-Target", "")
-        if kind == "control" and path == "stop":
-            self._reply(200, b"{}")
-            threading.Thread(target=self.emulator.stop).start()
-        elif kind == "control":
+        if kind == "control":
             self._reply_json(lambda: self.emulator.control.post(path, document))
         elif target.startswith(_LOGS_TARGET):
             self._reply_json(lambda: self.emulator.call(target.removeprefix(_LOGS_TARGET), document))

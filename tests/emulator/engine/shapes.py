@@ -8,18 +8,6 @@ from tests.emulator.engine import plans
 from tests.emulator.engine.aws import Document, arn
 from tests.emulator.engine.records import STATES, Attempt, Container, Job
 
-_DETAIL = (
-    "image",
-    "jobRoleArn",
-    "executionRoleArn",
-    "instanceType",
-    "user",
-    "privileged",
-    "readonlyRootFilesystem",
-    "linuxParameters",
-    "logConfiguration",
-)
-
 
 def job_arn(job: Job) -> str:
     return arn("job", job.id)
@@ -36,7 +24,7 @@ def describe(job: Job) -> Document:
         described["nodeProperties"] = _node_properties(job)
     else:
         attempt = job.attempts[-1] if job.attempts else None
-        described["container"] = _container(job, 0, attempt)
+        described["container"] = _container(job, attempt and attempt.main)
     if job.children:
         counts = Counter(child.status for child in job.children)
         described["arrayProperties"] = {
@@ -59,7 +47,7 @@ def describe_node(job: Job, node: int) -> Document:
         "jobArn": arn("job", job.container_id(node)),
         "status": _node_status(job, node),
         "attempts": attempts,
-        "container": _container(job, node, attempt),
+        "container": _container(job, container),
         "nodeDetails": {"nodeIndex": node, "isMainNode": node == job.main},
         **(
             _given(statusReason=container.status_reason, startedAt=container.started_at, stoppedAt=container.stopped_at)
@@ -70,28 +58,27 @@ def describe_node(job: Job, node: int) -> Document:
 
 
 def summarize(job: Job) -> Document:
-    summary = _summary(job) | {
+    summary = {
+        "jobArn": job_arn(job),
+        "jobId": job.id,
+        "jobName": job.name,
+        "createdAt": job.created_at,
+        "jobDefinition": job.definition.arn,
         "status": job.status,
-        **_given(statusReason=job.status_reason, startedAt=job.started_at, stoppedAt=job.stopped_at),
+        **_flags(job),
+        **_given(
+            shareIdentifier=job.request.get("shareIdentifier"),
+            statusReason=job.status_reason,
+            startedAt=job.started_at,
+            stoppedAt=job.stopped_at,
+        ),
     }
     if job.children:
         summary["arrayProperties"] = {"size": len(job.children)}
-    if job.index is not None:
-        summary["arrayProperties"] = {"index": job.index}
     if job.definition.multinode:
         summary["nodeProperties"] = {"numNodes": job.nodes}
     if job.attempts and not job.definition.multinode:
         summary["container"] = _outcome(job.attempts[-1].main)
-    return summary
-
-
-def summarize_node(job: Job, node: int) -> Document:
-    detail = describe_node(job, node)
-    kept = ("jobId", "jobArn", "status", "statusReason", "startedAt", "stoppedAt")
-    summary = _summary(job) | {key: detail[key] for key in kept if key in detail}
-    summary["nodeProperties"] = {"isMainNode": node == job.main, "numNodes": job.nodes, "nodeIndex": node}
-    if job.attempts:
-        summary["container"] = _outcome(job.attempts[-1].containers[node])
     return summary
 
 
@@ -103,9 +90,7 @@ def _common(job: Job) -> Document:
         "jobQueue": job.queue.arn,
         "createdAt": job.created_at,
         "retryStrategy": {"attempts": 1, "evaluateOnExit": [], **_lower_actions(job.retry)},
-        "dependsOn": job.request.get("dependsOn", []),
         "jobDefinition": job.definition.arn,
-        "parameters": {**job.definition.request.get("parameters", {}), **job.request.get("parameters", {})},
         "tags": job.tags,
         "platformCapabilities": ["EC2"],
         "propagateTags": job.request.get("propagateTags", False),
@@ -115,18 +100,6 @@ def _common(job: Job) -> Document:
             shareIdentifier=job.request.get("shareIdentifier"),
             schedulingPriority=job.request.get("schedulingPriorityOverride"),
         ),
-    }
-
-
-def _summary(job: Job) -> Document:
-    return {
-        "jobArn": job_arn(job),
-        "jobId": job.id,
-        "jobName": job.name,
-        "createdAt": job.created_at,
-        "jobDefinition": job.definition.arn,
-        **_flags(job),
-        **_given(shareIdentifier=job.request.get("shareIdentifier")),
     }
 
 
@@ -140,19 +113,11 @@ def _lower_actions(strategy: Document) -> Document:
     return strategy | {"evaluateOnExit": [rule | {"action": rule["action"].lower()} for rule in rules]}
 
 
-def _container(job: Job, node: int, attempt: Attempt | None) -> Document:
+def _container(job: Job, container: Container | None) -> Document:
     """Of the last attempt, if there was one; before, what is planned."""
-    properties = plans.container_properties(job, node)
-    described: Document = {
-        "command": properties["command"],
-        "environment": properties["environment"],
-        "resourceRequirements": properties["resourceRequirements"],
-        **{key: properties[key] for key in _DETAIL if key in properties},
-        **{key: properties.get(key, []) for key in ("volumes", "mountPoints", "ulimits", "secrets")},
-        "networkInterfaces": [],
-    }
-    if attempt:
-        described |= _outcome(attempt.containers[node]) | _place(job, attempt.containers[node])
+    described = plans.container_properties(job) | {"networkInterfaces": []}
+    if container:
+        described |= _outcome(container) | _place(job, container)
     return described
 
 
@@ -185,12 +150,8 @@ def _outcome(container: Container) -> Document:
 
 
 def _node_properties(job: Job) -> Document:
-    defined = job.definition.request["nodeProperties"]
-    ranges = [
-        one | {"container": plans.container_properties(job, plans.first_node(one["targetNodes"]))}
-        for one in defined["nodeRangeProperties"]
-    ]
-    return {"numNodes": job.nodes, "mainNode": job.main, "nodeRangeProperties": ranges}
+    everywhere = {"targetNodes": "0:", "container": plans.container_properties(job)}
+    return {"numNodes": job.nodes, "mainNode": job.main, "nodeRangeProperties": [everywhere]}
 
 
 def _node_status(job: Job, node: int) -> str:

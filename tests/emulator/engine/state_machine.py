@@ -27,7 +27,6 @@ from tests.emulator.engine.logs import Logs
 from tests.emulator.engine.records import Attempt, Container, Ending, Job
 
 TIMED_OUT = "Job attempt duration exceeded timeout"
-DEPENDENCY_FAILED = "Dependent Job failed"
 CHILD_FAILED = "Array Child Job failed"
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
 PULL_FAILED = "CannotPullContainerError: Error response from daemon: manifest for {image} not found"
@@ -48,7 +47,7 @@ class Engine:
         self.hosts = Hosts()
         self.containers = Containers(logs, settings.grace_seconds, url)
         self._slots, self._faults = settings.slots, faults
-        self._pending: list[Job] = []
+        self._submitted: list[Job] = []
         self._runnable: list[tuple[Job, float]] = []  # and since when, time.monotonic()
         self._running: list[Job] = []  # STARTING too
         self._wake_at = math.inf
@@ -75,11 +74,11 @@ class Engine:
     def add(self, job: Job) -> None:
         for one in (job, *job.children):
             self.jobs[one.id] = one
-        self._pending += job.children or [job]
+        self._submitted += job.children or [job]
         self.wake()
 
     def end(self, job: Job, ending: Ending) -> None:
-        """What runs is asked to end, unless that was only to be cancelled; what doesn't run yet fails now."""
+        """What runs is asked to end; what doesn't run yet fails now."""
         if job.over or job.ending:
             return
         attempt = job.attempt
@@ -90,7 +89,7 @@ class Engine:
         elif attempt is None:
             job.ending = ending._replace(kind="cancelled")
             self._finish(job, "FAILED", ending.reason)
-        elif ending.kind != "cancelled" and not attempt.main.over:
+        elif not attempt.main.over:
             job.ending = ending
             for container in attempt.containers:
                 self.containers.ask_to_end(container)
@@ -102,7 +101,7 @@ class Engine:
             for job in self._running:
                 for container in job.attempts[-1].containers:
                     self.containers.kill(container)
-            for known in (self._pending, self._runnable, self._running, self.jobs, self.containers.lives):
+            for known in (self._submitted, self._runnable, self._running, self.jobs, self.containers.lives):
                 known.clear()
             self.hosts = Hosts()
 
@@ -125,9 +124,10 @@ class Engine:
 
     def _step(self) -> None:
         self._wake_at = math.inf
-        for job in self._pending:
-            self._admit(job)
-        self._pending = [job for job in self._pending if job.status == "PENDING"]
+        for job in self._submitted:
+            if not job.over:
+                self._queue(job)
+        self._submitted.clear()
         for job in list(self._running):
             self._tend(job)
         free = self._slots - sum(job.nodes for job in self._running)
@@ -149,20 +149,10 @@ class Engine:
         self._wake_at = min(self._wake_at, at)
         return False
 
-    def _admit(self, job: Job) -> None:
-        """SUBMITTED or PENDING, until what it depends on is over."""
-        needed = [self.jobs[name] for name in dependencies(job, self.jobs)]
-        if not job.over:
-            job.status = "PENDING"
-            if job.parent:
-                job.parent.status = "PENDING"  # all that the parent of an array ever is before its end
-            if any(one.status == "FAILED" for one in needed):
-                self._finish(job, "FAILED", DEPENDENCY_FAILED)
-            elif all(one.over for one in needed):
-                self._queue(job)
-
     def _queue(self, job: Job) -> None:
         job.status = "RUNNABLE"
+        if job.parent:
+            job.parent.status = "PENDING"  # all that the parent of an array ever is before its end
         self._runnable.append((job, time.monotonic()))
         self.wake()
 
@@ -172,7 +162,7 @@ class Engine:
             Container(
                 node=node,
                 host=self.hosts.take(),
-                properties=plans.container_properties(job, node),
+                properties=plans.container_properties(job),
                 task_arn=arn("task", f"emulator/{uuid.uuid4().hex}", service="ecs"),
             )
             for node in range(job.nodes)
@@ -269,18 +259,3 @@ class Engine:
             failed = any(child.status == "FAILED" for child in parent.children)
             why = parent.ending.reason if parent.ending else CHILD_FAILED
             self._finish(parent, "FAILED" if failed else "SUCCEEDED", why if failed else None)
-        self.wake()  # others may have waited for it
-
-
-def dependencies(job: Job, jobs: dict[str, Job]) -> list[str]:
-    """The ids of the jobs that must succeed before this one may run."""
-    found = []
-    for one in (job.parent or job).request.get("dependsOn", []):
-        kind = one.get("type")
-        if kind == "SEQUENTIAL":
-            found += [f"{job.base_id}:{job.index - 1}"] if job.index else []
-        elif kind == "N_TO_N" and f"{one['jobId']}:{job.index}" in jobs:
-            found.append(f"{one['jobId']}:{job.index}")
-        else:
-            found.append(one["jobId"])
-    return found
