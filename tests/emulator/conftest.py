@@ -1,4 +1,4 @@
-"""One emulator for all tests of it, empty before each."""
+"""One emulator for all tests of this folder, empty before each."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_the_parent_is_pending_while_children_run(client: BatchClient) -> None:
     assert (parent["status"], "startedAt" in parent) == ("PENDING", False)
 
 
-def test_one_child_that_fails_fails_the_parent_when_all_are_over(client: BatchClient, tmp_path: Path) -> None:
+def test_one_failed_child_fails_the_parent_once_all_have_ended(client: BatchClient, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     job_id = submit(client, 3, f"test ${INDEX} != 0 || exit 4; {wait_for(gate)}")
     until(lambda: count(client, job_id, "FAILED"))
@@ -72,12 +72,12 @@ def test_terminating_the_parent_ends_all_children(client: BatchClient) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 10_001])
-def test_sizes_that_are_refused(client: BatchClient, size: int) -> None:
+def test_wrong_array_sizes_are_refused(client: BatchClient, size: int) -> None:
     with pytest.raises(client.batch.exceptions.ClientException, match="between 2 and 10000"):
         submit(client, size, "true")
 
 
-def test_ten_thousand_children(client: BatchClient) -> None:
+def test_ten_thousand_children_are_queued_and_ended(client: BatchClient) -> None:
     client.server.hold_runnable()
     job_id = submit(client, 10_000, "true")
     until(lambda: client.describe(job_id)["arrayProperties"]["statusSummary"]["RUNNABLE"] == 10_000)

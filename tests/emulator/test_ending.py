@@ -12,7 +12,7 @@ TWICE = {"attempts": 2}
 
 
 @pytest.mark.parametrize(("script", "code", "lines"), [(POLITE, 9, ["ready", "asked"]), (DEAF, 137, ["ready"])])
-def test_terminate(client: BatchClient, script: str, code: int, lines: list[str]) -> None:
+def test_terminate_sends_sigterm_then_sigkill(client: BatchClient, script: str, code: int, lines: list[str]) -> None:
     job_id = client.submit("sh", "-c", script, retryStrategy=TWICE)
     client.said(job_id, "ready")
     client.batch.terminate_job(jobId=job_id, reason="enough")
@@ -25,23 +25,23 @@ def test_terminate(client: BatchClient, script: str, code: int, lines: list[str]
 
 def test_the_main_process_alone_gets_the_signal(client: BatchClient) -> None:
     """As with docker stop."""
-    child = "trap 'echo child heard' TERM; echo ready; while :; do sleep 0.02; done"
+    child = "trap 'echo child asked' TERM; echo ready; while :; do sleep 0.02; done"
     job_id = client.submit("sh", "-c", f'trap "sleep 0.1; exit 0" TERM; sh -c "{child}" & wait')
     client.said(job_id, "ready")
     client.batch.terminate_job(jobId=job_id, reason="enough")
     said = client.output(client.finished(job_id))
     assert said[0] == "ready"
-    assert "child heard" not in said  # the shell may still print that its child was killed
+    assert "child asked" not in said  # the shell may still print that its child was killed
 
 
-def test_terminate_once_over_changes_nothing(client: BatchClient) -> None:
+def test_terminating_an_ended_job_changes_nothing(client: BatchClient) -> None:
     job_id = client.submit("true")
     before = client.finished(job_id)
     client.batch.terminate_job(jobId=job_id, reason="too late")
     assert client.describe(job_id) == before
 
 
-def test_a_job_that_waits_is_cancelled(client: BatchClient) -> None:
+def test_terminating_a_waiting_job_cancels_it(client: BatchClient) -> None:
     client.server.hold_runnable()
     job_id = client.submit("true")
     client.reaching(job_id, "RUNNABLE")
@@ -53,7 +53,7 @@ def test_a_job_that_waits_is_cancelled(client: BatchClient) -> None:
     assert client.server.lives() == []
 
 
-def test_a_job_that_starts_can_be_terminated(client: BatchClient) -> None:
+def test_a_starting_job_can_be_terminated(client: BatchClient) -> None:
     client.server.delay(starting=60)
     job_id = client.submit("true")
     client.reaching(job_id, "STARTING")
@@ -63,7 +63,7 @@ def test_a_job_that_starts_can_be_terminated(client: BatchClient) -> None:
 
 
 @pytest.mark.parametrize(("script", "code"), [(POLITE, 9), (DEAF, 137)])
-def test_timeout(client: BatchClient, script: str, code: int) -> None:
+def test_a_job_that_takes_too_long_is_ended(client: BatchClient, script: str, code: int) -> None:
     client.server.scale_timeouts(0.01)
     job_id = client.submit("sh", "-c", script, timeout={"attemptDurationSeconds": 60}, retryStrategy=TWICE)
     job = client.finished(job_id)
@@ -75,6 +75,6 @@ def test_timeout(client: BatchClient, script: str, code: int) -> None:
     assert job["timeout"] == {"attemptDurationSeconds": 60}
 
 
-def test_a_try_in_time_is_not_ended(client: BatchClient) -> None:
+def test_a_job_within_its_time_is_not_ended(client: BatchClient) -> None:
     job = client.finished(client.submit("sleep", "0.3", timeout={"attemptDurationSeconds": 60}))
     assert job["status"] == "SUCCEEDED"

@@ -28,27 +28,14 @@ def refusal(call: Callable[[], Any]) -> tuple[int, str]:
     return caught.value.response["ResponseMetadata"]["HTTPStatusCode"], caught.value.response["Error"]["Code"]
 
 
-def test_throttling_ends_after_so_many_calls(client: BatchClient) -> None:
+def test_throttling_ends_after_the_given_number_of_calls(client: BatchClient) -> None:
     client.server.throttle("DescribeJobs", times=2)
     throttled = [refusal(lambda: client.batch.describe_jobs(jobs=["x"])) for _ in range(2)]
     assert throttled == [(429, "TooManyRequestsException")] * 2
     assert client.batch.describe_jobs(jobs=["x"])["jobs"] == []
     client.server.throttle("GetLogEvents")
+    client.batch.describe_jobs(jobs=["x"])  # another operation
     assert refusal(lambda: client.lines("x")) == (400, "ThrottlingException")
-
-
-def test_botocore_tries_throttled_calls_again(client: BatchClient) -> None:
-    client.server.throttle("DescribeJobs", times=1)
-    patient = BatchClient(client.server, attempts=3)
-    assert patient.batch.describe_jobs(jobs=["x"])["jobs"] == []
-    outcomes = [call["outcome"] for call in client.server.calls("DescribeJobs")]
-    assert outcomes == ["TooManyRequestsException", "ok"]
-
-
-def test_other_operations_are_not_concerned(client: BatchClient) -> None:
-    client.server.throttle("SubmitJob")
-    client.batch.describe_jobs(jobs=["x"])
-    assert refusal(lambda: client.submit("true")) == (429, "TooManyRequestsException")
 
 
 def test_a_failing_call_does_nothing(client: BatchClient) -> None:
@@ -57,7 +44,7 @@ def test_a_failing_call_does_nothing(client: BatchClient) -> None:
     assert client.server.jobs() == []
 
 
-def test_a_lost_reply_hides_what_was_done(client: BatchClient) -> None:
+def test_a_call_with_a_lost_reply_takes_effect(client: BatchClient) -> None:
     client.server.lose_reply("SubmitJob")
     with pytest.raises(ConnectionClosedError):
         client.submit("true")
@@ -66,14 +53,7 @@ def test_a_lost_reply_hides_what_was_done(client: BatchClient) -> None:
     client.finished(client.submit("true"))
 
 
-def test_botocore_submits_again_when_a_reply_is_lost(client: BatchClient) -> None:
-    client.server.lose_reply("SubmitJob")
-    BatchClient(client.server, attempts=2).submit("true", name="twice")
-    until(lambda: [job["status"] for job in client.server.jobs()] == ["SUCCEEDED", "SUCCEEDED"])
-    assert [job["jobName"] for job in client.server.jobs()] == ["twice", "twice"]
-
-
-def test_wrong_credentials_until_forgiven(client: BatchClient) -> None:
+def test_credentials_are_refused_until_the_fault_is_removed(client: BatchClient) -> None:
     client.server.refuse_credentials()
     for call in (lambda: client.batch.describe_jobs(jobs=["x"]), lambda: client.lines("x")):
         assert refusal(call) == (403, "UnrecognizedClientException")
@@ -81,13 +61,13 @@ def test_wrong_credentials_until_forgiven(client: BatchClient) -> None:
     assert client.batch.describe_jobs(jobs=["x"])["jobs"] == []
 
 
-def test_a_denied_operation(client: BatchClient) -> None:
+def test_only_the_denied_operation_is_refused(client: BatchClient) -> None:
     client.server.deny("TerminateJob")
     assert refusal(lambda: client.batch.terminate_job(jobId="x", reason="y")) == (403, "AccessDeniedException")
     assert client.batch.describe_jobs(jobs=["x"])["jobs"] == []
 
 
-def test_a_job_is_seen_late(client: BatchClient) -> None:
+def test_a_hidden_job_is_shown_later(client: BatchClient) -> None:
     client.server.hide_jobs(0.6)
     submitted = time.monotonic()
     job_id = client.submit("true")
@@ -110,7 +90,7 @@ def test_jobs_stay_runnable_until_released(client: BatchClient, held: dict[str, 
     assert client.finished(stuck)["status"] == "SUCCEEDED"
 
 
-def test_a_lost_host(client: BatchClient) -> None:
+def test_a_lost_host_fails_the_job(client: BatchClient) -> None:
     job_id = client.submit("sleep", "30")
     client.reaching(job_id, "RUNNING")
     (life,) = client.server.lives()
@@ -170,7 +150,7 @@ def test_a_lost_host_of_one_child_of_an_array(client: BatchClient) -> None:
     assert client.describe(f"{job_id}:1")["statusReason"].startswith("Host EC2")
 
 
-def test_an_image_that_is_not_pulled(client: BatchClient) -> None:
+def test_a_failed_pull_is_tried_again(client: BatchClient) -> None:
     client.server.fail_pull("pulled", times=2)
     job = client.finished(client.submit("true", name="pulled", retryStrategy={"attempts": 3}))
     first, second, third = job["attempts"]
@@ -180,14 +160,14 @@ def test_an_image_that_is_not_pulled(client: BatchClient) -> None:
     assert len(client.server.lives("pulled")) == 1
 
 
-def test_the_reason_of_an_image_that_is_not_pulled_can_end_the_tries(client: BatchClient) -> None:
+def test_a_rule_on_the_reason_ends_the_tries_after_a_failed_pull(client: BatchClient) -> None:
     client.server.fail_pull("pulled", times=2)
     rules = [{"onReason": "CannotPullContainerError:*", "action": "EXIT"}]
     job_id = client.submit("true", name="pulled", retryStrategy={"attempts": 3, "evaluateOnExit": rules})
     assert len(client.finished(job_id)["attempts"]) == 1
 
 
-def test_out_of_memory(client: BatchClient) -> None:
+def test_out_of_memory_kills_the_container(client: BatchClient) -> None:
     client.server.out_of_memory("greedy", text="allocating")
     job = client.finished(client.submit("sh", "-c", "echo allocating; sleep 30", name="greedy"))
     assert job["attempts"][0]["container"]["exitCode"] == 137
@@ -195,7 +175,7 @@ def test_out_of_memory(client: BatchClient) -> None:
     assert job["statusReason"] == "Essential container in task exited"
 
 
-def test_delays(client: BatchClient, tmp_path: Path) -> None:
+def test_scheduling_starting_and_logs_can_be_delayed(client: BatchClient, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     client.server.delay(scheduling=0.15, starting=0.15, logs=0.3)
     job_id = client.submit("sh", "-c", f"echo late; {wait_for(gate)}")
@@ -207,7 +187,7 @@ def test_delays(client: BatchClient, tmp_path: Path) -> None:
     client.finished(job_id)
 
 
-def test_forget_ends_all_and_leaves_the_queues(client: BatchClient) -> None:
+def test_forget_ends_all_jobs_and_keeps_the_queues(client: BatchClient) -> None:
     client.server.throttle("DescribeJobs", times=None)
     client.server.delay(starting=60)
     client.submit("sleep", "30")
@@ -216,7 +196,7 @@ def test_forget_ends_all_and_leaves_the_queues(client: BatchClient) -> None:
     assert client.finished(client.submit("true"))["status"] == "SUCCEEDED"
 
 
-def test_calls_are_kept(client: BatchClient) -> None:
+def test_calls_are_recorded(client: BatchClient) -> None:
     before = time.time()
     client.submit("true", name="noted")
     client.batch.describe_jobs(jobs=["x"])
@@ -226,7 +206,7 @@ def test_calls_are_kept(client: BatchClient) -> None:
     assert [one["operation"] for one in client.server.calls()] == ["SubmitJob", "DescribeJobs"]
 
 
-def test_jobs_of_one_name_at_once(client: BatchClient, tmp_path: Path) -> None:
+def test_max_live_counts_jobs_of_one_name(client: BatchClient, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     at_once = [client.submit("sh", "-c", wait_for(gate), name="both") for _ in range(2)]
     for job_id in at_once:
@@ -266,7 +246,7 @@ def test_each_host_has_metadata_until_it_is_lost(client: BatchClient) -> None:
         metadata(client.server, f"{life.host}/latest/api/token", method="PUT")
 
 
-def test_a_fault_that_does_not_exist_is_refused(client: BatchClient) -> None:
+def test_an_unknown_fault_is_refused(client: BatchClient) -> None:
     with pytest.raises(AssertionError, match="no such fault"):
         client.server.control("faults", kind="earthquake")
     with pytest.raises(AssertionError, match="no such fault"):

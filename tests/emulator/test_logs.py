@@ -1,4 +1,4 @@
-"""The log streams of the Batch emulator's containers, as CloudWatch Logs gives them out."""
+"""The log streams of the Batch emulator's containers, read as from CloudWatch Logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stream(client: BatchClient) -> str:
     return job["container"]["logStreamName"]
 
 
-def test_forward_page_by_page(client: BatchClient, stream: str) -> None:
+def test_a_log_is_read_page_by_page(client: BatchClient, stream: str) -> None:
     pages, token = [], ""
     while True:
         going_on = {"nextToken": token} if token else {}
@@ -36,11 +36,11 @@ def test_forward_page_by_page(client: BatchClient, stream: str) -> None:
     assert [line for page in pages for line in page] == [str(number) for number in range(1, 26)]
 
 
-def test_the_last_lines(client: BatchClient, stream: str) -> None:
+def test_without_a_token_a_limit_gives_the_last_lines(client: BatchClient, stream: str) -> None:
     assert read(client, stream, limit=10)[0] == [str(number) for number in range(16, 26)]
 
 
-def test_a_token_goes_on_with_what_came_later(client: BatchClient, tmp_path: Path) -> None:
+def test_a_token_continues_with_later_lines(client: BatchClient, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     job = client.said(client.submit("sh", "-c", f"echo first; {wait_for(gate)}; echo second"), "first")
     name = job["container"]["logStreamName"]
@@ -50,12 +50,12 @@ def test_a_token_goes_on_with_what_came_later(client: BatchClient, tmp_path: Pat
     until(lambda: read(client, name, nextToken=token)[0] == ["second"])
 
 
-def test_what_is_no_line_of_text(client: BatchClient) -> None:
+def test_empty_lines_and_bytes_that_are_no_text(client: BatchClient) -> None:
     job = client.finished(client.submit("printf", r"a\n\377b\n\nno end"))
     assert client.output(job) == ["a", "\ufffdb", "no end"]
 
 
-def test_a_lot_of_output(client: BatchClient) -> None:
+def test_100000_lines_come_in_pages_of_10000(client: BatchClient) -> None:
     job = client.finished(client.submit("seq", "100000"))
     lines, token = read(client, job["container"]["logStreamName"], startFromHead=True)
     assert (len(lines), lines[-1]) == (10_000, "10000")
@@ -64,6 +64,6 @@ def test_a_lot_of_output(client: BatchClient) -> None:
 
 
 @pytest.mark.parametrize(("group", "what"), [(GROUP, "stream"), ("/other", "group")])
-def test_what_is_not_there(client: BatchClient, group: str, what: str) -> None:
+def test_a_missing_group_or_stream_is_refused(client: BatchClient, group: str, what: str) -> None:
     with pytest.raises(client.logs.exceptions.ResourceNotFoundException, match=f"log {what} does not exist"):
         client.logs.get_log_events(logGroupName=group, logStreamName="none")

@@ -1,4 +1,4 @@
-"""Multi-node jobs of the Batch emulator: the main node decides, the others come and go with it."""
+"""Multi-node jobs of the Batch emulator: the main node decides, the others start and end with it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_main_node_starts_first(client: BatchClient) -> None:
     assert (client.server.max_live("four"), client.server.max_live_containers("four")) == (1, 4)
 
 
-def test_the_others_wait_until_the_main_node_runs(client: BatchClient) -> None:
+def test_the_other_nodes_wait_until_the_main_node_runs(client: BatchClient) -> None:
     client.server.delay(starting=0.3)
     job_id = client.submit_nodes(2, "sleep 30")
     job = client.reaching(job_id, "RUNNING")
@@ -70,7 +70,7 @@ def test_the_others_wait_until_the_main_node_runs(client: BatchClient) -> None:
     assert other > main + 100, "it starts 300 ms after the main node runs; less a busy machine's delay in noting that"
 
 
-def test_the_others_end_with_the_main_node(client: BatchClient, tmp_path: Path) -> None:
+def test_the_other_nodes_end_with_the_main_node(client: BatchClient, tmp_path: Path) -> None:
     traps = "trap 'exit 5' TERM; test $AWS_BATCH_JOB_NODE_INDEX = 1 || trap '' TERM"
     job_id = client.submit_nodes(3, f"{traps}; {meet(tmp_path, 3)} && exit 0; while :; do sleep 0.02; done")
     assert client.finished(job_id)["status"] == "SUCCEEDED"
@@ -142,7 +142,7 @@ def test_a_job_of_nodes_is_listed_as_one(client: BatchClient) -> None:
         ({"nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "1:"}]}}, "'1:' is not emulated"),
     ],
 )
-def test_submissions_that_are_refused(client: BatchClient, request_: dict[str, Any], message: str) -> None:
+def test_wrong_submissions_are_refused(client: BatchClient, request_: dict[str, Any], message: str) -> None:
     with pytest.raises(client.batch.exceptions.ClientException, match=message):
         client.submit_nodes(2, "true", **request_)
 

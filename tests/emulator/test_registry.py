@@ -30,7 +30,7 @@ def run(client: BatchClient, name: str) -> list[str]:
     return client.output(client.finished(job_id))
 
 
-def test_what_the_default_configuration_names_is_there(own: BatchClient) -> None:
+def test_the_queues_and_definitions_of_the_default_configuration_exist(own: BatchClient) -> None:
     own.server.register_all()
     queues = {one["jobQueueName"]: one for one in own.batch.describe_job_queues()["jobQueues"]}
     assert set(queues) == {CPU_QUEUE, ACCELERATOR_QUEUE}
@@ -90,7 +90,7 @@ def test_a_disabled_queue_takes_no_jobs(own: BatchClient) -> None:
         ({"tags": {str(number): "" for number in range(51)}}, "at most 50 tags"),
     ],
 )
-def test_submissions_that_are_refused(client: BatchClient, changed: dict[str, Any], message: str) -> None:
+def test_wrong_submissions_are_refused(client: BatchClient, changed: dict[str, Any], message: str) -> None:
     request = {"jobName": "job", "jobQueue": CPU_QUEUE, "jobDefinition": "millrace-validate", **changed}
     with pytest.raises(client.batch.exceptions.ClientException, match=message) as caught:
         client.batch.submit_job(**request)
@@ -140,6 +140,6 @@ def test_jobs_are_listed_by_name_in_any_letters_and_status_newest_first(client: 
 
 
 @pytest.mark.parametrize("request_", [{"jobQueue": CPU_QUEUE, "maxResults": 101}, {"jobQueue": "x"}])
-def test_lists_that_are_refused(client: BatchClient, request_: dict[str, Any]) -> None:
+def test_wrong_lists_are_refused(client: BatchClient, request_: dict[str, Any]) -> None:
     with pytest.raises(client.batch.exceptions.ClientException):
         client.batch.list_jobs(**request_)

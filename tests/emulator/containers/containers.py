@@ -1,4 +1,4 @@
-"""Starts the containers of a job, hears what they say, ends them, and notes how they ended."""
+"""Starts the containers of a job, reads their output, ends them, and records how they ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from tests.emulator.containers.environment import container_environment
 from tests.emulator.containers.processes import NOT_FOUND, Cores, Process, Warden
-from tests.emulator.engine import plans
 from tests.emulator.engine.aws import now_ms
 from tests.emulator.engine.logs import Logs
 from tests.emulator.engine.records import Attempt, Container, Job
@@ -20,7 +19,7 @@ _REASON_LENGTH = 255
 
 
 class Life(NamedTuple):
-    """A container that ran; it knows itself from when until when."""
+    """A container that ran; `live_from` and `live_until` are in the container."""
 
     job: Job
     attempt: int
@@ -43,11 +42,11 @@ class Containers:
     def launch(self, job: Job, attempt: Attempt, container: Container) -> None:
         task = container.task_arn.rsplit("/", 1)[-1]
         environment = container_environment(job, attempt, container, self._url)
-        cores = self._cores.take(plans.cores(container.properties))
+        core = self._cores.take()
         try:
-            process = Process(container.properties["command"], environment, cores, f"{self._warden.mark}/{task}")
+            process = Process(container.properties["command"], environment, core, f"{self._warden.mark}/{task}")
         except OSError as error:
-            self._cores.give_back(cores)
+            self._cores.give_back(core)
             self.never_ran(container, f"CannotStartContainerError: {error}", NOT_FOUND)
             return
         container.process = process
@@ -62,8 +61,8 @@ class Containers:
         container.reason, container.status_reason = reason[:_REASON_LENGTH], STOPPED_AT_START
         container.exit_code, container.stopped_at = exit_code, now_ms()
 
-    def hear(self, container: Container, descriptor: int) -> None:
-        """It has said something, or its main process has ended."""
+    def read(self, container: Container, descriptor: int) -> None:
+        """It has written something, or its main process has ended."""
         process, stream = container.process, container.stream
         if process is None or stream is None or not container.live:
             return  # killed while this was on its way
@@ -75,7 +74,7 @@ class Containers:
             self.selector.unregister(process.output)
 
     def ask_to_end(self, container: Container) -> None:
-        """SIGTERM, once; `kill_at` is when patience ends."""
+        """SIGTERM, once; SIGKILL follows at `kill_at`."""
         if container.process and container.live and container.kill_at is None:
             container.process.ask_to_end()
             container.kill_at = time.monotonic() + self._grace_seconds
@@ -87,7 +86,7 @@ class Containers:
             self._reap(container, container.process)
 
     def _reap(self, container: Container, process: Process) -> None:
-        """Keep the last words and the exit code of a container that is dead."""
+        """Keep the last output and the exit code of a dead container."""
         code = process.wait()
         assert container.stream is not None
         while data := process.read():
@@ -97,7 +96,7 @@ class Containers:
             if descriptor in self.selector.get_map():
                 self.selector.unregister(descriptor)
         process.close()
-        self._cores.give_back(process.cores)
+        self._cores.give_back(process.core)
         container.exit_code = None if container.host_lost else code
         container.status_reason = container.status_reason or EXITED
         container.stopped_at = now_ms()

@@ -10,7 +10,6 @@ COMPUTE_ENVIRONMENT = "emulator"
 
 def container_environment(job: Job, attempt: Attempt, container: Container, url: str) -> dict[str, str]:
     environment = base_environment()
-    environment |= {one["name"]: one.get("value", "") for one in container.properties["environment"]}
     environment |= {
         "AWS_BATCH_JOB_ID": job.container_id(container.node),
         "AWS_BATCH_JQ_NAME": job.queue.name,

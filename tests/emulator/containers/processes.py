@@ -1,4 +1,4 @@
-"""A container as a process: a session of its own, bound to its cores, its output in a pipe, its end in a pidfd.
+"""A container as a process: a session of its own, bound to a core, its output in a pipe, its end in a pidfd.
 
 There is no image and no isolation. What makes it a container is that all that it started ends with it.
 """
@@ -28,12 +28,12 @@ class Process:
         OSError: there is no such program.
     """
 
-    def __init__(self, command: list[str], environment: dict[str, str], cores: list[int], mark: str) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], core: int, mark: str) -> None:
         self._mark = mark
-        self.cores = cores
+        self.core = core
         # A thread's binding is inherited: bound before it lives, it can have started nothing unbound.
         mine = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, [core])
         try:
             self._popen = subprocess.Popen(
                 [_program(command[0], environment), *command[1:]],
@@ -52,14 +52,14 @@ class Process:
         self.pidfd = os.pidfd_open(self._popen.pid)
 
     def read(self) -> bytes | None:
-        """What it has said since; None: nothing now; empty: nobody is left who could say more."""
+        """The new output; None: nothing now; empty: no process is left that could write more."""
         try:
             return os.read(self.output, _CHUNK)
         except BlockingIOError:
             return None
 
     def ask_to_end(self) -> None:
-        """SIGTERM to the main process, as `docker stop` does: whoever has children passes it on."""
+        """SIGTERM to the main process alone, as `docker stop` does."""
         self._popen.terminate()
 
     def kill(self) -> None:
@@ -80,23 +80,23 @@ class Process:
 
 
 class Cores:
-    """The machine's cores, given out so that each has about as many containers as the next."""
+    """The machine's cores, each with about as many containers as the next."""
 
     def __init__(self) -> None:
         self._cores = sorted(os.sched_getaffinity(0))
         self._used: Counter[int] = Counter()
 
-    def take(self, count: int) -> list[int]:
-        chosen = sorted(self._cores, key=lambda core: self._used[core])[: max(1, count)]
-        self._used.update(chosen)
-        return chosen
+    def take(self) -> int:
+        core = min(self._cores, key=lambda core: self._used[core])
+        self._used[core] += 1
+        return core
 
-    def give_back(self, cores: list[int]) -> None:
-        self._used.subtract(cores)
+    def give_back(self, core: int) -> None:
+        self._used[core] -= 1
 
 
 class Warden:
-    """The process that ends all containers when the emulator has gone, also by SIGKILL."""
+    """The process that kills all containers when the emulator has ended, also by SIGKILL."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex

@@ -1,7 +1,7 @@
-"""Kills every process that a container left, wherever it went: whoever inherited its mark in the environment.
+"""Kills every process that a container left: all that inherited its mark in the environment.
 
-As a program it waits for its standard input to close, which is the end of the emulator however it came, and
-then kills all that carry the mark. Sessions and parents don't count: torchrun gives each worker a session.
+As a program it waits for its standard input to close, which happens when the emulator ends, in whatever way, and
+then kills all that carry the mark. Sessions and parents don't matter: torchrun gives each worker a session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every part says as AWS does: names, times in milliseconds since 1970, refusals."""
+"""What all parts write as AWS does: ARNs, times in milliseconds since 1970, refusals, pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def page(items: list[Any], request: Document, most: int) -> tuple[list[Any], Doc
     """The page that `nextToken` and `maxResults` ask for, and the token of the next one as part of the answer.
 
     Raises:
-        ServiceError: that token was never given, or that many are not allowed.
+        ServiceError: the token or the number is not valid.
     """
     size = request.get("maxResults", most)
     token = request.get("nextToken", "0")

@@ -1,4 +1,4 @@
-"""The tests' own route: what is to go wrong, what was called, what has run. Plain JSON, nothing of AWS."""
+"""The route for tests: faults to cause, calls made, containers that ran. Plain JSON, nothing of AWS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test wants to go wrong: calls that fail, jobs that wait, hide, or lose their host.
+"""The faults that tests ask for: calls that fail, jobs that wait, hide, or lose their host.
 
 `job` is a job's id or its name, which may be a glob. `index` is a node, or the place in an array.
 """
@@ -38,7 +38,7 @@ class Hold:
 
 @dataclass
 class Hiding:
-    """Jobs submitted from now on that nobody sees for so long."""
+    """Jobs submitted from now on that are not shown for so long."""
 
     seconds: float
     job: str = "*"

@@ -1,9 +1,6 @@
-"""What a node of a job runs: its definition's container with the submission's overrides laid over it."""
+"""What a node of a job runs: its definition's container with the submission's command."""
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 from tests.emulator.engine.aws import Document, ServiceError
 from tests.emulator.engine.records import Definition, Job
@@ -12,19 +9,8 @@ _ALL_NODES = "0:"
 
 
 def container_properties(job: Job) -> Document:
-    """Command, environment, resourceRequirements and all else; the same for each node."""
-    overrides = _overrides(job.request, job.definition)
-    properties = dict(_defined(job.definition))
-    properties["command"] = overrides.get("command", properties["command"])
-    for key, name in (("environment", "name"), ("resourceRequirements", "type")):
-        properties[key] = _merge(properties.get(key, []), overrides.get(key, []), name)
-    return properties
-
-
-def cores(properties: Document) -> int:
-    """The VCPU requirement, rounded up to whole cores."""
-    wanted = {one["type"]: one["value"] for one in properties["resourceRequirements"]}
-    return math.ceil(float(wanted["VCPU"]))
+    """The same for each node."""
+    return _defined(job.definition) | _overrides(job.request, job.definition)
 
 
 def nodes(request: Document, definition: Definition) -> int:
@@ -33,6 +19,7 @@ def nodes(request: Document, definition: Definition) -> int:
     Raises:
         ServiceError: its overrides don't fit the definition, or are of a kind that is not emulated.
     """
+    _overrides(request, definition)  # so that it is refused before there is a job
     if not definition.multinode:
         if "nodeOverrides" in request:
             raise ServiceError("nodeOverrides can only be used with multi-node parallel job definitions.")
@@ -57,11 +44,9 @@ def _defined(definition: Definition) -> Document:
 
 
 def _overrides(request: Document, definition: Definition) -> Document:
-    if not definition.multinode:
-        return request.get("containerOverrides", {})
-    everywhere = request.get("nodeOverrides", {}).get("nodePropertyOverrides", [])
-    return everywhere[0].get("containerOverrides", {}) if everywhere else {}
-
-
-def _merge(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    return list({one[key]: one for one in [*ours, *theirs]}.values())
+    """Raises ServiceError: they change more than the command."""
+    everywhere = request.get("nodeOverrides", {}).get("nodePropertyOverrides", [{}])[0]
+    overrides: Document = (everywhere if definition.multinode else request).get("containerOverrides", {})
+    if overrides.keys() - {"command"}:
+        raise ServiceError(f"Of containerOverrides only command is emulated: {overrides}.")
+    return overrides

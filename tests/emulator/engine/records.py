@@ -1,6 +1,6 @@
 """What the emulator remembers: queues, definitions, hosts, jobs and their containers.
 
-Plain data. `engine.py` moves it on, `shapes.py` tells it as AWS does.
+Plain data. `state_machine.py` changes it, `shapes.py` writes it as AWS does.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Definition:
 
 @dataclass(frozen=True, order=True)
 class Host:
-    """An instance. Its address is an alias of loopback, so that who listens on the wrong one is found out."""
+    """An instance. Its address is an alias of loopback, so that listening on the wrong one fails."""
 
     number: int
     id: str
@@ -77,7 +77,7 @@ class Container:
     status_reason: str | None = None
     host_lost: bool = False
     kill_at: float | None = None  # time.monotonic(), once it was asked to end
-    live_from: float | None = None  # seconds since 1970, finer than the milliseconds that Batch tells
+    live_from: float | None = None  # seconds since 1970, finer than the milliseconds of Batch
     live_until: float | None = None
 
     @property
@@ -102,7 +102,7 @@ class Attempt:
 
 
 class Ending(NamedTuple):
-    """Why a job ends other than by itself."""
+    """Why a job was ended from outside."""
 
     kind: str  # terminated, cancelled, timeout
     reason: str

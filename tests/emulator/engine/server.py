@@ -48,7 +48,7 @@ class Emulator:
         self.engine.stop()
 
     def call(self, name: str, request: Document) -> Document | None:
-        """The answer to an operation, its name in any case; None: it is done, and nobody is to hear of it.
+        """The answer to an operation, its name in any case; None: it is done, but no reply is sent.
 
         Raises:
             ServiceError: it is refused.
@@ -70,7 +70,7 @@ class Emulator:
         return None if fault else answer
 
     def metadata(self, path: str, token: str | None) -> str | None:
-        """The body of an instance metadata answer; None: there is none such, or no such host any more."""
+        """The body of an instance metadata answer; None: no such key, or no such host any more."""
         host, _, rest = path.partition("/latest/")
         if not self.engine.hosts.alive(host):
             return None

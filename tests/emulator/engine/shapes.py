@@ -1,4 +1,4 @@
-"""Jobs as DescribeJobs and ListJobs tell them. What isn't known yet is left out, as AWS does."""
+"""Jobs as DescribeJobs and ListJobs show them. What isn't known yet is left out, as AWS does."""
 
 from __future__ import annotations
 

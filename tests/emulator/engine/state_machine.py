@@ -1,6 +1,6 @@
 """The state machine: moves jobs from SUBMITTED to their end.
 
-One thread does it all and lives as long as the emulator; it sleeps until a container says something, ends, or
+One thread does it all and lives as long as the emulator; it sleeps until a container writes something, ends, or
 time is up. Other threads hold `lock` while they look at jobs. It is a model of what AWS documents, not of AWS:
 there are no compute environments, no shares and no priorities.
 """
@@ -67,8 +67,8 @@ class Engine:
         self.containers.stop()
 
     def wake(self) -> None:
-        """Let it look again at all there is."""
-        with contextlib.suppress(BlockingIOError):  # so full of calls that one more says nothing
+        """Let the thread look at all jobs again."""
+        with contextlib.suppress(BlockingIOError):  # so full that one more changes nothing
             self._waker.send(b"!")
 
     def add(self, job: Job) -> None:
@@ -113,14 +113,14 @@ class Engine:
                 with self.lock:
                     for key, _ in ready:
                         if isinstance(key.data, Container):
-                            self.containers.hear(key.data, key.fd)
+                            self.containers.read(key.data, key.fd)
                         else:
                             self._woken.recv(4096)
                     self._step()
             self.forget()
         except Exception:
             traceback.print_exc()
-            os._exit(_BROKEN)  # rather than jobs that never end; the warden sees to the containers
+            os._exit(_BROKEN)  # rather than jobs that never end; the warden kills the containers
 
     def _step(self) -> None:
         self._wake_at = math.inf
@@ -174,7 +174,7 @@ class Engine:
         self._tend(job)
 
     def _tend(self, job: Job) -> None:
-        """Start what is to start, strike what is to be struck, end what must end."""
+        """Start, strike and end containers whose moment has come."""
         attempt = job.attempts[-1]
         self._start(job, attempt)
         for container in attempt.containers:
@@ -211,7 +211,7 @@ class Engine:
                     attempt.ends_at = time.monotonic() + seconds * self._faults.delays.timeout_scale
 
     def _strike(self, job: Job, container: Container) -> None:
-        """Take the host away from under a container, or its memory, if a test wants that now."""
+        """Take a container's host or memory away, if a test wants that now."""
         assert container.stream is not None
         assert container.live_from is not None
         ran = time.time() - container.live_from
@@ -233,7 +233,7 @@ class Engine:
         self.containers.kill(container)
 
     def _conclude(self, job: Job, attempt: Attempt) -> None:
-        """All nodes of an attempt are over: the main one says what that means."""
+        """All nodes of an attempt are over: the main one decides."""
         main = attempt.main
         attempt.over = True
         self._running.remove(job)

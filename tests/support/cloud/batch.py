@@ -1,4 +1,4 @@
-"""AWS Batch for tests: the emulator in a process of its own, told at times to go wrong."""
+"""AWS Batch for tests: the emulator in a process of its own, with faults on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLICY = "arn:aws:batch:us-east-1:123456789012:scheduling-policy/millrace"
 
 
 class Life(NamedTuple):
-    """When one container's process was live: seconds since 1970, `stopped` None while it still is."""
+    """When one container's process was live: seconds since 1970; `stopped` is None while it still is."""
 
     name: str
     job: str
@@ -120,7 +120,7 @@ class BatchServer:
         self.control("release")
 
     def kill_host(self, job: str, index: int | None = None, after: float = 0.0) -> None:
-        """Once the container has run for `after` seconds. Of several that fit, one is struck."""
+        """Once the container has run for `after` seconds; of several containers, one is hit."""
         self.control("faults", kind="host", job=job, index=index, after=after)
 
     def kill_host_when_log(self, job: str, text: str, index: int | None = None) -> None:
@@ -162,7 +162,7 @@ class BatchServer:
         return _most_at_once(self.lives(name), lambda life: (life.job, life.node))
 
     def jobs(self) -> list[dict[str, Any]]:
-        """All jobs as DescribeJobs tells them, in the order of their submission; without the children of arrays."""
+        """All jobs as DescribeJobs shows them, in the order of their submission; without the children of arrays."""
         found: list[dict[str, Any]] = self.request("control/jobs", None)["jobs"]
         return found
 
@@ -171,7 +171,7 @@ class BatchServer:
         self.control("forget")
 
     def request(self, path: str, document: dict[str, Any] | None) -> dict[str, Any]:
-        """POST a document to the emulator past any fault of the control route's making; None: GET."""
+        """POST a document to the emulator; None: GET."""
         connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.url).netloc, timeout=_SECONDS)
         try:
             method = "GET" if document is None else "POST"

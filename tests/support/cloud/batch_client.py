@@ -1,4 +1,4 @@
-"""The emulator of AWS Batch as boto3 sees it. Every answer is held against botocore's own model of the service."""
+"""The emulator of AWS Batch as boto3 sees it. Every answer is checked with botocore's own model of the service."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MAIN = "test $AWS_BATCH_JOB_NODE_INDEX = $AWS_BATCH_JOB_MAIN_NODE_INDEX"  # for 
 
 
 class BatchClient:
-    """Nothing is tried twice behind a test's back, unless `attempts` says so."""
+    """It sends each call once."""
 
-    def __init__(self, server: BatchServer, attempts: int = 1) -> None:
+    def __init__(self, server: BatchServer) -> None:
         self.server = server
-        config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, read_timeout=SECONDS)
+        config = Config(retries={"total_max_attempts": 1, "mode": "standard"}, read_timeout=SECONDS)
         self.batch: Any = _session().client("batch", endpoint_url=server.url, config=config)
         self.logs: Any = _session().client("logs", endpoint_url=server.url, config=config)
         for client in (self.batch, self.logs):
@@ -35,9 +35,9 @@ class BatchClient:
 
     def submit(self, *command: str, name: str = "job", stage: str = "validate", **more: Any) -> str:
         """A container job on the first-in-first-out queue; its id."""
-        overrides = {"command": list(command), **more.pop("overrides", {})}
         request = {"jobName": name, "jobQueue": CPU_QUEUE, "jobDefinition": f"millrace-{stage}"}
-        job_id: str = self.batch.submit_job(**{**request, "containerOverrides": overrides, **more})["jobId"]
+        overrides = {"containerOverrides": {"command": list(command)}}
+        job_id: str = self.batch.submit_job(**{**request, **overrides, **more})["jobId"]
         return job_id
 
     def submit_nodes(self, count: int, script: str, name: str = "job", **more: Any) -> str:
@@ -101,7 +101,7 @@ def wait_for(path: Path) -> str:
 
 
 def meet(folder: Path, nodes: int) -> str:
-    """A shell script for all nodes: the main one waits until all have come, each try anew."""
+    """A shell script for all nodes: the main one waits until all have come, in each try."""
     mine = f"{folder}/try-$AWS_BATCH_JOB_ATTEMPT"
     wait = f"until test $(ls {mine} | wc -l) = {nodes}; do sleep 0.02; done"
     return f"mkdir -p {mine}; touch {mine}/$AWS_BATCH_JOB_NODE_INDEX; {MAIN} && {{ {wait}; }}"
@@ -109,7 +109,7 @@ def meet(folder: Path, nodes: int) -> str:
 
 @functools.cache
 def _session() -> boto3.session.Session:
-    """One, because each reads the services' models anew."""
+    """One, because each reads the services' models again."""
     return boto3.session.Session(aws_access_key_id="none", aws_secret_access_key="none", region_name="us-east-1")
 
 
@@ -134,7 +134,7 @@ def _unknown(value: Any, shape: Shape, path: str) -> list[str]:
     elif shape.type_name == "list":
         strange, known = [], [(str(index), one, kind.member) for index, one in enumerate(value)]
     else:
-        allowed = getattr(shape, "enum", []) if shape.name != "RetryAction" else []  # told in small letters
+        allowed = getattr(shape, "enum", []) if shape.name != "RetryAction" else []  # given in small letters
         return [f"{path} is {value!r}, not one of {allowed}"] if allowed and value not in allowed else []
     for key, one, member in known:
         strange += _unknown(one, member, f"{path}.{key}")

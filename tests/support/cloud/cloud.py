@@ -1,4 +1,4 @@
-"""A cloud of the tests' own, AWS Batch and S3 on loopback ports, and what a run on it is held against."""
+"""AWS Batch and S3 on loopback ports, and the numbers of a run to compare."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Cloud(NamedTuple):
 
 @contextlib.contextmanager
 def open_cloud(s3: S3Server) -> Iterator[Cloud]:
-    """AWS Batch beside a bucket server, with the queues and definitions of the default configuration.
+    """AWS Batch and a bucket server, with the queues and definitions of the default configuration.
 
-    Whatever looks for AWS inside the block finds both, in this process and in those that it starts.
+    Inside the block both are found in place of AWS, in this process and in those that it starts.
     """
     with pytest.MonkeyPatch.context() as patch:
         s3.forget()

@@ -1,4 +1,4 @@
-"""An S3 server of the tests' own: moto on a loopback port, told at times to go wrong.
+"""An S3 server for tests: moto on a loopback port, with faults on request.
 
 It serves one request at a time: moto checks a condition and writes in two steps, which S3 does in one.
 """
@@ -37,7 +37,7 @@ class S3Server:
         from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
         from werkzeug.serving import make_server
 
-        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # or it tells standard error of each request
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # or it logs each request to standard error
         self._moto = create_backend_app("s3")
         self._one_at_a_time = threading.Lock()
         self._numbers = itertools.count(1)

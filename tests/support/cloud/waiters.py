@@ -15,7 +15,7 @@ WAITS = 'say("up"); wait_for("go")'  # for containers that wait for `going`
 
 
 class Waiting(Heard):
-    """A waiter that does something when it hears a certain line, or when a try has ended."""
+    """A waiter that does something at a certain line of the log, or when a try has ended."""
 
     flow_run = "flow-run-1"
 
@@ -35,7 +35,7 @@ class Waiting(Heard):
 
 
 class Dying(Heard):
-    """A waiter that is interrupted once it has heard a line."""
+    """A waiter that is interrupted after a line of the log."""
 
     def __init__(self, error: BaseException, word: str = "up") -> None:
         super().__init__()
