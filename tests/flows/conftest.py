@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import POLICIES
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes.prefect_server import PrefectServer
 
@@ -23,7 +24,14 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 
 @pytest.fixture
 def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run has pages or a report: drawing them takes longer than all else."""
+    """No run has pages or a report: making them takes longer than all else."""
     for name in ("publish", "write_run_report"):
         monkeypatch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
     monkeypatch.setattr("flows.running.recorded_invocation.preloading", contextlib.nullcontext)
+
+
+@pytest.fixture
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses before retries are a thousandth of the real ones."""
+    for failure, policy in POLICIES.items():
+        monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))

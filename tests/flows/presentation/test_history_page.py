@@ -40,7 +40,7 @@ def many(history: History, count: int) -> History:
     return history._replace(runs=tuple(runs), releases=tuple(releases), current=releases[-1])
 
 
-def test_the_sums_are_those_of_the_ledger(past: Past, soon: Page) -> None:
+def test_the_page_shows_the_sums_of_the_ledger(past: Past, soon: Page) -> None:
     text = soon.text
     assert "10 runs since 2026-01-05: 5 released, 1 rejected, 2 failed, 1 cancelled, 1 running." in text
     assert "6 of 8" in text  # neither the cancelled run nor the running one counts
@@ -50,7 +50,7 @@ def test_the_sums_are_those_of_the_ledger(past: Past, soon: Page) -> None:
     assert f"{summed.goodput:.1%}".replace("%", " %") in text
 
 
-def test_failures_runs_and_spans_have_their_rows(past: Past, soon: Page) -> None:
+def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:
     assert soon.row("HOST")[1] == "2"  # one of them was tried again
     assert soon.row("HANG")[1] == "1"
     links = [link["href"] for link in soon.all("a") if link["href"].startswith("../runs/")]
@@ -92,7 +92,7 @@ def test_every_metric_of_a_gate_has_a_figure(soon: Page) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 8, 365])
-def test_it_stays_legible_with_any_number_of_runs(past: Past, count: int) -> None:
+def test_the_page_stays_small_with_many_runs(past: Past, count: int) -> None:
     history = many(read_history(past.store), count)
     data = html.render(page("w", history, dt.datetime.fromisoformat(history.runs[-1].began_at) + dt.timedelta(days=1)))
     found = Page(data)
@@ -102,10 +102,6 @@ def test_it_stays_legible_with_any_number_of_runs(past: Past, count: int) -> Non
     assert (f"The newest {MOST_ROWS} of 365 runs" in found.text) is (count > MOST_ROWS)
     assert ("each bar is the mean of about 6 runs" in found.text) is (count == 365)
     assert len(data) < 700_000
-
-
-def test_without_a_run_it_says_how_to_begin(tmp_path: Path) -> None:
-    assert "millrace run" in Page(history_html(DirectoryStore(tmp_path))).text
 
 
 def test_runs_without_prices_have_no_figure_of_costs(past: Past) -> None:

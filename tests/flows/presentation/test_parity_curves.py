@@ -13,7 +13,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(right: Curve = CURVE, losses: Curve = LOSSES) -> tuple[ParityReport, ElementTree.Element]:
-    """A report and its picture; letters are outlines, and each text stands beside them as a comment."""
+    """A report and its picture. The letters are drawn as outlines; each text is also there as a comment."""
     report = compare("main", side("cpu", losses=losses), side("xla", right, losses))
     return report, parsed(draw(report))
 
@@ -30,7 +30,7 @@ def panels(svg: ElementTree.Element) -> int:
     return sum(str(group.get("id")).startswith("axes_") for group in svg.iter(f"{SVG}g"))
 
 
-def test_each_metric_has_its_panel_and_so_have_the_loss_and_the_difference():
+def test_each_metric_the_loss_and_the_difference_have_a_panel():
     _, svg = drawn()
     assert panels(svg) == 4
     assert {"recall@10", "auc", "training loss", "step", "cpu, fp32", "xla, fp32"} <= texts(svg)
@@ -38,13 +38,13 @@ def test_each_metric_has_its_panel_and_so_have_the_loss_and_the_difference():
     assert {"equal", "0.000001 %", "0.1 %", "1 %"} <= texts(svg)
 
 
-def test_without_losses_there_is_no_panel_of_them():
+def test_without_losses_there_is_no_loss_panel():
     _, svg = drawn(losses={})
     assert panels(svg) == 3
     assert "training loss" not in texts(svg)
 
 
-def test_the_picture_is_800_pixels_wide_white_and_says_the_verdict():
+def test_the_picture_is_800_pixels_wide_and_white_and_shows_the_verdict():
     report, svg = drawn()
     assert float(str(svg.get("width")).removesuffix("pt")) * 4 / 3 == pytest.approx(800, abs=1)
     assert svg.find(f".//{SVG}g[@id='patch_1']/{SVG}path[@style='fill: #ffffff']") is not None
@@ -64,7 +64,7 @@ def test_any_difference_can_be_drawn(value: float):
 
 
 @pytest.mark.parametrize("metrics", [1, 4, 5, 9])
-def test_any_number_of_metrics_has_room(metrics: int):
+def test_any_number_of_metrics_fits(metrics: int):
     curve = {step: {f"metric {number}": 0.1 * number + step for number in range(metrics)} for step in (0, 7)}
     assert panels(parsed(draw(compare("main", side("cpu", curve), side("xla", curve))))) == metrics + 2
 

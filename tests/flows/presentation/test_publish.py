@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from prefect import flow
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact
 
 import infra.compute.factory
@@ -22,7 +20,7 @@ from tasks.contracts.runner import Waiter
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate
-from tasks.foundation.errors import POLICIES, CancelledError, DataError, HostError
+from tasks.foundation.errors import CancelledError, DataError, HostError
 from tasks.health import health
 from tasks.hosts.findings import Findings, findings_key
 from tasks.infer import infer
@@ -40,8 +38,8 @@ from tests.support.processes.prefect_server import PrefectServer
 SECONDS = 30.0
 
 
-class Telling(FakeRunner):
-    """Tells on the way how far training has come, and calls `meanwhile` before each job."""
+class ReportingRunner(FakeRunner):
+    """Reports the progress of training, and calls `meanwhile` before each job."""
 
     meanwhile: Callable[[JobSpec], None] = staticmethod(lambda spec: None)
 
@@ -65,11 +63,11 @@ def whole(plan: RunPlan) -> None:
 
 
 @pytest.fixture
-def runner(store: DirectoryStore, prefect: PrefectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Telling]:
-    runner = Telling(store)
+def runner(
+    store: DirectoryStore, prefect: PrefectServer, short_delays: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ReportingRunner]:
+    runner = ReportingRunner(store)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-    for failure, policy in POLICIES.items():
-        monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
     with prefect.in_use():
         yield runner
 
@@ -83,10 +81,7 @@ def carry_out(store: DirectoryStore) -> RunPlan:
 
 def artifacts(prefect: PrefectServer, *kinds: str) -> list[Artifact]:
     """Those of these kinds of the last flow run, oldest first."""
-    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[prefect.last_run().id]))
-    with get_client(sync_client=True) as client:
-        found = client.read_artifacts(artifact_filter=of_run)
-    return sorted((one for one in found if one.type in kinds), key=lambda one: str(one.created))
+    return [one for one in prefect.artifacts() if one.type in kinds]
 
 
 def progress_until(prefect: PrefectServer, *expected: str) -> list[Artifact]:
@@ -100,7 +95,7 @@ def progress_until(prefect: PrefectServer, *expected: str) -> list[Artifact]:
         time.sleep(0.1)
 
 
-def test_every_stage_has_its_page_at_its_task_run(prefect, store, runner):
+def test_every_stage_has_a_page_at_its_task_run(prefect, store, runner):
     carry_out(store)
     pages = artifacts(prefect, "markdown")
     assert [page.key for page in pages] == ["run-main", *(f"{stage}-main" for stage in Stage)]
@@ -110,22 +105,14 @@ def test_every_stage_has_its_page_at_its_task_run(prefect, store, runner):
     assert all(str(page.data).startswith("# ") for page in pages)
 
 
-def test_a_page_tells_of_the_attempts_before_the_last(prefect, store, runner):
-    runner.fail(Stage.health, HostError("the machine | went away"))
-    carry_out(store)
-    _, page = [page for page in artifacts(prefect, "markdown") if page.key == "health-main"]
-    assert page.description == "span 2026-W46, attempt 2 of health"
-    assert r"the machine \| went away" in str(page.data)
-
-
-def test_what_was_done_before_has_no_new_page(prefect, store, runner):
+def test_a_cached_stage_has_no_new_page(prefect, store, runner):
     plan = carry_out(store)
     whole(plan)
     assert [page.key for page in artifacts(prefect, "markdown")] == ["run-main"]
     assert artifacts(prefect, "progress") == []
 
 
-def test_progress_is_seen_at_the_task_run_and_ends_with_all_of_it(prefect, store, runner):
+def test_progress_belongs_to_its_task_run_and_ends_at_100_percent(prefect, store, runner):
     carry_out(store)
     found = progress_until(prefect, "train 2026-W46: done, step 1 of 1", "infer 2026-W46: done, text 1 of 1")
     assert {one.key for one in found} == {"train-progress-main", "infer-progress-main"}
@@ -134,7 +121,7 @@ def test_progress_is_seen_at_the_task_run_and_ends_with_all_of_it(prefect, store
     assert {runs[one.task_run_id] for one in found if one.task_run_id} == {"train 2026-W46", "infer 2026-W46"}
 
 
-def test_progress_of_an_attempt_that_failed_says_how_far_it_came(prefect, store, runner):
+def test_progress_of_a_failed_attempt_keeps_its_last_step(prefect, store, runner):
     runner.fail(Stage.infer, HostError("gone"))
     carry_out(store)
     progress_until(
@@ -145,13 +132,13 @@ def test_progress_of_an_attempt_that_failed_says_how_far_it_came(prefect, store,
     )
 
 
-def test_a_page_of_links_that_cannot_be_made_keeps_no_run_from_its_work(prefect, store, runner, monkeypatch):
+def test_a_run_works_without_its_page_of_links(prefect, store, runner, monkeypatch):
     monkeypatch.setattr("flows.presentation.run.origin.begun", lambda plan, invocation: 1 / 0)
     carry_out(store)
     assert [page.key for page in artifacts(prefect, "markdown")] == [f"{stage}-main" for stage in Stage]
 
 
-def test_every_attempt_that_failed_has_its_page(prefect, store, runner):
+def test_every_failed_attempt_has_its_page(prefect, store, runner):
     found = Check(
         name="ecc",
         passed=False,
@@ -167,7 +154,7 @@ def test_every_attempt_that_failed_has_its_page(prefect, store, runner):
             store.write(findings_key(spec.attempt_prefix), Findings(checks=(found,)).to_json())
 
     runner.meanwhile = refused
-    runner.fail(Stage.health, HostError("h-1 was refused"))
+    runner.fail(Stage.health, HostError("h-1 was | refused"))
     runner.fail(Stage.train, DataError("2026-W46 has | no rows"))
     with pytest.raises(DataError):
         carry_out(store)
@@ -177,14 +164,15 @@ def test_every_attempt_that_failed_has_its_page(prefect, store, runner):
         "span 2026-W46, attempt 1 of health: HOST", "span 2026-W46, attempt 2 of health",
         "span 2026-W46, attempt 1 of train: DATA",
     ]  # fmt: skip
-    health_page, _, train_page = failed.values()
+    health_page, repeated, train_page = failed.values()
     assert health_page.startswith("# Health failed with HOST\n")
+    assert r"h-1 was \| refused" in repeated
     assert table_of(health_page, "host")[1:] == [["ecc", "h-1", "✕ refused", "7 errors [exclude host: h-1]"]]
     assert blocks(train_page)[0] == "2026-W46 has | no rows\n"
     assert "docs/runbook.md, DATA" in train_page
 
 
-def test_a_stage_that_was_cancelled_has_none(prefect, store, runner):
+def test_a_cancelled_stage_has_no_page(prefect, store, runner):
     runner.fail(Stage.health, CancelledError("by a user"))
     with pytest.raises(CancelledError):
         carry_out(store)

@@ -79,7 +79,7 @@ def test_long_cells_take_several_lines_and_no_more_than_can_be_read() -> None:
     assert lines[-1].endswith(" …")
 
 
-def test_a_link_ends_where_it_should() -> None:
+def test_markdown_links_escape_brackets_and_spaces() -> None:
     assert markdown.link("a [b]", "http://h/x y)z") == r"[a \[b\]](http://h/x%20y%29z)"
 
 
@@ -91,7 +91,7 @@ def test_a_row_of_another_width_is_refused() -> None:
 # --- HTML -------------------------------------------------------------------------------------------------------
 
 
-def test_html_stands_alone_and_has_nothing_active() -> None:
+def test_html_loads_nothing_and_has_no_scripts() -> None:
     data = html.render(PAGE)
     page = Shown(data)
     assert HOSTILE in page.text
@@ -105,7 +105,7 @@ def test_html_stands_alone_and_has_nothing_active() -> None:
     assert len(page.all("details")) == 1
 
 
-def test_html_can_be_read_without_eyes() -> None:
+def test_html_is_readable_by_a_screen_reader() -> None:
     page = Shown(html.render(PAGE))
     assert page.all("html")[0]["lang"] == "en"
     assert all(len(image["alt"]) > 20 for image in page.all("img"))
@@ -128,7 +128,7 @@ def printed(width: int) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_the_terminal_shows_all_within_its_width(width: int) -> None:
+def test_the_terminal_shows_everything_within_its_width(width: int) -> None:
     lines = printed(width).splitlines()
     assert max(map(len, lines)) <= width
     assert lines[0] == "2026-W01  ! Failed"
@@ -152,7 +152,7 @@ def test_a_table_that_is_too_wide_is_cut_and_repeats_its_names() -> None:
 # --- figures ----------------------------------------------------------------------------------------------------
 
 
-def test_the_same_numbers_give_the_same_bytes_also_in_several_threads() -> None:
+def test_the_same_numbers_give_the_same_bytes_in_several_threads() -> None:
     figure = curves("loss", "", [(step, {"loss": 2 * math.exp(-step / 300), "auc": 0.5}) for step in range(0, 1500, 5)])
     found: list[bytes] = []
     threads = [threading.Thread(target=lambda: found.append(svg(figure))) for _ in range(3)]
@@ -168,7 +168,7 @@ def test_the_same_numbers_give_the_same_bytes_also_in_several_threads() -> None:
     assert all(link.startswith("#") for link in links)
 
 
-def test_a_value_that_is_no_number_is_a_gap() -> None:
+def test_nan_and_infinity_are_gaps_in_a_curve() -> None:
     values = (1.0, math.nan, math.inf, 0.5)
     drawn = svg(curves("loss", "", [(step, {"loss": value}) for step, value in enumerate(values)]))
     ElementTree.fromstring(drawn)
@@ -210,5 +210,5 @@ def test_long_curves_are_thinned_and_keep_their_ends() -> None:
         (wording.address("/data", "runs"), ""),
     ],
 )  # fmt: skip
-def test_how_things_are_written(said: str, words: str) -> None:
+def test_durations_dollars_shares_and_addresses_are_written_like_this(said: str, words: str) -> None:
     assert said == words

@@ -6,8 +6,6 @@ import functools
 import json
 import logging
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,15 +18,13 @@ from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import POLICIES, ConfigError, FailureClass, StoreError
+from tasks.foundation.errors import ConfigError, FailureClass, StoreError
 from tasks.runs import invocations
 from tasks.runs.plan import read_plan
-from tests.flows.presentation.conftest import Past
+from tests.flows.presentation.conftest import ENDS, Past
 from tests.support.pages.html import Page
 from tests.support.pages.sections import commands, row
 from tests.support.workspace.past import week, write_run
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @functools.cache
@@ -58,43 +54,36 @@ def test_a_release_is_shown_from_data_to_vectors(past: Past) -> None:
     assert set(targets) <= set(page.ids)
 
 
-def test_attempts_have_their_class_message_and_record(past: Past) -> None:
+def test_attempts_are_linked_to_their_records(past: Past) -> None:
     page = page_of(past, 7)
-    assert page.row("train 1")[1] == "! HANG"
-    assert page.row("train 2")[1] == "✓ done"
     assert any(cells[:2] == ["train 1", "! HANG"] and "no step for 600 s" in cells[2] for cells in page.rows)
     links = {link["href"] for link in page.all("a")}
     assert "train/attempt-1/ledger.json" in links
     assert all((Path(past.store.uri) / "runs" / past.keys[7] / link).exists() for link in links if "/attempt-" in link)
-    ledger = json.loads(past.store.read(f"runs/{past.keys[7]}/train/attempt-1/ledger.json"))
-    assert float(page.row("train")[8].replace(",", "")) == pytest.approx(ledger["seconds"]["lost"], abs=0.1)
 
 
-def test_a_rejection_needs_no_repair(past: Past) -> None:
+def test_a_rejected_run_shows_the_refused_gate(past: Past) -> None:
     page = page_of(past, 2)
     assert "2026-W03 ✕ Rejected" in page.text
     assert "trouble" in page.ids
     assert ["recall@10", "✕ refused"] in [cells[:2] for cells in page.rows]
 
 
-@pytest.mark.parametrize(
-    ("number", "failure"), [(4, FailureClass.HOST), (5, FailureClass.CODE), (6, FailureClass.CANCELLED)]
-)
-def test_a_failure_says_what_it_means_and_how_to_go_on(past: Past, number: int, failure: FailureClass) -> None:
-    page, policy = page_of(past, number), POLICIES[failure]
-    assert page.row("class")[1] == f"{failure}, exit code {policy.exit_code}"
-    assert f"docs/runbook.md, {failure}" in page.text
+@pytest.mark.parametrize("number", [4, 5, 6])
+def test_a_failed_or_cancelled_run_names_the_command_that_continues_it(past: Past, number: int) -> None:
+    page = page_of(past, number)
+    assert page.row("class")[1].startswith(f"{ENDS[number][1]}, exit code ")
     assert f"millrace run --span {week(number)}" in page.text
     assert f"--config {past.store.uri}/runs/{past.keys[number]}/config.yaml" in page.text
 
 
-def test_a_message_is_text(past: Past) -> None:
+def test_html_in_a_message_is_escaped(past: Past) -> None:
     data = run_html(past.store, past.keys[5])
     assert b"<script" not in data
     assert "KeyError: 'locale' <script>alert(1)</script>" in Page(data).text
 
 
-def test_a_flow_run_is_linked_to_by_address_alone(past: Past, store: DirectoryStore) -> None:
+def test_only_http_addresses_of_flow_runs_are_linked(past: Past, store: DirectoryStore) -> None:
     links = [link["href"] for link in page_of(past, 1).all("a")]
     assert f"http://127.0.0.1:4200/runs/flow-run/{past.keys[1]}" in links
     key = write_run(store, 0)
@@ -103,14 +92,14 @@ def test_a_flow_run_is_linked_to_by_address_alone(past: Past, store: DirectorySt
     assert b"javascript:" not in run_html(store, key)
 
 
-def test_a_running_run_has_its_begin_and_deadline(past: Past) -> None:
+def test_a_running_run_shows_its_start_and_deadline(past: Past) -> None:
     page = page_of(past, 9)
     assert "2026-W10 ▶ Running" in page.text
     assert "2026-03-10 06:00" in page.text
     assert page.row("train 1")[1] == "▶ no end on record"
 
 
-def test_what_is_not_readable_is_named_and_the_rest_is_shown(store: DirectoryStore) -> None:
+def test_unreadable_files_are_named_and_the_rest_is_shown(store: DirectoryStore) -> None:
     key = write_run(store, 1)
     store.write(f"runs/{key}/train/result.json", b"{")
     plan = json.loads(store.read(f"runs/{key}/plan.json"))
@@ -121,7 +110,7 @@ def test_what_is_not_readable_is_named_and_the_rest_is_shown(store: DirectorySto
     assert ["recall@10", "✓ passed"] in [cells[:2] for cells in page.rows]
 
 
-def test_the_run_that_made_the_parent_is_linked_to(store: DirectoryStore) -> None:
+def test_the_run_that_made_the_parent_is_linked(store: DirectoryStore) -> None:
     key = write_run(store, 1)
     state = CheckpointState(
         lineage="main", run_key="cafe", step=400, first_step=0, complete=True, consumed=(), parent=None, seed=1,
@@ -131,7 +120,7 @@ def test_the_run_that_made_the_parent_is_linked_to(store: DirectoryStore) -> Non
     assert "../cafe/report.html" in [link["href"] for link in Page(run_html(store, key)).all("a")]
 
 
-def test_a_run_that_is_not_there_is_named(past: Past) -> None:
+def test_a_missing_run_is_an_error(past: Past) -> None:
     with pytest.raises(ConfigError, match="holds no run cafe"):
         run_html(past.store, "cafe")
 
@@ -149,7 +138,7 @@ def test_stages_that_never_began_have_no_section(store: DirectoryStore) -> None:
 # --- the page that an invocation begins with ----------------------------------------------------------------------
 
 
-def test_the_first_page_says_what_is_run_and_when_it_should_end(store: DirectoryStore) -> None:
+def test_the_first_page_shows_what_runs_and_when_it_should_end(store: DirectoryStore) -> None:
     plan = read_plan(store, write_run(store, 1))
     one = invocations.begin(store, plan, scheduled_at="2026-11-23T06:00:00+01:00", expected_seconds=5400)
     made = origin.begun(plan, one)
@@ -183,7 +172,7 @@ class FullStore(DirectoryStore):
 
 
 @pytest.mark.parametrize(("store_type", "key"), [(FullStore, None), (DirectoryStore, "cafe")])
-def test_a_report_that_cannot_be_made_is_a_warning(
+def test_a_failing_report_is_only_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, store_type: type[DirectoryStore], key: str | None
 ) -> None:
     run = write_run(DirectoryStore(tmp_path), 0)
@@ -192,9 +181,3 @@ def test_a_report_that_cannot_be_made_is_a_warning(
         assert write_run_report(store, key or run) is None
     assert "could not be made" in caplog.text
     assert not store.exists(report_key(run))
-
-
-def test_nothing_slow_is_loaded_before_something_is_drawn() -> None:
-    code = "import sys, flows.presentation.run.report; print({'matplotlib', 'jinja2', 'prefect'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "set()\n", done.stderr

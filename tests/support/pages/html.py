@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from html.parser import HTMLParser
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 _EMPTY = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -44,12 +42,6 @@ class Page(HTMLParser):
         """Addresses that a browser loads by itself."""
         loading = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
         return [tag.attributes.get(loading[tag.name], "") for tag in self.tags if tag.name in loading]
-
-    @property
-    def pictures(self) -> list[ElementTree.Element]:
-        """The images, parsed."""
-        start = "data:image/svg+xml;base64,"
-        return [ElementTree.fromstring(base64.b64decode(one["src"].removeprefix(start))) for one in self.all("img")]
 
     def row(self, name: str) -> list[str]:
         """The cells of the first table row whose first cell is `name`."""

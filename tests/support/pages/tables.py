@@ -27,11 +27,6 @@ def table_of(page: str, column: str) -> list[list[str]]:
     return found
 
 
-def told(page: str, column: str) -> dict[str, str]:
-    """A table of two columns, the second of this name: what its rows say of each thing."""
-    return {name: value for name, value in table_of(page, column)[1:]}  # noqa: C416 (rows are lists, no pairs)
-
-
 def blocks(page: str) -> list[str]:
     """The blocks of code."""
     return [token.content for token in MarkdownIt("commonmark").parse(page) if token.type == "fence"]

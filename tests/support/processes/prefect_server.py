@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import Artifact, FlowRun, TaskRun
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
@@ -32,7 +32,7 @@ class PrefectServer:
         return self.server.url
 
     def stop(self) -> None:
-        EventsWorker.drain_all(timeout=SECONDS)  # or its thread holds the process back, looking for the server
+        EventsWorker.drain_all(timeout=SECONDS)  # or its thread keeps the process alive, looking for the server
         down(self.home)
 
     def forget(self) -> None:
@@ -54,8 +54,15 @@ class PrefectServer:
         with get_client(sync_client=True) as client:
             return max(client.read_flow_runs(), key=lambda run: str(run.start_time))
 
+    def artifacts(self) -> list[Artifact]:
+        """The artifacts of the flow run that started last, oldest first."""
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[self.last_run().id]))
+        with get_client(sync_client=True) as client:
+            found = client.read_artifacts(artifact_filter=of_run)
+        return sorted(found, key=lambda one: str(one.created))
+
     def task_runs(self, run: FlowRun, count: int) -> list[TaskRun]:
-        """The task runs of a flow run by start, once the server knows the end of `count`; it hears of them late."""
+        """The task runs of a flow run by start, once the server knows the end of `count`; it learns of them late."""
         of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
         deadline = time.monotonic() + SECONDS
         while True:

@@ -1,4 +1,4 @@
-"""What the stages of a made-up past ended with: plausible numbers, the same each time."""
+"""The outcomes of the stages of a made-up past: plausible numbers, the same each time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def verdicts(outcome: EvaluateOutcome, rejected: bool) -> tuple[Verdict, ...]:
         Verdict(metric="auc", severity="critical", passed=True, value=auc, baseline=None,
                 sentence=f"auc {auc:.4f}; at least 0.7000 is required."),
         Verdict(metric="mrr@10", severity="warning", passed=first, value=mrr, baseline=champion.get("mrr@10"),
-                sentence=f"mrr@10 {mrr:.4f} beside the champion's; allowed is a drop of 0.005."),
+                sentence=f"mrr@10 {mrr:.4f} against the champion's; allowed is a drop of 0.005."),
     )  # fmt: skip
 
 
