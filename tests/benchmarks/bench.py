@@ -1,10 +1,10 @@
-"""Speed and memory beside sentence-transformers, from one run on a reviews file.
+"""Speed and memory compared with sentence-transformers, from one run on a reviews file.
 
     python -m tests.benchmarks.bench path/to/reviews.jsonl.gz
 
 Both sides train MiniLM-L6 on the same pairs (batch 64, at most 128 tokens, bf16 products, contrastive loss) and encode
-the same texts, taking turns step by step, so that a noisy machine is noisy to both. docs/benchmarks.md tells how to
-read it.
+the same texts, taking turns step by step, so that a noisy machine is noisy to both. docs/benchmarks.md explains
+the result.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def seconds(shop: Shop, span: str) -> float:
 
 
 def task_seconds(span: str) -> dict[str, float]:
-    """Seconds of each stage's task run by name, once the server has heard of the end of all."""
+    """Seconds of each stage's task run by name, once the server knows the end of all."""
     from prefect.client.orchestration import get_client
 
     names = {f"{stage} {span}": stage for stage in STAGES}

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.reviews path/to/reviews.jsonl.gz
 
-Beside each run's own metrics stands what the untrained weights find on the same holdout rows, and at the end what the
-released folder finds over all rows, measured with sentence-transformers alone.
+Each row also has the recall of the untrained weights on the same holdout rows; the last line has that of the released
+folder over all rows, measured with sentence-transformers alone.
 """
 
 from __future__ import annotations

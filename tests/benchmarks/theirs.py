@@ -1,6 +1,6 @@
 """sentence-transformers' side of the benchmark: its model, loss, tokenising and encode, in the plainest fast loop.
 
-Its Trainer is left out to its advantage: the loop here has no callbacks, no logging and no data loader processes.
+Its Trainer is not used, which makes it faster: the loop here has no callbacks, no logging and no data loader processes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Seconds of a training step on XLA's processor runtime beside eager CPU, in fp32 at the same shapes.
+"""Seconds of a training step on XLA's processor runtime compared with eager CPU, in fp32 at the same shapes.
 
     python -m tests.benchmarks.xla_step
 
 MiniLM-L6, batches of 64 made-up texts. Each side is a process of its own with all cores; they take turns step by step,
-so that a noisy machine is noisy to both. What the first steps cost, compiling, is told apart.
+so that a noisy machine is noisy to both. The first steps, which compile, are listed separately.
 """
 
 from __future__ import annotations

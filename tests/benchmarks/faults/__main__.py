@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.faults [--only TEXT]
 
-Ends with 1 if a fault ends otherwise than it should. With --only, a part of a fault's name or group, the page stays.
+The exit code is 1 if a fault does not end as it should. With --only the page is not written.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def _undisturbed(world: World) -> Undisturbed:
     scene = Scene(world, world.base, STAGES)
     told = scene.run()
     if told.code:
-        raise SystemExit(f"the run to which nothing happens ended with {told.code}: {told.err}")
+        raise SystemExit(f"the run without a fault ended with {told.code}: {told.err}")
     return Undisturbed(0.0, judge.stage_seconds(scene.attempts()), scene.weights())
 
 
 def _try(scene: Scene, case: Case, undisturbed: Undisturbed) -> tuple[page.Row, list[str]]:
-    """One row of the table, and what about it is not as it should be."""
+    """One row of the table, and its problems."""
     problems = []
     try:
         told = case.act(scene)
@@ -73,7 +73,7 @@ def _try(scene: Scene, case: Case, undisturbed: Undisturbed) -> tuple[page.Row, 
     if case is UNDISTURBED:
         undisturbed.take(attempts, took)
     lost = max(0, round(took - undisturbed.seconds(judge.done(attempts))))
-    return page.Row(case.group, case.fault, judge.outcome_of(told), judge.told_attempts(attempts), lost), problems
+    return page.Row(case.group, case.fault, judge.outcome_of(told), judge.attempts_in_words(attempts), lost), problems
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How each fault is brought about in a scene, and how the last command ended. What must come of it: cases.py."""
+"""How each fault is caused in a scene; returns how the last command ended. What is expected: cases.py."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def killed_in_training(scene: Scene) -> Told:
     return scene.run()
 
 
-def told_to_end(scene: Scene) -> Told:
+def sigterm(scene: Scene) -> Told:
     command = scene.start()
     scene.in_training(command)
     command.send(signal.SIGTERM)
@@ -246,7 +246,7 @@ def _resumed(scene: Scene, told: Told) -> Told:
     """Check that the training went on from a checkpoint."""
     for key in scene.store.list("runs"):
         if key.endswith("/train/result.json"):
-            assert json.loads(scene.store.read(key))["outcome"]["resumed_at_step"], "the training began anew"
+            assert json.loads(scene.store.read(key))["outcome"]["resumed_at_step"], "the training started over"
     return told
 
 

@@ -1,4 +1,4 @@
-"""Whether a fault ended as it should: its outcome and words, its weights, and what it left behind."""
+"""Whether a fault ended as it should: its outcome and message, its weights, and what it left behind."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Attempts = list[dict[str, Any]]  # records of the ledger
 
 @dataclass
 class Undisturbed:
-    """What a run takes to which nothing happens, in seconds, and the weights that come of it."""
+    """The seconds that a run without a fault takes, and its weights."""
 
     overhead: float  # what is no stage: the command, Prefect, the plan
     stages: dict[str, float]
     weights: str
 
     def take(self, attempts: Attempts, seconds: float) -> None:
-        """Measure by this run from now on; it took so long in all."""
+        """Compare with this run from now on; it took `seconds` in all."""
         own = stage_seconds(attempts)
         self.stages |= own
         self.overhead = seconds - sum(own.values())
 
     def seconds(self, stages: Iterable[str]) -> float:
-        """Of a run in which these are done and no others."""
+        """Of a run of these stages alone."""
         return self.overhead + sum(self.stages[stage] for stage in stages)
 
 
@@ -41,7 +41,7 @@ def outcome_of(told: Told) -> str:
     return next((failure.value for failure, policy in POLICIES.items() if policy.exit_code == told.code), "?")
 
 
-def told_attempts(attempts: Attempts) -> str:
+def attempts_in_words(attempts: Attempts) -> str:
     """Stages with anything else than one attempt that was done, as `train HOST, done`."""
     endings: dict[str, list[str]] = {}
     for record in attempts:
@@ -69,7 +69,7 @@ def stage_seconds(attempts: Attempts) -> dict[str, float]:
 
 def problems(scene: Scene, case: Case, told: Told, attempts: Attempts, weights: str) -> list[str]:
     """What is not as it should be, a sentence each."""
-    outcome, tried = outcome_of(told), told_attempts(attempts)
+    outcome, tried = outcome_of(told), attempts_in_words(attempts)
     found = []
     if outcome != case.outcome:
         found.append(f"it ended with {outcome} instead of {case.outcome}: {told.err}")
@@ -86,7 +86,7 @@ def problems(scene: Scene, case: Case, told: Told, attempts: Attempts, weights: 
         found.append("something is released")
     if outcome == "Released":
         if scene.weights() != weights:
-            found.append("the released weights are others than those of the run to which nothing happened")
+            found.append("the released weights differ from those of the run without a fault")
         if half := scene.half_written():
             found.append(f"half written: {half}")
     return found + _problems_of_jobs(scene, case)

@@ -1,4 +1,4 @@
-"""Where the faults happen: S3, AWS Batch and a Prefect server on free ports of this machine, and a small shop on them.
+"""Where the faults happen: S3, AWS Batch and a Prefect server on free ports of this machine, and a small shop.
 
 `World` is made once. Each fault gets a `Scene`: a workspace of its own, in which all is done but the stages it hits.
 """
@@ -99,7 +99,7 @@ class World:
 
     @staticmethod
     def _environment(**variables: str) -> None:
-        """For this process, and with it for all that it starts."""
+        """For this process and all that it starts."""
         os.environ.update(variables)
 
 
@@ -165,7 +165,7 @@ class Scene:
         return Command(self.world.folder, arguments).finish()
 
     def wait_for(self, what: Callable[[], T | None], command: Command | None = None, every: float = 0.1) -> T:
-        """What `what` returns once that is true; it may be looked for in vain if the command has ended.
+        """What `what` returns, once that is true. It is an error if the command ends before.
 
         Raises:
             TimeoutError: it did not come true.
@@ -174,7 +174,7 @@ class Scene:
         while not (found := what()):
             if time.monotonic() > deadline or (command is not None and command.over):
                 ended = f"; the run ended before: {command.finish().err}" if command and command.over else ""
-                raise TimeoutError(f"waited in vain{ended}")
+                raise TimeoutError(f"what was waited for did not happen{ended}")
             time.sleep(every)
         return found
 
@@ -223,12 +223,12 @@ class Scene:
         return time.monotonic() - self._started
 
     def attempts(self) -> list[dict[str, Any]]:
-        """The ledger's records, as `millrace report` tells them, of what was begun in this scene."""
+        """The ledger's records, from `millrace report`, of the attempts that began in this scene."""
         records: list[dict[str, Any]] = self.millrace("report", "--workspace", self.uri, "--json").json["ledger"]
         return [record for record in records if record["started_at"] >= self.began]
 
     def left_live(self) -> list[str]:
-        """The containers that have not ended, after they were given time to."""
+        """The containers that have not ended after some time."""
         deadline = time.monotonic() + GRACE_SECONDS
         while live := [f"{one.name} on {one.host}" for one in self.batch.lives() if one.stopped is None]:
             if time.monotonic() > deadline:
