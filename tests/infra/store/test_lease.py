@@ -3,6 +3,8 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
@@ -10,24 +12,13 @@ from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
 from infra.store.lease import Held, InUse, Lease, hold, wait_for
 from tasks.foundation.errors import StoreError
-from tests.support.workspace.stores import STORES
 
 KEY = "compile/a1b2/LEASE"
 START = 1_000_000.0
 
 
-@pytest.fixture(params=STORES)
-def store(request) -> Store:
-    return STORES[request.param](request)
-
-
-@pytest.fixture
-def directory(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
-
-
 class Clock:
-    """Stands still until it is set, or somebody sleeps."""
+    """Stands still until a test sets it or a sleep moves it."""
 
     def __init__(self) -> None:
         self.time = START
@@ -61,13 +52,13 @@ def leave_behind(store: Store, expires_at: float = START + 60) -> Lease:
 # --- one holder -------------------------------------------------------------------------------------------------
 
 
-def test_the_record_says_who_holds_it_and_until_when(store, clock):
+def test_the_record_names_the_holder_and_the_expiry(store, clock):
     with hold(store, KEY, 60, clock):
         lease = record(store)
         assert (lease.host, lease.pid, lease.expires_at) == (socket.gethostname(), os.getpid(), START + 60)
 
 
-def test_one_that_is_held_is_refused_with_its_holder(store, clock):
+def test_a_held_lease_is_refused_with_its_holder(store, clock):
     with (
         hold(store, KEY, 60, clock),
         pytest.raises(InUse, match=rf"{KEY} is in use by process {os.getpid()} on \S+, .* 1970-01-12 13:47:40 UTC"),
@@ -77,7 +68,7 @@ def test_one_that_is_held_is_refused_with_its_holder(store, clock):
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError])
-def test_it_is_free_at_once_when_its_block_is_left(store, clock, error):
+def test_a_lease_is_free_as_soon_as_its_block_is_left(store, clock, error):
     with contextlib.suppress(ZeroDivisionError), hold(store, KEY, 60, clock):
         if error:
             raise error
@@ -87,7 +78,7 @@ def test_it_is_free_at_once_when_its_block_is_left(store, clock, error):
 
 
 @pytest.mark.parametrize(("seconds", "free"), [(59.9, False), (60, True)])
-def test_that_of_a_dead_holder_is_free_when_it_expires(store, clock, seconds, free):
+def test_a_dead_holders_lease_is_free_when_it_expires(store, clock, seconds, free):
     leave_behind(store)
     clock.time += seconds
     if free:
@@ -98,7 +89,7 @@ def test_that_of_a_dead_holder_is_free_when_it_expires(store, clock, seconds, fr
             pass
 
 
-def test_of_threads_that_ask_at_once_one_gets_it(store):
+def test_one_of_several_threads_gets_the_lease(store):
     barrier, left = threading.Barrier(4, timeout=30), threading.Barrier(4, timeout=30)
     outcomes = []
 
@@ -120,13 +111,8 @@ def test_of_threads_that_ask_at_once_one_gets_it(store):
     assert sorted(outcomes) == ["held", "refused", "refused", "refused"]
 
 
-def test_different_keys_are_different_leases(store):
-    with hold(store, KEY), hold(store, "compile/other/LEASE"):
-        pass
-
-
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"owner": "x", "host": "y", "pid": 1, "expires_at": 1e30}'])
-def test_what_is_no_lease_is_left_alone_and_named(store, content):
+def test_a_damaged_lease_is_named_and_left_alone(store, content):
     store.write(KEY, content)
     with pytest.raises(StoreError, match=f"{KEY} is not a valid lease: .*; delete it"), hold(store, KEY):
         pass
@@ -136,7 +122,7 @@ def test_what_is_no_lease_is_left_alone_and_named(store, content):
 # --- renewing ---------------------------------------------------------------------------------------------------
 
 
-def test_a_renewal_extends_it(store, clock):
+def test_a_renewal_extends_the_lease(store, clock):
     with hold(store, KEY, 60, clock) as held:
         clock.time += 59
         held.renew()
@@ -147,7 +133,7 @@ def test_a_renewal_extends_it(store, clock):
             pass
 
 
-def test_a_thread_renews_it(directory, clock):
+def test_a_thread_renews_the_lease(directory, clock):
     swapped = threading.Event()
     swap = directory.swap
     directory.swap = lambda *arguments, **named: (swap(*arguments, **named), swapped.set())
@@ -166,7 +152,7 @@ def test_the_thread_ends_with_the_block(directory):
 # --- losing it --------------------------------------------------------------------------------------------------
 
 
-def test_one_that_is_not_renewed_in_time_fails_its_check(store, clock):
+def test_a_lease_that_is_not_renewed_in_time_fails_its_check(store, clock):
     with hold(store, KEY, 60, clock) as held:
         clock.time += 59.9
         held.check()
@@ -175,14 +161,14 @@ def test_one_that_is_not_renewed_in_time_fails_its_check(store, clock):
             held.check()
 
 
-def test_one_that_is_late_but_was_taken_by_nobody_is_held_again(store, clock):
+def test_an_expired_lease_that_is_still_free_can_be_renewed(store, clock):
     with hold(store, KEY, 60, clock) as held:
         clock.time += 1000
         held.renew()
         held.check()
 
 
-def test_one_that_another_took_is_lost_for_good(store, clock):
+def test_a_lease_taken_by_another_holder_stays_lost(store, clock):
     with hold(store, KEY, 60, clock) as held:
         clock.time += 60
         with hold(store, KEY, 60, clock) as other:
@@ -195,14 +181,14 @@ def test_one_that_another_took_is_lost_for_good(store, clock):
             held.check()
 
 
-def test_leaving_a_lost_one_does_not_free_it_for_others(store, clock):
+def test_leaving_a_lost_lease_keeps_the_new_holders_lease(store, clock):
     with hold(store, KEY, 60, clock):
         clock.time += 60
         other = leave_behind(store, clock.time + 60)
     assert record(store) == other
 
 
-def test_one_that_was_removed_is_lost(store, clock):
+def test_a_deleted_lease_is_lost(store, clock):
     with hold(store, KEY, 60, clock) as held:
         store.delete(KEY)
         held.renew()
@@ -211,7 +197,7 @@ def test_one_that_was_removed_is_lost(store, clock):
 
 
 class Flaky(DirectoryStore):
-    """At times does not do what it is asked, or does it and says that it did not."""
+    """Refuses a swap, or does it and reports a failure."""
 
     trouble = ""
 
@@ -223,7 +209,7 @@ class Flaky(DirectoryStore):
 
 
 @pytest.mark.parametrize("trouble", ["refuses", "loses replies"])
-def test_a_renewal_that_fails_may_be_made_up_for(tmp_path, clock, trouble):
+def test_a_failed_renewal_can_be_repeated(tmp_path, clock, trouble):
     store = Flaky(tmp_path)
     with hold(store, KEY, 60, clock) as held:
         store.trouble = trouble
@@ -238,7 +224,7 @@ def test_a_renewal_that_fails_may_be_made_up_for(tmp_path, clock, trouble):
     assert record(store).expires_at <= clock()
 
 
-def test_why_it_was_not_renewed_is_told(tmp_path, clock):
+def test_a_lost_lease_says_why_it_was_not_renewed_and_leaving_it_raises_nothing(tmp_path, clock):
     store = Flaky(tmp_path)
     with hold(store, KEY, 60, clock) as held:
         store.trouble = "refuses"
@@ -246,84 +232,70 @@ def test_why_it_was_not_renewed_is_told(tmp_path, clock):
         clock.time += 60
         with pytest.raises(StoreError, match=r"not renewed in time \(the network is gone\)"):
             held.check()
-
-
-def test_a_release_that_fails_fails_nothing_else(tmp_path, clock):
-    store = Flaky(tmp_path)
-    with hold(store, KEY, 60, clock):
-        store.trouble = "refuses"
     assert record(store).expires_at == START + 60
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------
 
 
-def never(said: str) -> None:
-    raise AssertionError(f"nobody is waited for, but: {said}")
+def waiting(store: Store, clock: Clock, **options: Any) -> AbstractContextManager[Held | None]:
+    """Wait for the lease; the test fails if it has to wait and gives no `say`."""
+
+    def fail(line: str) -> None:
+        raise AssertionError(f"it should not wait: {line}")
+
+    return wait_for(store, KEY, 60, clock=clock, sleep=clock.sleep, **({"say": fail} | options))
 
 
-def test_one_that_is_free_is_had_without_waiting(store, clock):
-    with wait_for(store, KEY, 60, say=never, clock=clock, sleep=clock.sleep) as held:
+def test_a_free_lease_is_held_without_waiting(store, clock):
+    with waiting(store, clock) as held:
         assert isinstance(held, Held)
         held.check()
     assert clock.time == START
 
 
-def test_what_is_there_needs_no_lease(store, clock):
-    with wait_for(store, KEY, 60, until=lambda: True, say=never, clock=clock, sleep=clock.sleep) as held:
+def test_finished_work_needs_no_lease(store, clock):
+    with waiting(store, clock, until=lambda: True) as held:
         assert held is None
     assert not store.exists(KEY)
 
 
-def test_the_wait_for_a_dead_builder_ends_when_its_lease_does(store, clock):
+def test_waiting_for_a_dead_builder_ends_when_its_lease_expires(store, clock):
     leave_behind(store)
-    said = []
-    with wait_for(
-        store, KEY, 60, until=lambda: False, say=said.append, poll_seconds=25, clock=clock, sleep=clock.sleep
-    ) as held:
+    lines = []
+    with waiting(store, clock, until=lambda: False, say=lines.append, poll_seconds=25) as held:
         assert held is not None
         assert clock.time == START + 75
-    assert len(said) == 1
-    assert "in use by process 7 on elsewhere" in said[0]
+    assert len(lines) == 1
+    assert "in use by process 7 on elsewhere" in lines[0]
 
 
-def test_each_builder_that_is_waited_for_is_named_once(store, clock):
+def test_each_builder_is_named_once_while_waiting(store, clock):
     leave_behind(store)
     second = Lease(owner="second", host="another-host", pid=8, expires_at=START + 70)
     clock.at_sleep = [lambda: None, lambda: store.write(KEY, second.to_json())]
-    said = []
-    with wait_for(store, KEY, 60, say=said.append, poll_seconds=20, clock=clock, sleep=clock.sleep):
+    lines = []
+    with waiting(store, clock, say=lines.append, poll_seconds=20):
         pass
-    assert ["another-host" in one for one in said] == [False, True]
+    assert ["another-host" in line for line in lines] == [False, True]
 
 
-def test_those_who_wait_go_on_when_the_builder_is_done(store, clock):
+def test_waiting_ends_when_the_builder_is_done(store, clock):
     leave_behind(store, expires_at=1e9)
     clock.at_sleep = [lambda: None, lambda: store.write("compile/a1b2/built", b"")]
-    with wait_for(
-        store,
-        KEY,
-        60,
-        until=lambda: store.exists("compile/a1b2/built"),
-        say=lambda said: None,
-        clock=clock,
-        sleep=clock.sleep,
-    ) as held:
+    with waiting(store, clock, until=lambda: store.exists("compile/a1b2/built"), say=lambda line: None) as held:
         assert held is None
         assert not clock.at_sleep
 
 
-def test_what_was_finished_just_before_the_lease_was_had_is_not_built_again(store, clock):
+def test_work_finished_just_before_the_lease_was_free_is_not_repeated(store, clock):
     answers = iter([False, True])
-    with wait_for(store, KEY, 60, until=lambda: next(answers), say=never, clock=clock, sleep=clock.sleep) as held:
+    with waiting(store, clock, until=lambda: next(answers)) as held:
         assert held is None
     assert record(store).expires_at <= clock()
 
 
-def test_a_conflict_in_the_block_is_not_taken_for_another_holder(store, clock):
-    with (
-        pytest.raises(Conflict, match="of its own"),
-        wait_for(store, KEY, 60, say=never, clock=clock, sleep=clock.sleep),
-    ):
+def test_a_conflict_raised_in_the_block_passes_through(store, clock):
+    with pytest.raises(Conflict, match="of its own"), waiting(store, clock):
         raise Conflict("of its own")
     assert record(store).expires_at <= clock()

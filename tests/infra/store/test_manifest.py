@@ -1,4 +1,3 @@
-import json
 import math
 
 import pytest
@@ -15,14 +14,8 @@ from infra.store.manifest import (
     read_manifest,
     seal,
 )
-from tests.support.workspace.stores import STORES
 
 PREFIX = "vectors/v1/2021-Q1"
-
-
-@pytest.fixture(params=STORES)
-def store(request) -> Store:
-    return STORES[request.param](request)
 
 
 @pytest.fixture
@@ -63,7 +56,7 @@ def test_the_manifest_comes_last(store, source, monkeypatch):
     assert keys == [f"{PREFIX}/deep/part-1.parquet", f"{PREFIX}/part-0.parquet", f"{PREFIX}/{MANIFEST}"]
 
 
-def test_a_manifest_reads_back_as_it_was_written_whatever_the_facts(store, source):
+def test_a_manifest_with_any_facts_reads_back_as_it_was_written(store, source):
     manifest = committed(store, source, share=0.1, bad=math.nan, names=("a", "ü"), nothing=None)
     assert read_manifest(store, PREFIX).sha256 == manifest.sha256
 
@@ -84,7 +77,7 @@ def test_a_folder_without_manifest_does_not_exist(store, source):
             read()
 
 
-def test_a_commit_that_breaks_off_leaves_nothing_to_read_and_can_be_done_again(store, source, monkeypatch):
+def test_an_interrupted_commit_leaves_nothing_to_read_and_can_be_repeated(store, source, monkeypatch):
     upload = store.upload
 
     def break_off(path, key):
@@ -129,7 +122,7 @@ def test_a_damaged_file_is_named(store, source, damage, complaint):
         open_folder(store, PREFIX, "vectors")
 
 
-def test_a_file_that_the_manifest_does_not_name_is_no_damage(store, source):
+def test_a_file_that_the_manifest_does_not_name_is_ignored(store, source):
     committed(store, source)
     store.write(f"{PREFIX}/notes.txt", b"")
     open_folder(store, PREFIX, "vectors")
@@ -137,19 +130,19 @@ def test_a_file_that_the_manifest_does_not_name_is_no_damage(store, source):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"\xff\xfe", b'{"version": 2, "kind": "vectors", "files": [], "facts": {}}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"version": 2, "kind": "vectors", "files": [], "facts": {}}',
+        b'{"kind": "vectors", "files": [], "facts": {}, "compression": "zstd"}',
+    ],
 )
 def test_a_manifest_that_cannot_be_read_is_named(store, content):
     store.write(f"{PREFIX}/{MANIFEST}", content)
     with pytest.raises(CorruptFolder, match=f"{PREFIX}/{MANIFEST} is not a valid manifest"):
         read_manifest(store, PREFIX)
-
-
-def test_a_manifest_with_an_unknown_key_is_refused(store, source):
-    tree = json.loads(committed(store, source).to_json())
-    store.write(f"{PREFIX}/{MANIFEST}", json.dumps(tree | {"compression": "zstd"}).encode())
-    with pytest.raises(CorruptFolder, match="not a valid manifest"):
-        open_folder(store, PREFIX, "vectors")
 
 
 def test_a_folder_of_another_kind_is_refused(store, source):
@@ -161,25 +154,22 @@ def test_a_folder_of_another_kind_is_refused(store, source):
 # --- committing twice -------------------------------------------------------------------------------------------
 
 
-def test_committing_the_same_again_writes_nothing(store, source, monkeypatch):
+def test_committing_the_same_files_again_writes_nothing(store, source, monkeypatch):
     manifest = committed(store, source)
     keys = uploads(store, monkeypatch)
     assert committed(store, source) == manifest
     assert keys == []
 
 
-def test_committing_something_else_is_a_conflict_and_changes_nothing(store, source):
+def test_committing_other_files_or_facts_is_a_conflict_and_changes_nothing(store, source):
     manifest = committed(store, source)
     (source / "part-0.parquet").write_bytes(b"other rows")
     with pytest.raises(Conflict, match="holds something else; nothing was written"):
         committed(store, source)
-    assert open_folder(store, PREFIX, "vectors")[1] == manifest
-
-
-def test_other_facts_are_something_else(store, source):
-    committed(store, source)
+    (source / "part-0.parquet").write_bytes(b"some rows")
     with pytest.raises(Conflict):
         committed(store, source, width=3)
+    assert open_folder(store, PREFIX, "vectors")[1] == manifest
 
 
 # --- seal -------------------------------------------------------------------------------------------------------
@@ -199,14 +189,14 @@ def test_a_sealed_folder_opens(store, entries):
     assert (folder / "part-0.parquet").read_bytes() == b"some rows"
 
 
-def test_sealing_the_same_again_writes_nothing(store, entries, monkeypatch):
+def test_sealing_the_same_files_again_writes_nothing(store, entries, monkeypatch):
     seal(store, PREFIX, entries, "vectors", {"rows": 9})
     keys = uploads(store, monkeypatch)
     seal(store, PREFIX, entries, "vectors", {"rows": 9})
     assert keys == []
 
 
-def test_sealing_something_else_is_a_conflict(store, entries):
+def test_sealing_other_files_is_a_conflict(store, entries):
     manifest = seal(store, PREFIX, entries, "vectors", {"rows": 9})
     with pytest.raises(Conflict):
         seal(store, PREFIX, (), "vectors", {"rows": 0})
@@ -216,25 +206,20 @@ def test_sealing_something_else_is_a_conflict(store, entries):
 # --- quarantine -------------------------------------------------------------------------------------------------
 
 
-def test_a_quarantined_folder_is_out_of_sight_and_kept(store, source):
-    committed(store, source)
-    place = quarantine(store, PREFIX)
-    assert store.list(PREFIX) == []
-    assert store.read(f"{place}/part-0.parquet") == b"some rows"
-    with pytest.raises(MissingFolder):
-        open_folder(store, PREFIX, "vectors")
-
-
-def test_its_place_can_be_filled_again_and_a_second_quarantine_keeps_the_first(store, source):
+def test_a_quarantined_folder_is_kept_out_of_sight_and_its_place_can_be_filled_again(store, source):
     committed(store, source)
     first = quarantine(store, PREFIX)
+    assert store.list(PREFIX) == []
+    assert store.read(f"{first}/part-0.parquet") == b"some rows"
+    with pytest.raises(MissingFolder):
+        open_folder(store, PREFIX, "vectors")
     committed(store, source, attempt=2)
     second = quarantine(store, PREFIX)
     assert first != second
     assert read_manifest(store, first).facts != read_manifest(store, second).facts
 
 
-def test_a_single_file_is_quarantined_as_well(store):
+def test_a_single_file_can_be_quarantined(store):
     places = []
     for content in (b"first", b"second"):
         store.write("runs/1/train/result.json", content)

@@ -1,4 +1,4 @@
-"""What only a workspace in a bucket has; what it shares with directories is in `test_store.py`."""
+"""What is special about a workspace in a bucket; `test_store.py` has what all stores do."""
 
 import os
 import re
@@ -28,20 +28,13 @@ def store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Store:
     return S3Store(s3.new_workspace())
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "source.bin"
-    path.write_bytes(b"new content")
-    return path
-
-
 def bucket_of(store: S3Store) -> str:
     return store.uri.split("/")[2]
 
 
 def downloads(s3: S3Server) -> list[str]:
-    """The keys that were downloaded since the last question, in order."""
-    found = [match[1] for asked in s3.requests if (match := re.fullmatch(rf"GET /[^/]+/{BASE}/([^?]+)", asked))]
+    """The keys downloaded since the last call, in order."""
+    found = [match[1] for request in s3.requests if (match := re.fullmatch(rf"GET /[^/]+/{BASE}/([^?]+)", request))]
     s3.requests.clear()
     return sorted(found)
 
@@ -55,7 +48,7 @@ def test_one_workspace_has_one_name(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["s3://", "s3:///a", "s3://bucket/../other"])
-def test_a_uri_without_a_bucket_is_config(given: str) -> None:
+def test_a_uri_without_a_bucket_is_a_config_error(given: str) -> None:
     with pytest.raises(ConfigError, match="expected s3://bucket/prefix"):
         open_store(given)
 
@@ -72,7 +65,7 @@ def test_a_whole_bucket_can_be_a_workspace(s3: S3Server) -> None:
     assert store.list("") == []
 
 
-def test_those_with_a_directory_do_not_wait_for_boto3() -> None:
+def test_a_directory_store_does_not_import_boto3() -> None:
     script = (
         "import sys, flows.cli.app, infra.store.base\n"
         "infra.store.factory.open_store('.').list('')\n"
@@ -94,13 +87,10 @@ def many(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return keys
 
 
-def test_a_listing_has_all_pages(store: S3Store, s3: S3Server, many: list[str]) -> None:
+def test_a_listing_and_a_local_copy_have_all_pages(store: S3Store, s3: S3Server, many: list[str]) -> None:
     s3.forget()
     assert store.list("a/b") == many
     assert len(s3.requests) == 3
-
-
-def test_all_pages_are_copied_here(store: S3Store, many: list[str]) -> None:
     assert everything_below(store.local("a/b")) == {key.removeprefix("a/b/") for key in many}
 
 
@@ -109,14 +99,14 @@ def test_all_pages_move(store: S3Store, many: list[str]) -> None:
     assert store.list("") == ["a/b-c", "a/b.d/x", "a/bc/x", *[key.replace("a/b", "z") for key in many]]
 
 
-def test_all_pages_are_deleted_and_no_neighbours(store: S3Store, s3: S3Server, many: list[str]) -> None:
+def test_all_pages_are_deleted_but_no_neighbours(store: S3Store, s3: S3Server, many: list[str]) -> None:
     s3.forget()
     store.delete("a/b")
     assert store.list("") == ["a/b-c", "a/b.d/x", "a/bc/x"]
-    assert sum(asked.startswith("POST") for asked in s3.requests) == 3
+    assert sum(request.startswith("POST") for request in s3.requests) == 3
 
 
-def test_a_marker_of_an_empty_folder_is_no_object(store: S3Store, s3: S3Server) -> None:
+def test_a_folder_marker_is_not_an_object(store: S3Store, s3: S3Server) -> None:
     for name in ("a/", "a/b/"):
         s3.client.put_object(Bucket=bucket_of(store), Key=f"{BASE}/{name}")
     assert store.list("a") == []
@@ -129,7 +119,7 @@ LOST_REPLY = Fault("PUT", when="after")
 
 
 @pytest.mark.parametrize("replies_lost", [1, 2])
-def test_a_write_whose_reply_is_lost_is_no_conflict(store: S3Store, s3: S3Server, replies_lost: int) -> None:
+def test_a_write_with_a_lost_reply_is_not_a_conflict(store: S3Store, s3: S3Server, replies_lost: int) -> None:
     s3.faults = [LOST_REPLY] * replies_lost
     store.create("CURRENT", b"1")
     s3.faults = [LOST_REPLY] * replies_lost
@@ -138,14 +128,14 @@ def test_a_write_whose_reply_is_lost_is_no_conflict(store: S3Store, s3: S3Server
     assert store.read("CURRENT") == b"2"
 
 
-def test_the_same_bytes_written_by_another_are_a_conflict(store: S3Store) -> None:
+def test_equal_bytes_from_another_writer_are_a_conflict(store: S3Store) -> None:
     S3Store(store.uri).create("CURRENT", b"1")
     with pytest.raises(Conflict):
         store.create("CURRENT", b"1")
 
 
 @pytest.mark.parametrize(("before", "after"), [(b"1", b"rival"), (None, b"rival"), (b"1", None)])
-def test_what_a_rival_does_between_reading_and_writing_stays(
+def test_a_change_between_reading_and_writing_is_kept(
     store: S3Store, monkeypatch: pytest.MonkeyPatch, before: bytes | None, after: bytes | None
 ) -> None:
     if before:
@@ -162,7 +152,7 @@ def test_what_a_rival_does_between_reading_and_writing_stays(
     assert (rival.read("CURRENT") if rival.exists("CURRENT") else None) == after
 
 
-def test_of_writes_that_the_bucket_sees_at_once_the_refused_one_lost(store: S3Store, s3: S3Server) -> None:
+def test_a_write_that_the_bucket_refuses_as_simultaneous_is_a_conflict(store: S3Store, s3: S3Server) -> None:
     store.write("CURRENT", b"1")
     s3.faults = [Fault("PUT", 409, "ConditionalRequestConflict")] * 2
     with pytest.raises(Conflict, match="new exists already"):
@@ -179,12 +169,12 @@ def test_a_large_file_goes_up_in_pieces_and_comes_down_whole(store: S3Store, s3:
     path = tmp_path / "large.bin"
     path.write_bytes(os.urandom(9 * 2**20))
     store.upload(path, "a/large.bin")
-    assert any("uploadId" in asked for asked in s3.requests)
+    assert any("uploadId" in request for request in s3.requests)
     assert store.local("a/large.bin").read_bytes() == path.read_bytes()
     assert store.read("a/large.bin") == path.read_bytes()
 
 
-def test_an_upload_that_breaks_off_leaves_no_object_and_no_pieces(store: S3Store, s3: S3Server, tmp_path: Path) -> None:
+def test_an_interrupted_upload_leaves_no_object_and_no_pieces(store: S3Store, s3: S3Server, tmp_path: Path) -> None:
     path = tmp_path / "large.bin"
     path.write_bytes(bytes(9 * 2**20))
     s3.faults = [Fault("PUT", 403, "AccessDenied", about="partNumber=2")]
@@ -194,12 +184,12 @@ def test_an_upload_that_breaks_off_leaves_no_object_and_no_pieces(store: S3Store
     assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=bucket_of(store))
 
 
-def test_a_file_that_is_not_there_is_not_uploaded(store: S3Store, tmp_path: Path) -> None:
+def test_a_missing_file_cannot_be_uploaded(store: S3Store, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         store.upload(tmp_path / "gone", "a")
 
 
-def test_a_reply_that_is_cut_off_is_asked_for_again(store: S3Store, s3: S3Server) -> None:
+def test_a_cut_off_reply_is_requested_again(store: S3Store, s3: S3Server) -> None:
     store.write("a/b", b"content")
     s3.faults = [Fault("GET", when="during", about="a/b")] * 2
     assert store.read("a/b") == b"content"
@@ -222,18 +212,18 @@ def copied(store: S3Store, s3: S3Server) -> Path:
     return folder
 
 
-def test_what_is_here_is_not_downloaded_again_whoever_asks(store: S3Store, s3: S3Server, copied: Path) -> None:
+def test_a_copied_object_is_not_downloaded_again(store: S3Store, s3: S3Server, copied: Path) -> None:
     assert store.local("a") == copied
     assert store.local("a/1") == copied / "1"
     assert S3Store(store.uri).local("a/deep") == copied / "deep"
     assert downloads(s3) == []
 
 
-def test_a_changed_object_is_downloaded_again_and_no_other(store: S3Store, s3: S3Server, copied: Path) -> None:
+def test_only_a_changed_object_is_downloaded_again(store: S3Store, s3: S3Server, copied: Path) -> None:
     with (copied / "1").open("rb") as reader:
         store.write("a/1", b"uno")
         assert (store.local("a") / "1").read_bytes() == b"uno"
-        assert reader.read() == b"one"  # who had it open goes on reading what it was
+        assert reader.read() == b"one"  # an open file keeps its content
     assert downloads(s3) == ["a/1"]
 
 
@@ -242,23 +232,19 @@ def test_a_changed_object_is_downloaded_again_and_no_other(store: S3Store, s3: S
     [lambda path: path.write_bytes(b"0ne"), lambda path: path.write_bytes(b""), lambda path: path.unlink()],
     ids=["changed", "emptied", "removed"],
 )
-def test_a_copy_that_was_touched_is_downloaded_again(store: S3Store, s3: S3Server, copied: Path, damage) -> None:
+def test_a_damaged_copy_is_downloaded_again(store: S3Store, s3: S3Server, copied: Path, damage) -> None:
     damage(copied / "1")
     assert (store.local("a") / "1").read_bytes() == b"one"
     assert downloads(s3) == ["a/1"]
 
 
-def test_what_is_gone_from_the_bucket_goes_here(store: S3Store, copied: Path) -> None:
+def test_an_object_deleted_from_the_bucket_is_deleted_from_the_copies(store: S3Store, copied: Path) -> None:
     (copied / "left-behind").write_bytes(b"")
     store.delete("a/deep/2")
     assert everything_below(store.local("a")) == {"1"}
     store.delete("a/1")
     assert not store.local("a/1").exists()
     assert everything_below(store.local("a")) == set()
-
-
-def test_what_was_never_there_is_an_absent_path(store: S3Store) -> None:
-    assert not store.local("no/such/folder").exists()
 
 
 def test_an_object_removed_while_it_is_copied_is_a_store_error(store: S3Store, s3: S3Server) -> None:
@@ -269,13 +255,13 @@ def test_an_object_removed_while_it_is_copied_is_a_store_error(store: S3Store, s
     assert classify(caught.value) is FailureClass.STORE
 
 
-def test_an_object_whose_name_would_lead_out_of_the_copies_is_refused(store: S3Store, s3: S3Server) -> None:
+def test_an_object_name_that_leaves_the_folder_of_copies_is_refused(store: S3Store, s3: S3Server) -> None:
     s3.client.put_object(Bucket=bucket_of(store), Key=f"{BASE}/a/../../../outside", Body=b"")
     with pytest.raises(StoreError, match=r"a/\.\./\.\./\.\./outside"):
         store.local("a")
 
 
-def test_the_copies_go_with_their_process(store: S3Store) -> None:
+def test_the_copies_are_deleted_when_their_process_ends(store: S3Store) -> None:
     store.write("a/1", b"one")
     script = "import sys\nfrom infra.store.factory import open_store\nprint(open_store(sys.argv[1]).local('a/1'))"
     shown = subprocess.run(
@@ -300,14 +286,14 @@ def folder(store: S3Store, s3: S3Server) -> str:
 
 def test_the_manifest_arrives_last_and_leaves_first(store: S3Store, s3: S3Server, folder: str) -> None:
     store.move(folder, "b")
-    copied = [asked.rpartition("/")[2] for asked in s3.requests if asked.startswith("PUT")]
+    copied = [request.rpartition("/")[2] for request in s3.requests if request.startswith("PUT")]
     assert sorted(copied[:2]) == ["A-part", "z-part"]
     assert copied[2:] == ["MANIFEST.json"]
-    first_deletion = next(place for place, asked in enumerate(s3.requests) if asked.startswith("POST"))
-    assert not any(asked.startswith("PUT") for asked in s3.requests[first_deletion:])
+    first_deletion = next(place for place, request in enumerate(s3.requests) if request.startswith("POST"))
+    assert not any(request.startswith("PUT") for request in s3.requests[first_deletion:])
 
 
-def test_a_move_that_breaks_off_leaves_one_whole_folder(store: S3Store, s3: S3Server, folder: str) -> None:
+def test_an_interrupted_move_leaves_one_whole_folder(store: S3Store, s3: S3Server, folder: str) -> None:
     s3.faults = [Fault("PUT", 403, "AccessDenied", about="/b/z-part")]
     with pytest.raises(ConfigError):
         store.move(folder, "b")
@@ -316,14 +302,14 @@ def test_a_move_that_breaks_off_leaves_one_whole_folder(store: S3Store, s3: S3Se
 
 
 @pytest.mark.parametrize("act", [lambda store: store.delete("a"), lambda store: store.move("a", "b")])
-def test_a_folder_that_is_half_deleted_has_no_manifest(store: S3Store, s3: S3Server, folder: str, act) -> None:
+def test_a_half_deleted_folder_has_no_manifest(store: S3Store, s3: S3Server, folder: str, act) -> None:
     s3.faults = [Fault("POST", 403, "AccessDenied", about="z-part")]
     with pytest.raises(ConfigError):
         act(store)
     assert store.list(folder) == ["a/A-part", "a/z-part"]
 
 
-def test_an_object_that_the_bucket_keeps_is_an_error(
+def test_an_object_that_the_bucket_refuses_to_delete_is_an_error(
     store: S3Store, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = {"Key": f"{BASE}/a/MANIFEST.json", "Code": "AccessDenied", "Message": "retained"}
@@ -332,7 +318,7 @@ def test_an_object_that_the_bucket_keeps_is_an_error(
         store.delete(folder)
 
 
-def test_what_is_not_there_is_not_moved(store: S3Store) -> None:
+def test_an_absent_folder_cannot_be_moved(store: S3Store) -> None:
     with pytest.raises(FileNotFoundError, match="no such object or folder"):
         store.move("a", "b")
 
@@ -340,16 +326,7 @@ def test_what_is_not_there_is_not_moved(store: S3Store) -> None:
 # --- locks ------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_names_its_holder(store: S3Store) -> None:
-    with (
-        store.lock("lineages/main.run"),
-        pytest.raises(Conflict, match=rf"lineages/main.run is in use by process {os.getpid()} on .* until .* UTC"),
-        S3Store(store.uri).lock("lineages/main.run"),
-    ):
-        pass
-
-
-def test_a_lock_that_was_lost_is_told_at_its_end(store: S3Store) -> None:
+def test_a_lost_lock_is_an_error_at_the_end_of_its_block(store: S3Store) -> None:
     with pytest.raises(StoreError, match="lost to process 7 on elsewhere"), store.lock("a"):
         store.write(".locks/a", Lease(owner="x", host="elsewhere", pid=7, expires_at=1e11).to_json())
 
@@ -367,7 +344,7 @@ REFUSALS: dict[str, tuple[Fault, type[StageError], str]] = {
         "another region .* set AWS_DEFAULT_REGION to eu-south-2",
     ),
     "no such feature": (Fault("GET", 501, "NotImplemented"), ConfigError, "conditional writes"),
-    "what nobody foresaw": (Fault("GET", 400, "Strange"), StoreError, "answered Strange: as the test wants it"),
+    "unknown": (Fault("GET", 400, "Strange"), StoreError, "answered Strange: as the test wants it"),
 }
 
 
@@ -394,7 +371,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_that_is_denied_is_config(store: S3Store, s3: S3Server, source: Path, write) -> None:
+def test_a_denied_write_is_a_config_error(store: S3Store, s3: S3Server, source: Path, write) -> None:
     s3.faults = [Fault("PUT", 403, "AccessDenied")]
     with pytest.raises(ConfigError, match=f"{store.uri}/a: access to bucket"):
         write(store, source)
@@ -411,7 +388,7 @@ USES = WRITES | {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_bucket_that_is_not_there_is_config(s3: S3Server, source: Path, use) -> None:
+def test_a_missing_bucket_is_a_config_error(s3: S3Server, source: Path, use) -> None:
     with pytest.raises(ConfigError, match="there is no bucket 'nowhere'; create it"):
         use(S3Store("s3://nowhere/a"), source)
 
@@ -430,43 +407,42 @@ def test_a_bucket_that_keeps_failing_is_a_store_error(store: S3Store, s3: S3Serv
     assert len(s3.faults) == 1
 
 
-def test_a_server_that_cannot_be_reached_is_a_store_error(
-    store: S3Store, source: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("use", [USES[name] for name in ("write", "read", "upload")])
+def test_an_unreachable_server_is_a_store_error(
+    store: S3Store, source: Path, monkeypatch: pytest.MonkeyPatch, use
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    unreachable = S3Store(store.uri)
-    for use in (USES["write"], USES["read"], USES["upload"]):
-        with pytest.raises(StoreError, match=r"127\.0\.0\.1:9"):
-            use(unreachable, source)
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1:9"):
+        use(S3Store(store.uri), source)
 
 
 @pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No account is found anywhere."""
+def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No AWS account can be found."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "absent"))
 
 
-def test_no_credentials_are_config(s3: S3Server, nobody: None) -> None:
+def test_missing_credentials_are_a_config_error(s3: S3Server, no_account: None) -> None:
     with pytest.raises(ConfigError, match=r"credentials for bucket 'bucket-a'.* set AWS_PROFILE"):
         S3Store("s3://bucket-a/b").list("")
 
 
-def test_a_profile_that_is_not_there_is_config(nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_profile_is_a_config_error(no_account: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "absent")
     with pytest.raises(ConfigError, match=r"s3://bucket-a/b.*absent.*correct AWS_PROFILE"):
         open_store("s3://bucket-a/b")
 
 
 @pytest.mark.parametrize(("name", "value"), [("AWS_ENDPOINT_URL", "nonsense"), ("AWS_DEFAULT_REGION", "no such place")])
-def test_nonsense_in_the_environment_is_config(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_nonsense_in_the_environment_is_a_config_error(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=rf"{value}.*{name}"):
         open_store("s3://bucket-a/b")
 
 
-def test_a_name_that_no_bucket_can_have_is_config(s3: S3Server) -> None:
+def test_an_impossible_bucket_name_is_a_config_error(s3: S3Server) -> None:
     with pytest.raises(ConfigError, match=r"bucket 'no bucket!'.* correct the workspace's name"):
         S3Store("s3://no bucket!/a").list("")

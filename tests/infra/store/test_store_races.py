@@ -11,21 +11,10 @@ from pathlib import Path
 import pytest
 
 from infra.store.base import Conflict, Store
-from infra.store.directory import DirectoryStore
-from tests.support.workspace.stores import STORES, everything_below
+from tests.support.workspace.stores import everything_below
 
 ROOT = Path(__file__).resolve().parents[3]
 THREADS = 8
-
-
-@pytest.fixture(params=STORES)
-def store(request) -> Store:
-    return STORES[request.param](request)
-
-
-@pytest.fixture
-def directory(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
 
 
 def at_once(action: Callable[[int], object]) -> list[object]:
@@ -54,16 +43,13 @@ def in_a_process(store: Store, body: str, *arguments: str) -> subprocess.Popen[s
     )
 
 
-def test_of_threads_that_create_at_once_one_wins(store):
-    results = at_once(lambda number: store.create("a", str(number).encode()))
-    winners = [number for number, result in enumerate(results) if result is None]
-    assert len(winners) == 1
-    assert store.read("a") == str(winners[0]).encode()
-
-
-def test_of_threads_that_swap_at_once_one_wins(store):
-    store.write("CURRENT", b"start")
-    results = at_once(lambda number: store.swap("CURRENT", str(number).encode(), expected=b"start"))
+@pytest.mark.parametrize("action", ["create", "swap"])
+def test_one_of_several_threads_that_create_or_swap_at_once_wins(store, action):
+    if action == "create":
+        results = at_once(lambda number: store.create("CURRENT", str(number).encode()))
+    else:
+        store.write("CURRENT", b"start")
+        results = at_once(lambda number: store.swap("CURRENT", str(number).encode(), expected=b"start"))
     winners = [number for number, result in enumerate(results) if result is None]
     assert len(winners) == 1
     assert store.read("CURRENT") == str(winners[0]).encode()
@@ -108,7 +94,7 @@ def test_a_reader_never_sees_half_of_a_write(store):
     assert seen <= contents
 
 
-def test_a_write_whose_process_is_killed_leaves_only_what_no_reader_sees(directory):
+def test_readers_see_nothing_of_a_write_whose_process_was_killed(directory):
     directory.write("a/b", b"old")
     body = (
         "import os, signal\n"
@@ -122,7 +108,7 @@ def test_a_write_whose_process_is_killed_leaves_only_what_no_reader_sees(directo
     assert directory.read("a/b") == b"old"
 
 
-def test_a_lock_excludes_other_processes_and_is_free_when_its_holder_is_killed(directory):
+def test_a_lock_excludes_other_processes_until_its_holder_is_killed(directory):
     body = "import time\nwith store.lock('lineages/main'):\n    print('held', flush=True)\n    time.sleep(600)\n"
     with in_a_process(directory, body) as holder:
         assert holder.stdout is not None
