@@ -1,4 +1,4 @@
-"""A workspace with three spans, and a runner that does no arithmetic in the place of the real one."""
+"""A workspace with three spans, and a fake runner in place of the real one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.fakes.fake_runner import FakeRunner, ingest
 
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
+    store = DirectoryStore(tmp_path / "workspace")
     ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
     return store
 

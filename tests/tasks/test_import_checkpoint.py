@@ -16,15 +16,8 @@ from tasks.runs import ledger
 from tasks.runs.lineage import head
 from tasks.runs.plan import plan_run
 from tasks.runs.run_report import all_reports, unfinished_before
-from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path / "workspace")
-    ingest(store, "2021-Q1", "2021-Q2")
-    return store
 
 
 @pytest.fixture

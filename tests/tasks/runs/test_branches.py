@@ -1,7 +1,6 @@
 import pytest
 
 from infra.store.base import Conflict
-from infra.store.directory import DirectoryStore
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import StoreError
 from tasks.runs.branches import active, adopt, begin, branch_of
@@ -9,18 +8,13 @@ from tasks.runs.branches import active, adopt, begin, branch_of
 BASE = CheckpointRef(prefix="lineages/main/step-00000010", step=10, sha256="a" * 64)
 
 
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path)
-
-
-def test_a_lineage_that_nobody_branched_is_continued_itself(store):
+def test_a_lineage_without_branches_continues_itself(store):
     assert active(store, "main") == "main"
     assert branch_of(store, "main") is None
 
 
 @pytest.mark.parametrize("base", [BASE, None])
-def test_a_branch_knows_what_it_continues(store, base):
+def test_a_branch_names_its_lineage_and_base(store, base):
     begin(store, "fix", "main", base)
     begin(store, "fix", "main", base)
     branch = branch_of(store, "fix")
@@ -29,7 +23,7 @@ def test_a_branch_knows_what_it_continues(store, base):
     assert active(store, "main") == "main"
 
 
-def test_a_branch_is_not_begun_twice_from_different_places(store):
+def test_a_branch_cannot_begin_at_two_bases(store):
     begin(store, "fix", "main", BASE)
     with pytest.raises(Conflict, match=r"lineages/fix/BRANCH\.json is of another branch"):
         begin(store, "fix", "main", None)
@@ -44,14 +38,14 @@ def test_adopting_moves_the_pointer_once(store):
     assert active(store, "main") == "later"
 
 
-def test_a_branch_that_was_overtaken_is_not_adopted(store):
+def test_an_overtaken_branch_is_not_adopted(store):
     adopt(store, "main", "other", instead_of="main")
     with pytest.raises(Conflict, match="runs of lineage main continue other now, no longer main"):
         adopt(store, "main", "fix", instead_of="main")
     assert active(store, "main") == "other"
 
 
-def test_of_two_who_adopt_at_once_one_wins(store, monkeypatch):
+def test_one_of_two_adoptions_at_once_wins(store, monkeypatch):
     swap = store.swap
 
     def slow(key, data, expected):

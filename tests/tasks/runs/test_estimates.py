@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from infra.store.directory import DirectoryStore
@@ -10,7 +12,7 @@ from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import DataError, FailureClass
 from tasks.runs import ledger
-from tasks.runs.estimates import Past, estimate_run, estimate_stage, estimate_work, past
+from tasks.runs.estimates import Estimate, Past, estimate_run, estimate_stage, estimate_work, past
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.plan import plan_run
 from tasks.runs.results import result_key
@@ -46,40 +48,40 @@ def record(
     )
 
 
-def seconds_of(*records: LedgerRecord, rows: dict[str, tuple[int, ...]] | None = None, **asked: object) -> float:
-    found = estimate_stage(Past(records, rows or {}), Stage.train, **asked)  # type: ignore[arg-type]
+def estimate(
+    *records: LedgerRecord,
+    past_rows: dict[str, tuple[int, ...]] | None = None,
+    stage: Stage = Stage.train,
+    **options: Any,
+) -> Estimate:
+    found = estimate_stage(Past(records, past_rows or {}), stage, **options)
     assert found is not None
-    return found.seconds
+    return found
 
 
 def test_the_median_is_of_wall_time_with_the_queue():
-    assert seconds_of(record(1, 10, overhead=5), record(2, 20, overhead=1), record(3, 90, overhead=9)) == 21.0
+    known = [record(1, 10, overhead=5), record(2, 20, overhead=1), record(3, 90, overhead=9)]
+    assert estimate(*known).seconds == 21.0
 
 
 def test_only_the_last_five_successful_attempts_count():
     slow_once = [record(number, 1000) for number in (1, 2, 3)]
     now = [record(number, 10 * number) for number in (4, 5, 6, 7, 8)]
     failed = [record(9, 5000, failure=FailureClass.HOST), record(10, 5000, ended=False)]
-    assert seconds_of(*failed, *now, *slow_once) == 60.0
-    found = estimate_stage(Past([*now, *slow_once], {}), Stage.train)
-    assert found is not None
-    assert found.attempts_seen == 5
+    found = estimate(*failed, *now, *slow_once)
+    assert (found.seconds, found.attempts_seen) == (60.0, 5)
 
 
 def test_work_is_scaled_by_rows_and_waiting_is_not():
     rows = {"r1": (100,), "r2": (400,)}
     # r1: 7 s of waiting and 10 s for 100 rows; r2: 1 s and 40 s for 400. For 200 rows that is 27 and 21.
-    found = estimate_stage(Past([record(1, 10, overhead=7), record(2, 40, overhead=1)], rows), Stage.train, (200,))
-    assert found is not None
+    found = estimate(record(1, 10, overhead=7), record(2, 40, overhead=1), past_rows=rows, rows=(200,))
     assert found.seconds == 24.0
 
 
-def test_an_attempt_whose_rows_are_not_known_counts_as_it_was():
-    known = Past([record(1, 10)], {})
-    found = estimate_stage(known, Stage.train, (100,))
-    assert found is not None
-    assert found.seconds == 10.0
-    assert seconds_of(record(1, 10), rows={"r1": (100,)}) == 10.0
+def test_an_attempt_with_unknown_rows_is_not_scaled():
+    assert estimate(record(1, 10), rows=(100,)).seconds == 10.0
+    assert estimate(record(1, 10), past_rows={"r1": (100,)}).seconds == 10.0
 
 
 @pytest.mark.parametrize(
@@ -87,26 +89,22 @@ def test_an_attempt_whose_rows_are_not_known_counts_as_it_was():
     [(Stage.validate, 30.0), (Stage.train, 30.0), (Stage.infer, 20.0), (Stage.evaluate, 10.0), (Stage.health, 10.0)],
 )
 def test_infer_grows_with_the_last_span_and_health_not_at_all(stage, seconds):
-    known = Past([record(1, 10, stage=stage)], {"r1": (100,)})
-    found = estimate_stage(known, stage, (100, 200))
-    assert found is not None
+    found = estimate(record(1, 10, stage=stage), past_rows={"r1": (100,)}, stage=stage, rows=(100, 200))
     assert found.seconds == seconds
 
 
 def test_dollars_grow_with_the_seconds():
-    known = Past([record(1, 10, overhead=10, cost=2.0)], {"r1": (100,)})
-    found = estimate_stage(known, Stage.train, (300,))
-    assert found is not None
+    found = estimate(record(1, 10, overhead=10, cost=2.0), past_rows={"r1": (100,)}, rows=(300,))
     assert (found.seconds, found.dollars) == (40.0, 4.0)
 
 
 def test_attempts_with_as_many_workers_are_preferred():
     known = [record(1, 100, workers=1), record(2, 30, workers=4), record(3, 110, workers=1)]
-    assert seconds_of(*known, workers=4) == 30.0
-    assert seconds_of(*known, workers=2) == 100.0
+    assert estimate(*known, workers=4).seconds == 30.0
+    assert estimate(*known, workers=2).seconds == 100.0
 
 
-def test_nothing_is_expected_of_what_was_never_done():
+def test_a_stage_without_successful_attempts_has_no_estimate():
     config = small_config()
     known = Past([record(1, 10), record(2, 10, stage=Stage.infer, failure=FailureClass.HOST)], {})
     assert estimate_stage(known, Stage.infer) is None
@@ -122,11 +120,11 @@ def config():
     return small_config()
 
 
-def test_a_first_run_has_no_expectation(store: DirectoryStore, config):
+def test_a_first_run_has_no_estimate(store: DirectoryStore, config):
     assert estimate_run(store, plan_run(store, config)) is None
 
 
-def test_a_run_is_expected_to_take_what_the_runs_before_took(store: DirectoryStore, runner: FakeRunner, config):
+def test_a_run_is_expected_to_take_as_long_as_earlier_runs(store: DirectoryStore, runner: FakeRunner, config):
     carry_out(plan_run(store, config, "2021-Q1"))
     plan = plan_run(store, config)
     assert plan.span.name == "2021-Q2"
@@ -135,7 +133,7 @@ def test_a_run_is_expected_to_take_what_the_runs_before_took(store: DirectorySto
     assert estimate_run(store, plan, done=list(Stage)) == 0.0
 
 
-def test_what_a_run_has_done_is_not_expected_again(store: DirectoryStore, runner: FakeRunner, config):
+def test_finished_stages_are_not_in_the_estimate(store: DirectoryStore, runner: FakeRunner, config):
     carry_out(plan_run(store, config, "2021-Q1"))
     runner.fail(Stage.train, DataError("bad"))
     with pytest.raises(DataError):
@@ -154,7 +152,7 @@ def test_twice_the_rows_take_twice_the_work(store: DirectoryStore, runner: FakeR
     assert estimate_run(store, plan) == 7 * 9.75 + 3 * 8.0
 
 
-def test_a_new_lineage_learns_from_the_releases(store: DirectoryStore, runner: FakeRunner, config):
+def test_a_new_lineage_is_estimated_from_the_releases(store: DirectoryStore, runner: FakeRunner, config):
     carry_out(plan_run(store, config, "2021-Q1"))
     other = small_config("lineage=other")
     plan = plan_run(store, other, "2021-Q1")
@@ -162,7 +160,9 @@ def test_a_new_lineage_learns_from_the_releases(store: DirectoryStore, runner: F
     assert estimate_run(store, plan) == 7 * 9.75
 
 
-def test_rejected_runs_leave_infer_to_an_older_release(store: DirectoryStore, runner: FakeRunner, config):
+def test_after_rejected_runs_infer_is_estimated_from_an_older_release(
+    store: DirectoryStore, runner: FakeRunner, config
+):
     carry_out(plan_run(store, config, "2021-Q1"))
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
     carry_out(plan_run(store, config, "2021-Q2"))
@@ -172,7 +172,7 @@ def test_rejected_runs_leave_infer_to_an_older_release(store: DirectoryStore, ru
     assert estimate_stage(known, Stage.infer) is not None
 
 
-def test_a_damaged_record_takes_its_run_out_and_stops_nobody(store: DirectoryStore, runner: FakeRunner, config):
+def test_a_run_with_a_damaged_record_is_left_out(store: DirectoryStore, runner: FakeRunner, config):
     plan = plan_run(store, config)
     carry_out(plan)
     store.write(f"runs/{plan.run_key}/train/attempt-1/ledger.json", b"{}")
@@ -191,7 +191,7 @@ def test_a_year_of_history_is_not_read_whole(store: DirectoryStore, runner: Fake
     assert asked == [one.prefix.split("/")[1] for one in old[-4:]] + [run_key]
 
 
-def test_a_saved_plan_is_what_tells_the_rows_of_a_run(store: DirectoryStore, runner: FakeRunner, config):
+def test_the_rows_of_a_run_are_read_from_its_plan(store: DirectoryStore, runner: FakeRunner, config):
     carry_out(plan_run(store, config, "2021-Q2"))  # the first run takes both spans
     (rows,) = past(store, plan_run(store, config).history).rows.values()
     assert rows == (40, 40)

@@ -1,4 +1,4 @@
-"""Records of who asked for a run, when, and how it ended."""
+"""Records of the invocations of a run: when each began and how it ended."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ import datetime as dt
 
 import pytest
 
-from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.foundation.errors import FailureClass, StoreError
 from tasks.runs import invocations
 from tasks.runs.plan import plan_run
-from tests.support.fakes.fake_runner import ingest, small_config
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2")
-    return store
+from tests.support.fakes.fake_runner import small_config
 
 
 @pytest.fixture
@@ -32,12 +24,12 @@ def test_invocations_are_numbered_and_kept(store, plan):
     second = invocations.begin(store, plan, flow_run="b")
     invocations.end(store, second, RunState.RELEASED)
     kept = invocations.of_run(store, plan.run_key)
-    told = [(one.number, one.flow_run, one.state, one.failure, one.message) for one in kept]
-    assert told == [(1, "a", "Failed", FailureClass.STORE, "no space left"), (2, "b", "Released", None, "")]
+    found = [(one.number, one.flow_run, one.state, one.failure, one.message) for one in kept]
+    assert found == [(1, "a", "Failed", FailureClass.STORE, "no space left"), (2, "b", "Released", None, "")]
     assert invocations.everywhere(store) == kept
 
 
-def test_one_that_has_not_ended_is_seen(store, plan):
+def test_an_invocation_without_an_end_is_running(store, plan):
     invocations.begin(store, plan)
     (one,) = invocations.of_run(store, plan.run_key)
     assert (one.state, one.ended_at) == ("Running", None)

@@ -16,11 +16,6 @@ from tasks.runs.ledger import LedgerRecord, Totals, totals
 from tests.support.fakes.fake_runner import small_config
 
 
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path)
-
-
 def job(attempt: int = 1, workers: int = 1, run_key: str = "aaaa", price: float = 0.0) -> JobSpec:
     return JobSpec(
         run_key=run_key,
@@ -62,7 +57,7 @@ def attempts(store: DirectoryStore) -> Attempts:
     return Attempts(store, "aaaa", Stage.health)
 
 
-def test_a_done_attempt_keeps_the_workers_phases_and_counts_the_rest_as_queued(store):
+def test_a_done_attempt_has_the_workers_phases_and_the_rest_is_queued(store):
     spec = job(workers=2, price=3.0)
     record = ledger.begin(store, spec)
     write_result(store, spec, Phases(booting=2.0, compiling=1.0, restoring=0.5, productive=26.0))
@@ -75,14 +70,14 @@ def test_a_done_attempt_keeps_the_workers_phases_and_counts_the_rest_as_queued(s
     assert done.cost == pytest.approx(30 / 3600 * 6)
 
 
-def test_clocks_that_disagree_never_make_the_queue_negative(store):
+def test_the_queue_is_never_negative(store):
     spec = job()
     record = ledger.begin(store, spec)
     write_result(store, spec, Phases(booting=2.0, productive=9.0))
     assert ledger.end(store, record, wall_seconds=10.0).seconds.queued == 0.0
 
 
-def test_what_seemed_productive_is_lost_with_the_attempt(store):
+def test_the_productive_time_of_a_failed_attempt_is_lost(store):
     spec = job(workers=2)
     record = ledger.begin(store, spec)
     write_failure(store, spec, rank=0, at=101.0, phases=Phases(booting=1.0, productive=9.0))
@@ -93,7 +88,7 @@ def test_what_seemed_productive_is_lost_with_the_attempt(store):
     assert (failed.failure, failed.message) == (FailureClass.HOST, "gone")
 
 
-def test_all_is_lost_of_an_attempt_whose_workers_left_no_word(store):
+def test_all_time_of_an_attempt_without_worker_records_is_lost(store):
     record = ledger.begin(store, job())
     assert ledger.end(store, record, 5.0, HostError("killed")).seconds == Phases(lost=5.0)
 
@@ -106,18 +101,18 @@ def test_all_is_lost_of_an_attempt_whose_workers_left_no_word(store):
         (RuntimeError("odd"), FailureClass.CODE, "odd"),
     ],
 )
-def test_every_end_has_its_class(store, error, failure, message):
+def test_each_error_is_recorded_with_its_class(store, error, failure, message):
     ledger.end(store, ledger.begin(store, job()), 1.0, error)
     assert (only(store).failure, only(store).message) == (failure, message)
 
 
-def test_an_open_record_stands_while_the_attempt_runs(store):
+def test_a_running_attempt_has_an_open_record(store):
     ledger.begin(store, job())
     assert only(store).ended_at is None
     assert totals(ledger.records(store), vectors=0).running == 1
 
 
-def test_an_attempt_whose_orchestrator_died_is_closed_as_host_with_what_its_workers_wrote(store):
+def test_an_abandoned_attempt_is_closed_as_host_with_its_workers_times(store):
     ledger.begin(store, job())
     ledger.begin(store, job(attempt=2))
     write_failure(store, job(attempt=2), rank=0, at=time.time(), phases=Phases(booting=1.0, productive=4.0))
@@ -128,7 +123,7 @@ def test_an_attempt_whose_orchestrator_died_is_closed_as_host_with_what_its_work
     assert attempts(store).close_abandoned() == []
 
 
-def test_an_attempt_that_got_done_although_its_orchestrator_died_is_closed_as_done(store):
+def test_an_abandoned_attempt_with_a_result_is_closed_as_done(store):
     ledger.begin(store, job())
     write_result(store, job(), Phases(productive=4.0))
     (closed,) = attempts(store).close_abandoned()
@@ -136,14 +131,14 @@ def test_an_attempt_that_got_done_although_its_orchestrator_died_is_closed_as_do
     assert closed.seconds.productive == 4.0
 
 
-def test_attempts_are_numbered_by_what_they_left_behind(store):
+def test_the_last_attempt_is_found_by_its_files(store):
     assert attempts(store).last == 0
     for attempt in (1, 2, 10):
         store.write(f"{job(attempt=attempt).attempt_prefix}/spec.json", b"{}")
     assert attempts(store).last == 10
 
 
-def test_records_come_in_the_order_of_their_start(store):
+def test_records_are_in_the_order_of_their_start(store):
     first = ledger.begin(store, job(run_key="ffff"))
     second = ledger.begin(store, job(run_key="0000"))
     assert ledger.records(store) == [first, second]
@@ -157,7 +152,7 @@ def test_a_damaged_record_is_named(store):
         ledger.records(store)
 
 
-def test_totals_add_up_by_hand(store):
+def test_totals_add_up_all_attempts(store):
     for attempt, (wall, error) in enumerate([(10.0, HostError("a")), (20.0, HostError("b")), (5.0, DataError("c"))], 1):
         ledger.end(store, ledger.begin(store, job(attempt, price=3.6)), wall, error)
     done = job(4, price=3.6)
@@ -207,7 +202,7 @@ def a_try(attempt: int, failure: FailureClass | None = None, running: float = 20
     )
 
 
-def test_each_try_of_a_rented_machine_is_an_attempt_of_its_own(store):
+def test_each_try_of_a_rented_machine_is_a_separate_attempt(store):
     spec = job(attempt=2, workers=2)
     record = ledger.begin(store, spec)
     third = spec.model_copy(update={"attempt": 3})
@@ -223,7 +218,7 @@ def test_each_try_of_a_rented_machine_is_an_attempt_of_its_own(store):
     assert attempts(store).last == 3
 
 
-def test_what_the_workers_of_a_lost_try_had_measured_is_lost_time(store):
+def test_the_productive_time_of_a_lost_try_is_lost(store):
     spec = job()
     record = ledger.begin(store, spec)
     write_failure(store, spec, rank=0, at=5.0, phases=Phases(booting=1.0, compiling=4.0, productive=12.0))
@@ -231,7 +226,7 @@ def test_what_the_workers_of_a_lost_try_had_measured_is_lost_time(store):
     assert only(store).seconds == Phases(queued=100.0, booting=34.0, compiling=4.0, lost=12.0)
 
 
-def test_the_spec_that_was_started_last_is_found_behind_the_copies_for_its_retries(store):
+def test_the_last_submitted_spec_is_found_and_not_its_retries_copies(store):
     first = job(attempt=1)
     assert attempts(store).last_spec() is None
     for spec in (first, job(attempt=2), job(attempt=2).model_copy(update={"attempt": 3})):

@@ -7,48 +7,33 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.runs.branches import begin
 from tasks.runs.lineage import completed, head, partial
 from tests.support.fakes.fake_runner import commit_files, write_checkpoint
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path)
+from tests.support.workspace.states import checkpoint_state
 
 
 def state(step: int, span: str = "2021-Q1", complete: bool = True, lineage: str = "main") -> CheckpointState:
     rows = RowsRef(span=SpanRef(name=span, version=1), prefix=f"runs/k/validate/rows/{span}", rows=4)
-    return CheckpointState(
-        lineage=lineage,
-        run_key="k",
-        step=step,
-        first_step=0,
-        complete=complete,
-        consumed=(rows,),
-        parent=None,
-        seed=17,
-        losses=(),
-        curve=(),
-    )
+    return checkpoint_state(step, lineage=lineage, run_key="k", complete=complete, consumed=(rows,))
 
 
-def test_a_lineage_not_begun_has_no_head(store):
+def test_a_new_lineage_has_no_head(store):
     assert head(store, "main") is None
     assert completed(store, "main") == []
 
 
-def test_the_head_is_the_last_completed_checkpoint_by_number_and_not_by_name_or_age(store):
+def test_the_head_is_the_completed_checkpoint_with_the_highest_step(store):
     last = write_checkpoint(store, state(120, "2021-Q2"))
     first = write_checkpoint(store, state(20, "2021-Q1"))
     assert [ref for ref, _ in completed(store, "main")] == [first, last]
     assert head(store, "main") == (last, state(120, "2021-Q2"))
 
 
-def test_checkpoints_made_on_the_way_do_not_count(store):
+def test_partial_checkpoints_are_no_heads(store):
     done = write_checkpoint(store, state(20))
     write_checkpoint(store, state(30, complete=False))
     assert head(store, "main") == (done, state(20))
 
 
-def test_checkpoints_made_on_the_way_are_found_as_such(store):
+def test_partial_checkpoints_are_found(store):
     write_checkpoint(store, state(20))
     assert partial(store, "main") == []
     made = [write_checkpoint(store, state(step, complete=False)).prefix for step in (30, 40)]
@@ -65,7 +50,7 @@ def test_a_folder_without_a_manifest_was_never_completed(store):
     assert found[0] == done
 
 
-def test_lineages_do_not_see_each_other(store):
+def test_lineages_are_separate(store):
     write_checkpoint(store, state(20, lineage="main"))
     assert head(store, "mai") is None
     assert head(store, "other") is None
@@ -78,29 +63,26 @@ def test_the_reference_names_exact_weights(store, tmp_path):
     assert here.sha256 != there.sha256
 
 
-@pytest.mark.parametrize("damage", [b"{", b"", b'{"version": 1}'])
-def test_a_damaged_state_names_the_file_and_the_way_out(store, damage):
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("state.json", b"{", "does not match its checksum"),
+        ("state.json", b"", "does not match its checksum"),
+        ("state.json", b'{"version": 1}', "does not match its checksum"),
+        ("state.json", None, "is gone"),
+        ("MANIFEST.json", b"{", "is not a valid manifest"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_way_out(store, file, damage, message):
     write_checkpoint(store, state(20))
-    store.write("lineages/main/step-00000020/state.json", damage)
-    with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json does not match its checksum.*move it out of"):
+    store.delete(f"lineages/main/step-00000020/{file}")
+    if damage is not None:
+        store.write(f"lineages/main/step-00000020/{file}", damage)
+    with pytest.raises(CorruptFolder, match=rf"step-00000020/{file} {message}.*move it out of lineages/"):
         head(store, "main")
 
 
-def test_a_missing_state_names_the_file_and_the_way_out(store):
-    write_checkpoint(store, state(20))
-    store.delete("lineages/main/step-00000020/state.json")
-    with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json is gone.*move it out of lineages/"):
-        head(store, "main")
-
-
-def test_a_damaged_manifest_names_the_file_and_the_way_out(store):
-    write_checkpoint(store, state(20))
-    store.write("lineages/main/step-00000020/MANIFEST.json", b"{")
-    with pytest.raises(CorruptFolder, match=r"step-00000020/MANIFEST\.json is not a valid manifest.*move it out of"):
-        head(store, "main")
-
-
-def test_the_way_out_works(store, tmp_path):
+def test_the_way_out_works(store):
     before = write_checkpoint(store, state(20))
     write_checkpoint(store, state(30))
     store.write("lineages/main/step-00000030/state.json", b"{")
@@ -118,7 +100,7 @@ def test_a_state_of_another_version_names_the_key(store):
 # --- branches ---------------------------------------------------------------------------------------------------
 
 
-def test_a_branch_has_the_checkpoints_up_to_its_base_and_then_its_own(store):
+def test_a_branch_has_the_checkpoints_up_to_its_base_and_its_own(store):
     first, second, third = (write_checkpoint(store, state(step)) for step in (10, 20, 30))
     begin(store, "fix", "main", second)
     assert [ref for ref, _ in completed(store, "fix")] == [first, second]
@@ -131,7 +113,7 @@ def test_a_branch_has_the_checkpoints_up_to_its_base_and_then_its_own(store):
     assert found[0] == own
 
 
-def test_a_branch_of_a_branch_has_what_both_inherit(store):
+def test_a_branch_of_a_branch_inherits_from_both(store):
     first, _ = (write_checkpoint(store, state(step)) for step in (10, 20))
     begin(store, "fix", "main", first)
     second = write_checkpoint(store, state(20, lineage="fix"))
@@ -147,7 +129,7 @@ def test_a_branch_from_nothing_inherits_nothing(store):
     assert head(store, "fresh") is None
 
 
-def test_a_branch_whose_base_is_gone_is_not_quietly_another(store):
+def test_a_branch_with_a_missing_base_is_an_error(store):
     write_checkpoint(store, state(10))
     second = write_checkpoint(store, state(20))
     begin(store, "fix", "main", second)

@@ -13,11 +13,6 @@ from tasks.runs import releases
 from tests.support.fakes.fake_runner import commit_files
 
 
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path)
-
-
 def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1") -> Release:
     """A release of run `run_key` with a small model and vectors of its own."""
     model = ModelRef(version=f"m-{run_key}", checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256=run_key))
@@ -42,7 +37,7 @@ def serving(store: DirectoryStore) -> int | None:
 
 
 class Rival(DirectoryStore):
-    """A store in which somebody else gets in just before the next conditional write."""
+    """A store in which another writer acts just before the next conditional write."""
 
     def __init__(self, other: DirectoryStore) -> None:
         super().__init__(other.root)
@@ -68,7 +63,7 @@ def test_before_the_first_release_nothing_serves(store):
     assert releases.history(store) == []
 
 
-def test_releases_are_numbered_and_each_knows_the_one_before(store):
+def test_releases_are_numbered_and_name_the_previous_one(store):
     first, second = publish(store, "a"), publish(store, "b")
     assert (first.number, first.previous) == (1, None)
     assert (second.number, second.previous) == (2, 1)
@@ -78,7 +73,7 @@ def test_releases_are_numbered_and_each_knows_the_one_before(store):
     assert second.vectors_prefix == "vectors/m-b/2021-Q1"
 
 
-def test_an_old_run_that_is_finished_late_is_kept_beside_the_current_release(store):
+def test_an_old_run_that_ends_late_does_not_replace_the_current_release(store):
     later, earlier = publish(store, "later", "2021-Q3"), publish(store, "earlier", "2021-Q2")
     assert (earlier.number, serving(store)) == (2, later.number)
     releases.rollback(store, to=2)
@@ -115,15 +110,7 @@ def test_publishing_a_run_again_finds_its_release_and_leaves_a_later_one_serving
     assert serving(store) == 2
 
 
-def test_publishing_a_run_again_does_not_undo_a_rollback(store):
-    publish(store, "a")
-    publish(store, "b")
-    releases.rollback(store)
-    publish(store, "b")
-    assert serving(store) == 1
-
-
-def test_a_release_that_was_recorded_but_not_pointed_to_is_finished_by_asking_again(store):
+def test_a_release_without_its_pointer_is_finished_by_publishing_again(store):
     publish(store, "a")
     before = store.read(releases.CURRENT)
     publish(store, "b")
@@ -154,7 +141,7 @@ def test_an_incomplete_model_or_vectors_are_never_released(store, gone):
     assert len(releases.history(store)) == 1
 
 
-def test_a_number_taken_by_another_run_meanwhile_is_left_to_it(store):
+def test_a_number_taken_by_another_run_is_skipped(store):
     rival = Rival(store)
     rival.before_create = lambda: publish(store, "b")
     ours = publish(rival, "a")
@@ -163,7 +150,7 @@ def test_a_number_taken_by_another_run_meanwhile_is_left_to_it(store):
     assert serving(store) == 2
 
 
-def test_a_lost_swap_is_tried_again_on_what_is_there_then(store):
+def test_a_lost_swap_is_repeated_on_the_new_pointer(store):
     publish(store, "a")
     publish(store, "b")
     rival = Rival(store)
@@ -172,7 +159,7 @@ def test_a_lost_swap_is_tried_again_on_what_is_there_then(store):
     assert serving(store) == 3
 
 
-def test_a_lost_swap_gives_way_to_a_later_release(store):
+def test_a_lost_swap_leaves_a_later_release_current(store):
     publish(store, "a")
     rival = Rival(store)
     rival.before_swap = lambda: publish(store, "later")
@@ -183,7 +170,7 @@ def test_a_lost_swap_gives_way_to_a_later_release(store):
 # --- rolling back -----------------------------------------------------------------------------------------------
 
 
-def test_rollback_moves_model_and_vectors_to_the_release_before(store):
+def test_a_rollback_restores_model_and_vectors_of_the_previous_release(store):
     first = publish(store, "a")
     publish(store, "b")
     publish(store, "c")
@@ -195,14 +182,14 @@ def test_rollback_moves_model_and_vectors_to_the_release_before(store):
     assert len(releases.history(store)) == 3
 
 
-def test_rollback_to_a_number_works_in_both_directions(store):
+def test_a_rollback_to_a_number_works_in_both_directions(store):
     for run in "abc":
         publish(store, run)
     assert releases.rollback(store, to=1).number == serving(store) == 1
     assert releases.rollback(store, to=3).number == serving(store) == 3
 
 
-def test_a_release_after_a_rollback_rolls_back_to_what_served_before_it(store):
+def test_a_rollback_returns_to_the_release_that_served_before(store):
     for run in "ab":
         publish(store, run)
     releases.rollback(store)
@@ -220,7 +207,7 @@ def test_a_release_after_a_rollback_rolls_back_to_what_served_before_it(store):
         ("ab", 7, "there is no release 7; there are 1, 2"),
     ],
 )
-def test_a_rollback_that_makes_no_sense_changes_nothing(store, runs, to, message):
+def test_an_impossible_rollback_changes_nothing(store, runs, to, message):
     for run in runs:
         publish(store, run)
     before = serving(store)
@@ -242,7 +229,7 @@ def test_a_rollback_to_damaged_files_is_refused_and_names_them(store, prefix, da
     assert serving(store) == 2
 
 
-def test_a_rollback_that_meets_another_writer_stops(store):
+def test_a_rollback_during_another_write_is_a_conflict(store):
     publish(store, "a")
     publish(store, "b")
     rival = Rival(store)

@@ -11,7 +11,7 @@ from tests.support.fakes.stages import carry_out
 WALL = PHASES.booting + PHASES.compiling + PHASES.restoring + PHASES.productive
 
 
-def test_a_released_run_reports_what_it_gave(store, runner):
+def test_the_report_of_a_released_run_has_its_results(store, runner):
     carry_out(plan_run(store, small_config()))
     plan = plan_run(store, small_config())
     runner.fail(Stage.infer, HostError("gone"))
@@ -40,7 +40,7 @@ def test_a_rejected_run_says_why(store, runner):
     assert report.why == "recall@10 0.2000 is 0.2000 below the champion's 0.4000; allowed is a drop of 0.0100."
 
 
-def test_a_report_on_an_invocation_names_the_stages_it_found_done(store, runner):
+def test_a_report_on_an_invocation_names_the_stages_already_done(store, runner):
     plan = plan_run(store, small_config())
     runner.fail(Stage.evaluate, HostError("gone"))
     with pytest.raises(HostError):
@@ -65,7 +65,7 @@ def test_all_runs_are_reported_by_span(store, runner):
     assert found[-1].metrics is None
 
 
-def test_a_run_that_was_trained_but_not_finished_is_remembered(store, runner):
+def test_a_trained_but_unfinished_run_is_found(store, runner):
     first = plan_run(store, small_config())
     assert unfinished_before(store, first) is None
     runner.fail(Stage.infer, HostError("gone"))
