@@ -5,10 +5,10 @@ from tasks.running.budget import Budget
 def test_the_budget_counts_from_the_first_attempt_of_this_invocation():
     budget = Budget(RetryConfig(attempts=3, jitter=0.0))
     assert [budget.left(7), budget.left(8), budget.left(9)] == [3, 2, 1]
-    assert budget.left(12) == 1, "what was started is worth one try at least"
+    assert budget.left(12) == 1, "a started attempt gets at least one try"
 
 
-def test_what_a_place_tried_by_itself_counts_as_what_prefect_tried():
+def test_a_runners_own_retries_count_like_prefects():
     budget = Budget(RetryConfig(attempts=3, jitter=0.0))
     budget.left(1)
     budget.use(2)
@@ -17,4 +17,4 @@ def test_what_a_place_tried_by_itself_counts_as_what_prefect_tried():
     budget.use(3)
     assert budget.used == 3
     budget.use(1)
-    assert budget.used == 3, "an attempt that is told of late takes nothing back"
+    assert budget.used == 3, "an attempt reported late gives nothing back"

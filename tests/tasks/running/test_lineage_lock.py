@@ -18,7 +18,7 @@ def bucket(s3: S3Server) -> Store:
 
 
 class Clock:
-    """Sleeping makes it later for the lease, too: the holder's record is set to another expiry."""
+    """Each sleep sets the holder's record to its next expiry."""
 
     def __init__(self, store: Store, expiries: list[float]) -> None:
         self.store, self.expiries, self.slept = store, expiries, 0
@@ -39,17 +39,17 @@ FAR = 10_000_000_000.0
 
 
 def test_the_lease_of_a_killed_holder_is_waited_for(bucket):
-    said: list[str] = []
+    lines: list[str] = []
     clock = Clock(bucket, [FAR, FAR, FAR, 1.0])
-    with hold_lineage(bucket, KEY, said.append, clock.sleep), pytest.raises(InUse), bucket.lock(KEY):
+    with hold_lineage(bucket, KEY, lines.append, clock.sleep), pytest.raises(InUse), bucket.lock(KEY):
         pass
     assert clock.slept == 3
-    (line,) = said
+    (line,) = lines
     assert "in use by process 7 on elsewhere" in line
     assert line.endswith("waiting to see whether it still runs")
 
 
-def test_a_holder_that_renews_its_lease_is_left_alone(bucket):
+def test_a_holder_that_renews_its_lease_keeps_the_lineage(bucket):
     clock = Clock(bucket, [FAR, FAR, FAR + 20])
     with (
         pytest.raises(InUse, match="process 7 on elsewhere"),
@@ -59,14 +59,14 @@ def test_a_holder_that_renews_its_lease_is_left_alone(bucket):
     assert clock.slept == 2
 
 
-def test_in_a_directory_a_lock_that_stays_held_is_held_by_someone_alive(tmp_path):
+def test_a_held_lock_in_a_directory_belongs_to_a_running_process(tmp_path):
     store, slept = DirectoryStore(tmp_path), []
     with store.lock(KEY), pytest.raises(Conflict), hold_lineage(store, KEY, lambda line: None, slept.append):
         pytest.fail("two at once")
     assert len(slept) == TRIES - 1
 
 
-def test_someone_who_only_looked_for_a_moment_stops_nobody(tmp_path):
+def test_a_lock_held_for_a_moment_only_delays_the_run(tmp_path):
     store = DirectoryStore(tmp_path)
     with contextlib.ExitStack() as looking:
         looking.enter_context(store.lock(KEY))

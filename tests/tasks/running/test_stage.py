@@ -5,7 +5,6 @@ import logging
 import pytest
 from prefect.exceptions import TerminationSignal
 
-import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs, JobSpec, TrainInputs, ValidateInputs
 from tasks.contracts.outcomes import HealthOutcome, TrainOutcome, ValidateOutcome
@@ -26,19 +25,7 @@ from tasks.running.context import within
 from tasks.running.stage import run_stage
 from tasks.runs import ledger
 from tasks.runs.plan import plan_run
-from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2")
-    return store
-
-
-@pytest.fixture
-def runner(store) -> FakeRunner:
-    return FakeRunner(store)
+from tests.support.fakes.fake_runner import FakeRunner, small_config
 
 
 @pytest.fixture
@@ -69,9 +56,12 @@ def validate(plan: RunPlan, runner: FakeRunner) -> ValidateOutcome:
 
 
 def train(plan: RunPlan, runner: FakeRunner, rows: ValidateOutcome) -> TrainOutcome:
-    return run_stage(
-        plan, TrainInputs(rows=rows.rows, history=plan.history, parent=plan.parent), TrainOutcome, runner=runner
-    )
+    inputs = TrainInputs(rows=rows.rows, history=plan.history, parent=plan.parent)
+    return run_stage(plan, inputs, TrainOutcome, runner=runner)
+
+
+def with_fewer_rows(validated: ValidateOutcome) -> ValidateOutcome:
+    return validated.model_copy(update={"rows": (validated.rows[0].model_copy(update={"rows": 3}),)})
 
 
 def failures(store: DirectoryStore) -> list[FailureClass | None]:
@@ -86,6 +76,7 @@ def test_a_stage_runs_its_job_and_leaves_spec_result_and_ledger_record(store, ru
     assert outcome.device == "fake"
     (spec,) = runner.specs
     assert (spec.attempt, spec.workers, spec.config, spec.run_key) == (1, 2, plan.config, plan.run_key)
+    assert (spec.workspace, spec.inputs) == (store.uri, HealthInputs())
     left = [key.removeprefix(f"runs/{plan.run_key}/") for key in store.list("runs")]
     assert left == ["health/attempt-1/ledger.json", "health/attempt-1/spec.json", "health/result.json"]
     assert failures(store) == [None]
@@ -105,11 +96,6 @@ def test_a_done_stage_is_not_run_again(store, runner, plan):
     assert len(ledger.records(store)) == 1
 
 
-def test_without_a_runner_the_place_that_the_configuration_names_is_used(monkeypatch, runner, plan):
-    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-    assert run_stage(plan, HealthInputs(), HealthOutcome).device == "fake"
-
-
 def test_log_lines_and_progress_reach_the_listener_and_the_log(runner, plan, caplog):
     heard = Heard()
     with caplog.at_level(logging.INFO, "millrace"):
@@ -119,7 +105,7 @@ def test_log_lines_and_progress_reach_the_listener_and_the_log(runner, plan, cap
     assert "fake health of 2021-Q1" in caplog.messages
 
 
-def test_whoever_listens_hears_all_stages_in_the_block(runner, plan):
+def test_a_listener_hears_all_stages_in_its_block(runner, plan):
     heard = Heard()
     with within(listener=heard):
         validate(plan, runner)
@@ -170,7 +156,7 @@ def test_any_other_error_of_a_runner_gets_its_class(store, runner, plan, error, 
     assert failures(store) == [expected.failure]
 
 
-def test_workers_that_end_without_a_result_are_a_bug(runner, plan, monkeypatch):
+def test_workers_that_end_without_a_result_are_a_code_error(runner, plan, monkeypatch):
     monkeypatch.setattr(runner, "run", lambda spec, waiter, tries: None)
     with pytest.raises(CodeError, match=rf"left no .*runs/{plan.run_key}/health/result\.json"):
         health(plan, runner)
@@ -188,7 +174,7 @@ def test_a_full_disk_does_not_hide_the_first_error(store, runner, plan, monkeypa
     assert "No space left on device" in caplog.text
 
 
-def test_an_attempt_of_a_killed_orchestrator_is_closed_and_not_overwritten(store, runner, plan):
+def test_the_attempt_of_a_killed_orchestrator_is_closed_and_kept(store, runner, plan):
     class Killed(BaseException):
         pass
 
@@ -203,7 +189,7 @@ def test_an_attempt_of_a_killed_orchestrator_is_closed_and_not_overwritten(store
     assert [spec.attempt for spec in runner.specs] == [1, 2]
 
 
-# --- results that can't be relied on ----------------------------------------------------------------------------
+# --- damaged results ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 2}'])
@@ -249,14 +235,14 @@ def test_a_stage_whose_manifest_is_damaged_sets_the_folder_aside_and_runs_again(
 def test_a_result_made_from_other_inputs_is_not_taken(store, runner, plan):
     rows = validate(plan, runner)
     first = train(plan, runner, rows)
-    fewer = rows.model_copy(update={"rows": (rows.rows[0].model_copy(update={"rows": 3}),)})
+    fewer = with_fewer_rows(rows)
     store.delete(first.checkpoint.prefix)
     train(plan, runner, fewer)
     assert runner.stages == ["validate", "train", "train"]
     assert runner.specs[-1].inputs == TrainInputs(rows=fewer.rows, history=(), parent=None)
 
 
-def test_a_checkpoint_that_is_not_the_one_of_the_result_is_never_taken_for_it(store, runner, plan):
+def test_a_checkpoint_with_another_checksum_than_the_results_is_not_taken(store, runner, plan):
     rows = validate(plan, runner)
     trained = train(plan, runner, rows)
     key = f"runs/{plan.run_key}/train/result.json"
@@ -265,18 +251,11 @@ def test_a_checkpoint_that_is_not_the_one_of_the_result_is_never_taken_for_it(st
     assert runner.stages == ["validate", "train", "train"]
 
 
-def test_the_spec_says_all_that_a_worker_needs(store, runner, plan):
-    validate(plan, runner)
-    written = JobSpec.model_validate_json(store.read(f"runs/{plan.run_key}/validate/attempt-1/spec.json"))
-    assert written.workspace == store.uri
-    assert written.inputs == ValidateInputs(window=plan.window, history=())
-
-
 # --- rented machines --------------------------------------------------------------------------------------------
 
 
 class Rented(FakeRunner):
-    """Loses `lose` hosts before each result, and tries again by itself as often as it may."""
+    """Loses `lose` hosts before each result, and retries by itself up to the limit."""
 
     def __init__(self, store: DirectoryStore) -> None:
         super().__init__(store)
@@ -295,12 +274,12 @@ class Rented(FakeRunner):
             if not lost:
                 self.store.write(f"{last.attempt_prefix}/spec.json", last.to_json())
                 super().run(last, waiter, 1)
-            waiter.tried(self.told(last.attempt, FailureClass.HOST if lost else None))
+            waiter.tried(self.try_record(last.attempt, FailureClass.HOST if lost else None))
             if not lost:
                 return
         raise HostError("the host went away")
 
-    def told(self, attempt: int, failure: FailureClass | None) -> BatchAttempt:
+    def try_record(self, attempt: int, failure: FailureClass | None) -> BatchAttempt:
         return BatchAttempt(
             attempt=attempt,
             failure=failure,
@@ -324,7 +303,7 @@ def attempts(store: DirectoryStore) -> list[tuple[int, FailureClass | None]]:
     return sorted((record.attempt, record.failure) for record in ledger.records(store))
 
 
-def test_what_the_place_tries_by_itself_are_attempts_in_the_ledger(store, rented, plan):
+def test_a_runners_own_retries_are_attempts_in_the_ledger(store, rented, plan):
     rented.lose = 2
     assert health(plan, rented).device == "fake"
     assert rented.allowed == [plan.config.retry.attempts] == [3]
@@ -341,9 +320,9 @@ def test_a_failure_after_all_tries_is_recorded_once(store, rented, plan):
     assert attempts(store)[-1] == (4, None)
 
 
-def test_what_ends_the_waiting_and_no_try_is_an_attempt_of_its_own(store, rented, plan, monkeypatch):
+def test_a_cancellation_between_tries_is_a_separate_attempt(store, rented, plan, monkeypatch):
     def cancelled(spec: JobSpec, waiter: Waiter, tries: int) -> None:
-        waiter.tried(rented.told(spec.attempt, FailureClass.HOST))
+        waiter.tried(rented.try_record(spec.attempt, FailureClass.HOST))
         raise CancelledError("someone asked")
 
     monkeypatch.setattr(rented, "run", cancelled)
@@ -352,7 +331,7 @@ def test_what_ends_the_waiting_and_no_try_is_an_attempt_of_its_own(store, rented
     assert attempts(store) == [(1, FailureClass.HOST), (2, FailureClass.CANCELLED)]
 
 
-def test_an_attempt_that_goes_on_elsewhere_is_found_again_and_not_started_twice(store, rented, plan):
+def test_an_attempt_that_still_runs_elsewhere_is_found_and_not_started_twice(store, rented, plan):
     rented.fail(Stage.health, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         health(plan, rented)
@@ -363,11 +342,10 @@ def test_an_attempt_that_goes_on_elsewhere_is_found_again_and_not_started_twice(
     assert attempts(store) == [(1, None)]
 
 
-def test_an_attempt_at_other_work_is_not_taken_for_this_one(store, rented, plan):
+def test_a_running_attempt_with_other_inputs_is_not_taken(store, rented, plan):
     rows = validate(plan, rented)
     first = train(plan, rented, rows)
     store.delete(first.checkpoint.prefix)
     rented.findable = {1}
-    fewer = rows.model_copy(update={"rows": (rows.rows[0].model_copy(update={"rows": 3}),)})
-    train(plan, rented, fewer)
+    train(plan, rented, with_fewer_rows(rows))
     assert [spec.attempt for spec in rented.specs] == [1, 1, 2]
