@@ -35,7 +35,7 @@ def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> CompilingR
     return runner
 
 
-def test_each_level_is_warmed_up_for_once_and_nothing_is_trained(store, runner):
+def test_each_level_is_warmed_up_once_and_nothing_is_trained(store, runner):
     config = small_config("accelerator=xla")
     report = compare_levels(store, config, "2021-Q2", [1, 2, 3])
     assert runner.stages == ["validate", "warmup", "warmup", "warmup"]
@@ -43,10 +43,10 @@ def test_each_level_is_warmed_up_for_once_and_nothing_is_trained(store, runner):
     assert len({spec.run_key for spec in runner.specs[1:]}) == 3
     assert not store.list("lineages")
     assert compare_levels(store, config, "2021-Q2", [1, 2, 3]) == report
-    assert len(runner.stages) == 4, "asked again, it is on record"
+    assert len(runner.stages) == 4, "the second time it is read from the record"
 
 
-def test_the_report_has_time_and_difference_of_each_level(store, runner):
+def test_the_report_has_the_times_and_differences_of_each_level(store, runner):
     report = compare_levels(store, small_config("accelerator=xla"), "2021-Q2", [1, 2, 3])
     found = [(line.level, line.graphs, line.compile_seconds, line.step_seconds) for line in report.levels]
     assert found == [(1, 12, 10.0, 0.3), (2, 12, 40.0, 0.15), (3, 12, 90.0, 0.1)]

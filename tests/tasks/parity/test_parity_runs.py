@@ -9,16 +9,10 @@ from tasks.foundation.errors import ConfigError
 from tasks.parity.parity_runs import ParityRuns, drop_checkpoints, plan_parity_runs
 from tasks.runs import lineage
 from tasks.runs.plan import plan_run
-from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.fakes.stages import carry_out
 
-
-@pytest.fixture
-def store(tmp_path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1", "2021-Q2", "2021-Q3")
-    monkeypatch.setattr("infra.compute.factory.make_runner", lambda config, store, stage: FakeRunner(store))
-    return store
+pytestmark = pytest.mark.usefixtures("runner")
 
 
 def sides(store: DirectoryStore, span: str, *overrides: str, left: str = "cpu", right: str = "xla") -> ParityRuns:
@@ -33,11 +27,11 @@ def trained(store: DirectoryStore, *spans: str) -> list[RunPlan]:
     return plans
 
 
-def test_the_sides_differ_in_accelerator_and_lineage_alone(store):
+def test_the_sides_differ_only_in_accelerator_and_lineage(store):
     trained(store, "2021-Q1")
     common, left, right = (planned := sides(store, "2021-Q2")).common, planned.left, planned.right
-    alike = {"run_key", "config"}
-    assert left.model_dump(exclude=alike) == right.model_dump(exclude=alike) == common.model_dump(exclude=alike)
+    own = {"run_key", "config"}
+    assert left.model_dump(exclude=own) == right.model_dump(exclude=own) == common.model_dump(exclude=own)
     assert (left.config.accelerator, right.config.accelerator) == ("cpu", "xla")
     as_right = left.config.model_copy(update={"accelerator": "xla", "lineage": right.config.lineage})
     assert as_right == right.config
@@ -47,21 +41,21 @@ def test_the_sides_differ_in_accelerator_and_lineage_alone(store):
 
 
 @pytest.mark.parametrize("span", ["2021-Q1", "2021-Q2", "2021-Q3"])
-def test_both_sides_do_the_work_of_the_lineages_own_run(store, span: str):
+def test_both_sides_have_the_inputs_of_the_lineages_own_run(store, span: str):
     plans = {plan.span.name: plan for plan in trained(store, "2021-Q1", "2021-Q2")}
     own = plans.get(span) or plan_run(store, small_config(), span)
     for plan in sides(store, span)[1:]:
         assert (plan.window, plan.history, plan.parent) == (own.window, own.history, own.parent)
 
 
-def test_a_span_trained_with_other_settings_is_compared_with_these(store):
+def test_a_span_trained_with_other_settings_can_be_compared(store):
     (first,) = trained(store, "2021-Q1")
     planned = sides(store, "2021-Q1", "train.epochs=3")
     assert (planned.left.window, planned.left.parent) == (first.window, None)
     assert planned.left.config.train.epochs == 3
 
 
-def test_a_trained_span_stays_what_was_trained_when_a_correction_arrives(store):
+def test_a_trained_span_keeps_its_version_when_a_correction_arrives(store):
     trained(store, "2021-Q1")
     ingest(store, "2021-Q1", version=2)
     assert sides(store, "2021-Q1").left.span == SpanRef(name="2021-Q1", version=1)
@@ -81,13 +75,13 @@ def test_a_side_does_not_depend_on_the_other_side(store):
     assert cuda.lock == xla.lock
 
 
-def test_other_work_has_other_lineages(store):
+def test_other_settings_have_other_lineages(store):
     one, other = sides(store, "2021-Q1"), sides(store, "2021-Q1", "train.learning_rate=0.1")
     assert {plan.config.lineage for plan in one[1:]} & {plan.config.lineage for plan in other[1:]} == set()
     assert one.lock != other.lock
 
 
-def test_an_accelerator_compared_with_itself_is_trained_twice(store):
+def test_an_accelerator_compared_with_itself_has_two_runs(store):
     planned = sides(store, "2021-Q1", right="cpu")
     assert planned.left.run_key != planned.right.run_key
     assert planned.left.config.lineage != planned.right.config.lineage

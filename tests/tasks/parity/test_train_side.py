@@ -12,21 +12,7 @@ from tasks.parity.train_side import train
 from tasks.runs.results import result_key
 from tasks.validate import validate
 from tasks.warmup import warmup
-from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    store = DirectoryStore(tmp_path)
-    ingest(store, "2021-Q1")
-    return store
-
-
-@pytest.fixture
-def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
-    runner = FakeRunner(store)
-    monkeypatch.setattr("infra.compute.factory.make_runner", lambda config, store, stage: runner)
-    return runner
+from tests.support.fakes.fake_runner import small_config
 
 
 @pytest.fixture
