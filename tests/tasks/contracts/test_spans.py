@@ -55,7 +55,7 @@ def test_a_span_that_is_not_on_the_calendar_is_refused(span: str) -> None:
 
 
 @pytest.mark.parametrize("span", ["2026", "2026-Q5", "2026-q4", "26-11", "2026-11-20 ", "", "latest", "2026-W7"])
-def test_a_name_that_is_no_span_is_refused_with_the_forms(span: str) -> None:
+def test_a_name_that_is_no_span_is_refused_with_the_valid_forms(span: str) -> None:
     with pytest.raises(ConfigError, match=r"is not a day \(2026-11-20\), week \(2026-W47\), month .* or quarter"):
         first_day(span)
 
@@ -70,7 +70,7 @@ def test_a_span_ends_the_day_before_the_next_one_begins(moment: dt.datetime, kin
 
 
 @pytest.mark.parametrize("question", [kind_of, last_day, after])
-def test_of_a_name_that_is_no_span_nothing_is_told(question: object) -> None:
+def test_questions_about_a_name_that_is_no_span_are_refused(question: object) -> None:
     with pytest.raises(ConfigError, match="is not a day"):
         question("latest")  # pyright: ignore[reportCallIssue]
 
@@ -103,9 +103,7 @@ def fired(cron: str, zone: str, start: dt.datetime, days: int) -> list[dt.dateti
         ("2027-01-01T00:00+05:30", "UTC", SpanKind.month, "2026-11"),  # it is December there
     ],
 )
-def test_the_newest_span_that_is_over_is_that_of_the_zones_calendar(
-    moment: str, zone: str, kind: SpanKind, span: str
-) -> None:
+def test_the_last_ended_span_follows_the_zones_calendar(moment: str, zone: str, kind: SpanKind, span: str) -> None:
     assert last_over(dt.datetime.fromisoformat(moment), zone, kind) == span
 
 
@@ -117,7 +115,7 @@ def test_the_newest_span_that_is_over_is_that_of_the_zones_calendar(
     st.sampled_from([0, 15, 30, 59]),
     st.datetimes(dt.datetime(2024, 1, 1), dt.datetime(2029, 1, 1)),
 )
-def test_runs_on_a_schedule_take_each_span_once_and_leave_none_out(
+def test_scheduled_runs_take_each_span_exactly_once(
     zone: str, kind: SpanKind, hour: int, minute: int, start: dt.datetime
 ) -> None:
     moments = fired(f"{minute} {hour} {DAYS[kind]}", zone, start.replace(tzinfo=ZoneInfo(zone)), days=730)
@@ -127,7 +125,7 @@ def test_runs_on_a_schedule_take_each_span_once_and_leave_none_out(
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_hours_that_do_not_exist_or_exist_twice_change_nothing(zone: str) -> None:
+def test_clock_changes_skip_and_repeat_no_span(zone: str) -> None:
     start = dt.datetime(2026, 1, 1, tzinfo=ZoneInfo(zone))
     moments = fired("30 2 * * *", zone, start, days=365)
     clock = {(local.hour, local.minute) for local in (moment.astimezone(ZoneInfo(zone)) for moment in moments)}
@@ -139,7 +137,7 @@ def test_hours_that_do_not_exist_or_exist_twice_change_nothing(zone: str) -> Non
 
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(AT_MIDNIGHT), st.integers(0, 59), st.integers(2024, 2027))
-def test_where_midnight_does_not_exist_no_span_is_taken_before_it_is_over(zone: str, minute: int, year: int) -> None:
+def test_without_a_midnight_no_span_is_taken_before_its_end(zone: str, minute: int, year: int) -> None:
     """Prefect begins such a run an hour early, on the day before; the next run takes what it left."""
     moments = fired(f"{minute} 0 * * *", zone, dt.datetime(year, 1, 1, tzinfo=ZoneInfo(zone)), days=365)
     spans = [last_over(moment, zone, SpanKind.day) for moment in moments]
@@ -149,11 +147,11 @@ def test_where_midnight_does_not_exist_no_span_is_taken_before_it_is_over(zone: 
     assert all(other in (one, after(one), after(after(one))) for one, other in itertools.pairwise(spans))
 
 
-def test_a_zone_that_is_none_is_refused() -> None:
+def test_an_unknown_zone_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown time zone 'Berlin'"):
         last_over(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "Berlin", SpanKind.day)
 
 
-def test_a_time_without_an_offset_is_no_moment() -> None:
+def test_a_time_without_an_offset_is_refused() -> None:
     with pytest.raises(ValueError, match="has no UTC offset"):
         last_over(dt.datetime(2026, 1, 1), "UTC", SpanKind.day)

@@ -6,7 +6,7 @@ from configs.load import load_config
 from tasks.contracts.stages import TRAITS, BackfillPhase, Stage, compute_of, stages_in, workers_of
 
 
-def test_each_stage_has_its_own_compute_or_follows_another() -> None:
+def test_each_stage_runs_on_its_own_compute_or_another_stages() -> None:
     config = load_config(overrides=["compute=batch", "validate.compute=local", "train.compute=local"])
     on_batch = {work for work in TRAITS if compute_of(config, work) == "batch"}
     assert on_batch == {Stage.evaluate, Stage.infer, Stage.release}
@@ -15,10 +15,10 @@ def test_each_stage_has_its_own_compute_or_follows_another() -> None:
     assert places == ["batch", "local", "local"]
 
 
-def test_the_workers_that_will_train_are_proven_first() -> None:
+def test_health_and_warmup_have_the_workers_of_training() -> None:
     config = load_config(overrides=["train.workers=4", "infer.workers=3"])
     assert [workers_of(config, stage) for stage in Stage] == [1, 4, 4, 4, 1, 3, 1]
 
 
-def test_a_backfill_does_each_stage_in_one_phase() -> None:
+def test_each_stage_belongs_to_one_phase_of_a_backfill() -> None:
     assert [stage for phase in BackfillPhase for stage in stages_in(phase)] == list(Stage)

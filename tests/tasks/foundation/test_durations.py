@@ -4,7 +4,7 @@ from tasks.foundation.durations import duration, old
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         (0.2, "0 s"),
         (42.4, "42 s"),
@@ -15,13 +15,13 @@ from tasks.foundation.durations import duration, old
         (360_000, "100 h 00 min"),
     ],
 )
-def test_seconds_as_people_say_them(seconds: float, said: str):
-    assert duration(seconds) == said
+def test_seconds_are_shown_in_suitable_units(seconds: float, text: str):
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("hours", "said"),
+    ("hours", "text"),
     [(0.0, "0 h"), (36.4, "36 h"), (72.0, "72 h"), (84.0, "3.5 days"), (336.0, "14 days"), (49_452.0, "2,060.5 days")],
 )
-def test_hours_become_days(hours: float, said: str):
-    assert old(hours) == said
+def test_long_ages_are_shown_in_days(hours: float, text: str):
+    assert old(hours) == text

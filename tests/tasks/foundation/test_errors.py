@@ -27,7 +27,7 @@ def test_exit_codes_are_distinct_and_neither_success_nor_pythons_nor_the_shells(
     assert all(2 < code < 126 for code in codes)
 
 
-def test_those_classes_are_transient_that_fresh_compute_can_help():
+def test_the_transient_classes_are_those_that_a_retry_can_help():
     transient = {failure.value for failure, policy in POLICIES.items() if policy.transient}
     assert transient == {"CAPACITY", "HOST", "HANG", "STORE"}
 
@@ -36,7 +36,7 @@ def test_a_transient_class_waits_before_the_retry_and_no_other_does():
     assert all((policy.delay_seconds > 0) == policy.transient for policy in POLICIES.values())
 
 
-def test_every_class_says_what_it_means():
+def test_every_class_has_its_own_meaning():
     meanings = {policy.meaning for policy in POLICIES.values()}
     assert len(meanings) == len(POLICIES)
     assert all(meanings)
@@ -88,7 +88,7 @@ def test_classify(error, expected):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_disk_that_is_really_full_is_store():
+def test_a_really_full_disk_is_store():
     with pytest.raises(OSError, match="No space") as caught:
         Path("/dev/full").write_bytes(b"x")
     assert classify(caught.value) is FailureClass.STORE
@@ -98,12 +98,12 @@ def test_a_disk_that_is_really_full_is_store():
 
 
 @pytest.mark.parametrize("failure", FailureClass)
-def test_an_exit_code_leads_back_to_its_class(failure):
+def test_an_exit_code_gives_its_class(failure):
     assert from_exit_code(POLICIES[failure].exit_code) is failure
 
 
 @pytest.mark.parametrize("code", [-9, -15, -6, 137, 143])
-def test_a_worker_that_a_signal_killed_is_host(code):
+def test_a_worker_killed_by_a_signal_is_host(code):
     assert from_exit_code(code) is FailureClass.HOST
 
 

@@ -21,20 +21,15 @@ def test_findings_name_the_rows_and_keep_the_order():
 def test_positions_do_not_depend_on_the_index():
     frame = pd.DataFrame({"price": [1.0, -1.0]}, index=[40, 41])
     assert list(judge(frame, [between("range", "price", 0.0, None)])["range"].unexpected) == [1]
-
-
-def test_expected_values_pass():
-    finding = judge(pd.DataFrame({"price": [1.0, 2.0]}), [between("range", "price", 1.0, 2.0)])["range"]
-    assert finding.passed
-    assert not finding.unexpected
+    assert judge(frame, [between("range", "price", -1.0, 1.0)])["range"].passed
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "message"),
     [(pd.DataFrame({"other": [1.0]}), "does not exist"), (pd.DataFrame({"price": ["cheap"]}), "same type")],
 )
-def test_an_exception_is_not_a_failure(frame: pd.DataFrame, said: str):
-    with pytest.raises(CodeError, match=rf"could not judge 'range' on 'price': .*{said}"):
+def test_an_expectation_that_cannot_be_judged_is_a_code_error(frame: pd.DataFrame, message: str):
+    with pytest.raises(CodeError, match=rf"could not judge 'range' on 'price': .*{message}"):
         judge(frame, [between("range", "price", 0.0, 1.0)])
 
 
@@ -62,7 +57,3 @@ def test_numbers_within_limits(number: float | None, limit: Limit, passed: bool)
         "x": passed,
         "good": True,
     }
-
-
-def test_without_limits_nothing_is_judged():
-    assert judge_numbers({"x": 1.0}, {}) == {}

@@ -34,21 +34,10 @@ def verdict(value: float, champion: float | None, **changes: Any) -> Verdict:
     return only
 
 
-def test_a_gain_passes_and_says_so():
-    found = verdict(0.496, 0.484)
-    assert found == Verdict(
-        metric="recall@10",
-        severity="critical",
-        passed=True,
-        value=0.496,
-        baseline=0.484,
-        sentence="recall@10 0.4960 is 0.0120 above the champion's 0.4840; allowed is a drop of 0.0100.",
-    )
-
-
 @pytest.mark.parametrize(
     ("value", "champion", "changes", "passed", "ending"),
     [
+        (0.496, 0.484, {}, True, "is 0.0120 above the champion's 0.4840; allowed is a drop of 0.0100."),
         (0.47, 0.484, {}, False, "is 0.0140 below the champion's 0.4840; allowed is a drop of 0.0100."),
         (0.474, 0.484, {}, True, "is 0.0100 below the champion's 0.4840; allowed is a drop of 0.0100."),
         (0.3 - 0.1, 0.3, {"threshold": -0.1}, True, "0.3000; allowed is a drop of 0.1000."),
@@ -63,7 +52,8 @@ def test_a_gain_passes_and_says_so():
 )  # fmt: skip
 def test_gates_against_the_champion(value: float, champion: float, changes: dict[str, Any], passed: bool, ending: str):
     found = verdict(value, champion, **changes)
-    assert found.passed is passed
+    assert (found.metric, found.severity, found.passed) == ("recall@10", "critical", passed)
+    assert (found.value, found.baseline) == (value, champion)
     assert found.sentence.endswith(ending)
 
 
@@ -140,11 +130,6 @@ def test_a_metric_that_was_not_measured_fails():
     assert "the evaluation gave no number to judge" in found[0].sentence
 
 
-def test_without_gates_there_are_no_verdicts():
-    assert judge(outcome({"recall@10": 0.4}, None), []) == ()
-    assert not refused(())
-
-
 def test_the_gates_of_base_yaml_are_judged():
     config = load_config(None, ["model.pretrained=package:any"])
     metrics = {"recall@10": 0.4, "mrr@10": 0.2}
@@ -154,6 +139,5 @@ def test_the_gates_of_base_yaml_are_judged():
 def test_great_expectations_is_not_imported_before_it_is_needed():
     heavy = "{'great_expectations', 'pandas', 'torch'}"
     program = f"import sys, tasks.gates.verdicts; print({heavy} & set(sys.modules))"
-    assert (
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

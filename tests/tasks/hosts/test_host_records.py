@@ -17,7 +17,7 @@ def strike(store, host="i-1", at=NOW, reason="slow"):
     return host_records.strike(store, host, reason, "run", LIMITS, at)
 
 
-def test_a_host_that_nobody_complained_of_may_work(store):
+def test_a_host_without_a_record_may_work(store):
     assert host_records.excluded(store, "i-1", NOW) is None
     assert host_records.known_hosts(store) == ()
 
@@ -26,10 +26,9 @@ def test_strikes_add_up_to_an_exclusion(store):
     assert strike(store).exclusion is None
     assert host_records.excluded(store, "i-1", NOW) is None
     strike(store, at=NOW + HOUR, reason="busy")
-    assert host_records.excluded(store, "i-1", NOW + 2 * HOUR) == (
-        "host i-1 is excluded until 2027-01-16 09:00 UTC, by run run: 2 strikes in 24 h, the last: busy. "
-        "If it is repaired: millrace hosts --forgive i-1"
-    )
+    message = host_records.excluded(store, "i-1", NOW + 2 * HOUR) or ""
+    assert "host i-1 is excluded until 2027-01-16 09:00 UTC, by run run: 2 strikes in 24 h, the last: busy" in message
+    assert "millrace hosts --forgive i-1" in message
     assert host_records.excluded(store, "i-2", NOW) is None
 
 
@@ -44,7 +43,7 @@ def test_strikes_and_exclusions_expire(store):
     assert record.live(NOW + 100 * HOUR) == host_records.HostRecord(host="i-1")
 
 
-def test_an_exclusion_needs_no_strikes_and_a_strike_leaves_it_as_it_is(store):
+def test_an_exclusion_needs_no_strikes_and_a_strike_does_not_change_it(store):
     host_records.exclude(store, "i-1", "ECC errors", "run", LIMITS, NOW)
     for _ in range(3):
         strike(store, at=NOW + HOUR)
@@ -53,7 +52,7 @@ def test_an_exclusion_needs_no_strikes_and_a_strike_leaves_it_as_it_is(store):
     assert (record.exclusion.reason, record.exclusion.until) == ("ECC errors", NOW + 24 * HOUR)
 
 
-def test_forgiving_forgets_all(store):
+def test_forgiving_deletes_the_record(store):
     strike(store)
     host_records.exclude(store, "i-1", "ECC errors", "run", LIMITS, NOW)
     strike(store, host="i-2")
@@ -65,7 +64,7 @@ def test_forgiving_forgets_all(store):
 
 
 @pytest.mark.parametrize("host", ["../../etc", "a/b", "10.0.0.1:80", "müller"])
-def test_any_name_is_one_file(store, host):
+def test_a_host_with_any_name_has_one_file(store, host):
     strike(store, host=host)
     assert len(store.list("hosts")) == 1
     assert [record.host for record in host_records.known_hosts(store)] == [host]
@@ -73,7 +72,7 @@ def test_any_name_is_one_file(store, host):
     assert store.list("hosts") == []
 
 
-def test_strikes_of_many_at_once_are_all_counted(store):
+def test_simultaneous_strikes_are_all_counted(store):
     many = LIMITS.model_copy(update={"strikes": 100})
     writers = [
         threading.Thread(target=host_records.strike, args=(store, "i-1", f"reason {number}", "run", many, NOW))
@@ -87,14 +86,14 @@ def test_strikes_of_many_at_once_are_all_counted(store):
     assert sorted(each.reason for each in record.strikes) == [f"reason {number}" for number in range(8)]
 
 
-class NeverMine(DirectoryStore):
+class AlwaysChanged(DirectoryStore):
     def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
-        raise Conflict("somebody was faster")
+        raise Conflict("changed")
 
 
-def test_a_record_that_others_write_all_the_time_is_an_error(tmp_path):
+def test_a_record_that_others_always_change_is_an_error(tmp_path):
     with pytest.raises(StoreError, match=r"hosts/i-1\.json was changed by others 20 times"):
-        strike(NeverMine(tmp_path))
+        strike(AlwaysChanged(tmp_path))
 
 
 def test_a_damaged_record_is_named_and_can_be_forgiven(store):
@@ -105,7 +104,7 @@ def test_a_damaged_record_is_named_and_can_be_forgiven(store):
     assert host_records.excluded(store, "i-1", NOW) is None
 
 
-def test_a_machine_is_handed_out_where_the_launcher_names_it(monkeypatch):
+def test_a_machine_is_rented_if_the_launcher_names_it(monkeypatch):
     monkeypatch.setenv("MILLRACE_HOST", "i-1")
     assert (host_records.this_host(), host_records.handed_out()) == ("i-1", True)
     monkeypatch.delenv("MILLRACE_HOST")
