@@ -1,6 +1,4 @@
-"""Which place a stage gets; what the places do is tested with each of them."""
-
-from __future__ import annotations
+"""Where each stage runs."""
 
 from pathlib import Path
 
@@ -24,7 +22,9 @@ from tasks.contracts.stages import Stage
     ],
     ids=["here", "there", "the training there", "two here"],
 )
-def test_each_stage_chooses_its_place_for_itself(tmp_path: Path, overrides: list[str], on_batch: set[Stage]) -> None:
+def test_each_stage_runs_where_its_configuration_says(
+    tmp_path: Path, overrides: list[str], on_batch: set[Stage]
+) -> None:
     config, store = load_config(None, overrides), DirectoryStore(tmp_path)
     runners = {stage: type(make_runner(config, store, stage)) for stage in Stage}
     assert runners == {stage: BatchRunner if stage in on_batch else LocalRunner for stage in Stage}

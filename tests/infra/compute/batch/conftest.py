@@ -1,4 +1,4 @@
-"""The emulator of AWS Batch for the tests of this folder, with containers that do what a test says."""
+"""The emulator of AWS Batch, with containers that run a test's script."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchServ
 
 @pytest.fixture
 def batch(batch_server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> BatchServer:
-    """The server, found by whatever looks for AWS Batch during this test, and looked at in quick succession."""
+    """The server, used as AWS Batch during this test and polled often."""
     batch_server.forget()
     for service in ("BATCH", "CLOUDWATCH_LOGS"):
         monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", batch_server.url)

@@ -1,6 +1,4 @@
-"""The tries of a job, from what DescribeJobs answers and what the launchers left in the workspace."""
-
-from __future__ import annotations
+"""The tries of a job, read from DescribeJobs and from the launchers' files."""
 
 from typing import Any
 
@@ -9,7 +7,6 @@ import pytest
 from infra.compute.batch.attempts import BatchAttempts, JobPart, streams_of
 from infra.compute.batch.client.job_detail import detail_of, with_main_node
 from infra.root_cause import Ending
-from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import FailureClass
 from tests.support.fakes.stand_ins import health_spec
@@ -18,14 +15,11 @@ T = 1_770_000_000  # seconds since 1970, when the jobs here were made
 EXITED = "Essential container in task exited"
 HOST_LOST = "Host EC2 (instance i-0abc) terminated."
 TIMED_OUT = "Job attempt duration exceeded timeout"
+BY_QUEUE = "Canceled by JobStateTimeLimit action due to reason:"
+NOT_STARTED = "Task failed to start"
 PULL = "CannotPullContainerError: Error response from daemon: manifest for millrace:9 not found"
 OOM = "OutOfMemoryError: Container killed due to memory usage"
 HOSTS = "arn:aws:ecs:us-east-1:123456789012:container-instance/cluster"
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path)
 
 
 @pytest.fixture
@@ -50,9 +44,9 @@ def attempt(
     start: float | None, stop: float, code: int | None = None, status_reason: str = EXITED, reason: str = "", host="h"
 ) -> dict[str, Any]:
     """Seconds after T."""
-    told = {"exitCode": code, "reason": reason, "logStreamName": f"stream-{stop}"}
+    container = {"exitCode": code, "reason": reason, "logStreamName": f"stream-{stop}"}
     found: dict[str, Any] = {
-        "container": {key: value for key, value in told.items() if value not in (None, "")}
+        "container": {key: value for key, value in container.items() if value not in (None, "")}
         | {"containerInstanceArn": f"{HOSTS}/{host}"},
         "stoppedAt": int((T + stop) * 1000),
         "statusReason": status_reason,
@@ -73,34 +67,26 @@ def tries_of(spec, store, *parts: JobPart) -> BatchAttempts:
 @pytest.mark.parametrize(
     ("described", "failure", "says"),
     [
-        (
-            attempt(5, 9, 78),
-            FailureClass.CONFIG,
-            "exited with 78; last lines:\nlast words in stream-9",
-        ),
+        (attempt(5, 9, 78), FailureClass.CONFIG, "exited with 78; last lines:\nlast words in stream-9"),
         (attempt(5, 9, 1), FailureClass.CODE, "exited with 1"),
         (attempt(5, 9, 137), FailureClass.HOST, "exited with 137"),
         (attempt(5, 9, None, HOST_LOST), FailureClass.HOST, "the machine was lost: Host EC2 (instance i-0abc)"),
         (attempt(5, 9, 137, EXITED, OOM), FailureClass.OOM, "lower train.batch_rows or the shapes"),
         (attempt(5, 9, 143, TIMED_OUT), FailureClass.HANG, "batch.attempt_seconds = 86400"),
-        (attempt(None, 9, None, "Task failed to start", PULL), FailureClass.CONFIG, "image millrace:9 could not be"),
+        (attempt(None, 9, None, NOT_STARTED, PULL), FailureClass.CONFIG, "image millrace:9 could not be"),
         (
-            attempt(None, 9, None, "Task failed to start", "CannotStartContainerError: exec: no such file"),
+            attempt(None, 9, None, NOT_STARTED, "CannotStartContainerError: x"),
             FailureClass.CONFIG,
-            "could not start (CannotStartContainerError",
+            "could not start (C",
         ),
-        (
-            attempt(None, 9, None, "Task failed to start", "DockerTimeoutError: could not"),
-            FailureClass.HOST,
-            "AWS Batch says: DockerTimeoutError",
-        ),
+        (attempt(None, 9, None, NOT_STARTED, "DockerTimeoutError: x"), FailureClass.HOST, "says: DockerTimeoutError"),
     ],
 )
-def test_a_try_without_an_ending_is_explained_by_what_batch_says(spec, store, described, failure, says) -> None:
-    (told,) = tries_of(spec, store, part(answer("FAILED", described))).reported
-    assert told.failure is failure
-    assert says in told.message
-    assert told.message.startswith("health: ")
+def test_a_try_without_an_ending_is_explained_by_batchs_reason(spec, store, described, failure, says) -> None:
+    (only,) = tries_of(spec, store, part(answer("FAILED", described))).reported
+    assert only.failure is failure
+    assert says in only.message
+    assert only.message.startswith("health: ")
 
 
 @pytest.mark.parametrize(
@@ -114,17 +100,15 @@ def test_a_try_without_an_ending_is_explained_by_what_batch_says(spec, store, de
         (FailureClass.OOM, attempt(5, 9, None, HOST_LOST), FailureClass.OOM),
     ],
 )
-def test_the_launchers_ending_counts_unless_it_may_follow_from_what_batch_says(
-    spec, store, ending, described, failure
-) -> None:
+def test_the_launchers_ending_counts_unless_batchs_reason_explains_it(spec, store, ending, described, failure) -> None:
     record = Ending(failure=ending, message="what the launcher found", node=0, at=T + 9.0)
     store.write(f"{spec.attempt_prefix}/ending.json", record.to_json())
-    (told,) = tries_of(spec, store, part(answer("FAILED", described))).reported
-    assert told.failure is failure
-    assert (told.message == "what the launcher found") == (failure is ending)
+    (only,) = tries_of(spec, store, part(answer("FAILED", described))).reported
+    assert only.failure is failure
+    assert (only.message == "what the launcher found") == (failure is ending)
 
 
-def test_an_ending_is_that_of_its_own_try(spec, store) -> None:
+def test_an_ending_belongs_to_its_own_try(spec, store) -> None:
     record = Ending(failure=FailureClass.HANG, message="no step", node=1, at=T + 9.0)
     store.write("runs/run/health/attempt-2/ending.json", record.to_json())
     first, second = tries_of(spec, store, part(answer("FAILED", attempt(5, 9, 70), attempt(20, 30, 71)))).reported
@@ -137,41 +121,29 @@ def test_an_ending_is_that_of_its_own_try(spec, store) -> None:
     [
         ("CAPACITY: no machine in queue q for 60 s", FailureClass.CAPACITY, "health: no machine in queue q for 60 s"),
         ("MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - too large", FailureClass.CONFIG, "no machine can ever run"),
-        (
-            "Canceled by JobStateTimeLimit action due to reason: CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY",
-            FailureClass.CAPACITY,
-            "within the time that the queue allows",
-        ),
-        (
-            "Canceled by JobStateTimeLimit action due to reason: MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT",
-            FailureClass.CONFIG,
-            "no machine can ever run",
-        ),
-        ("millrace reap: nobody waits", FailureClass.CANCELLED, "was ended: millrace reap: nobody waits"),
+        (f"{BY_QUEUE} CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY", FailureClass.CAPACITY, "that the queue allows"),
+        (f"{BY_QUEUE} MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT", FailureClass.CONFIG, "no machine can ever run"),
+        ("millrace reap: no waiter", FailureClass.CANCELLED, "was ended: millrace reap: no waiter"),
     ],
 )
-def test_a_job_that_was_ended_says_why(spec, store, reason, failure, says) -> None:
-    by_queue = "JobStateTimeLimit" in reason  # of those AWS does not say that somebody asked
+def test_the_reason_for_ending_a_job_gives_its_class(spec, store, reason, failure, says) -> None:
+    by_queue = "JobStateTimeLimit" in reason  # AWS does not mark those as terminated
     ended = answer("FAILED", statusReason=reason, isTerminated=not by_queue, stoppedAt=(T + 60) * 1000)
-    (told,) = tries_of(spec, store, part(ended)).reported
-    assert (told.failure, told.queued, told.cost) == (failure, 60.0, 0.0)
-    assert says in told.message
+    (only,) = tries_of(spec, store, part(ended)).reported
+    assert (only.failure, only.queued, only.cost) == (failure, 60.0, 0.0)
+    assert says in only.message
 
 
-def test_a_running_job_that_was_ended_is_cancelled_whatever_its_exit_code(spec, store) -> None:
-    ended = answer("FAILED", attempt(5, 9, 143), statusReason="enough", isTerminated=True)
-    (told,) = tries_of(spec, store, part(ended)).reported
-    assert told.failure is FailureClass.CANCELLED
-
-
-def test_a_job_ended_before_its_next_try_has_one_more_than_batch_counts(spec, store) -> None:
+def test_a_job_ended_in_a_try_or_before_the_next_one_is_cancelled(spec, store) -> None:
+    running = answer("FAILED", attempt(5, 9, 143), statusReason="enough", isTerminated=True)
+    assert [one.failure for one in tries_of(spec, store, part(running)).reported] == [FailureClass.CANCELLED]
     ended = answer("FAILED", attempt(5, 9, 70), statusReason="enough", isTerminated=True, stoppedAt=(T + 19) * 1000)
     first, second = tries_of(spec, store, part(ended)).reported
     assert (first.failure, second.failure) == (FailureClass.HOST, FailureClass.CANCELLED)
     assert (second.attempt, second.queued, second.running) == (2, 10.0, 0.0)
 
 
-def test_seconds_are_split_where_the_machine_came_and_where_the_command_began(spec, store) -> None:
+def test_seconds_are_split_at_the_machines_start_and_the_commands_start(spec, store) -> None:
     tries = BatchAttempts(spec, store, "job", lambda stream: ())
     starting = part(answer("STARTING"), machines=2)
     assert tries.see([starting], now=T + 100.0) == []
@@ -186,12 +158,12 @@ def test_seconds_are_split_where_the_machine_came_and_where_the_command_began(sp
     assert first.cost == pytest.approx(2 * 90 * 36.0 / 3600)
 
 
-def test_without_having_seen_it_start_all_before_the_command_counts_as_queued(spec, store) -> None:
-    (told,) = tries_of(spec, store, part(answer("SUCCEEDED", attempt(130, 190, 0)))).reported
-    assert (told.queued, told.booting, told.running) == (130.0, 0.0, 60.0)
+def test_time_before_the_command_counts_as_queued_if_its_start_was_not_seen(spec, store) -> None:
+    (only,) = tries_of(spec, store, part(answer("SUCCEEDED", attempt(130, 190, 0)))).reported
+    assert (only.queued, only.booting, only.running) == (130.0, 0.0, 60.0)
 
 
-def test_tries_are_told_once_and_only_when_they_have_ended(spec, store) -> None:
+def test_each_try_is_reported_once_after_its_end(spec, store) -> None:
     tries = BatchAttempts(spec, store, "job", lambda stream: ())
     still_running = attempt(5, 9) | {"startedAt": (T + 5) * 1000}
     del still_running["stoppedAt"]
@@ -201,20 +173,20 @@ def test_tries_are_told_once_and_only_when_they_have_ended(spec, store) -> None:
     assert tries.see([over], T + 9) == []
 
 
-def test_a_multi_node_job_names_all_hosts_and_knows_what_only_its_main_node_says(spec, store) -> None:
+def test_a_multi_node_job_names_all_hosts_and_the_main_nodes_failure(spec, store) -> None:
     nodes = [detail_of(answer("FAILED", attempt(5, 9, 71, host=f"h{node}"), identity=f"job#{node}")) for node in (0, 1)]
     whole = answer("FAILED", {"stoppedAt": (T + 10) * 1000, "statusReason": EXITED})
     del whole["container"]
     job = with_main_node(detail_of(whole), nodes[0])
-    (told,) = tries_of(spec, store, JobPart(job, machines=2, nodes=tuple(nodes))).reported
-    assert (told.failure, told.hosts, told.running) == (FailureClass.HANG, ("h0", "h1"), 4.0)
+    (only,) = tries_of(spec, store, JobPart(job, machines=2, nodes=tuple(nodes))).reported
+    assert (only.failure, only.hosts, only.running) == (FailureClass.HANG, ("h0", "h1"), 4.0)
 
 
 def children(*answers: dict[str, Any]) -> list[JobPart]:
     return [part(one | {"jobId": f"job:{index}"}, index=index) for index, one in enumerate(answers)]
 
 
-def test_an_arrays_try_is_over_when_every_child_has_made_it_or_needs_it_not(spec, store) -> None:
+def test_an_arrays_try_is_over_when_every_child_has_ended_it(spec, store) -> None:
     tries = BatchAttempts(spec, store, "job", lambda stream: ())
     assert tries.see(children(answer("RUNNABLE", attempt(5, 9, 70)), answer("RUNNING")), T + 10) == []
     done = answer("SUCCEEDED", attempt(5, 25, 0))
@@ -226,7 +198,7 @@ def test_an_arrays_try_is_over_when_every_child_has_made_it_or_needs_it_not(spec
     assert (second.failure, second.running, second.dollars_per_hour) == (None, 10.0, 36.0)
 
 
-def test_an_arrays_cause_is_the_child_that_no_retry_can_heal(spec, store) -> None:
+def test_an_arrays_cause_is_the_child_with_a_permanent_failure(spec, store) -> None:
     failed = children(
         answer("SUCCEEDED", attempt(5, 9, 70), attempt(10, 20, 0)),
         answer("FAILED", attempt(5, 12, 65)),
@@ -237,15 +209,15 @@ def test_an_arrays_cause_is_the_child_that_no_retry_can_heal(spec, store) -> Non
     assert "(child 1 of the array)" in second.message
 
 
-def test_an_arrays_child_has_an_ending_of_its_own(spec, store) -> None:
+def test_each_child_of_an_array_has_its_own_ending(spec, store) -> None:
     record = Ending(failure=FailureClass.DATA, message="bad rows", node=0, at=T + 9.0)
     store.write(f"{spec.attempt_prefix}/ending-1.json", record.to_json())
     failed = children(answer("SUCCEEDED", attempt(5, 9, 0)), answer("FAILED", attempt(5, 9, 65)))
-    (told,) = tries_of(spec, store, *failed).reported
-    assert (told.failure, told.message) == (FailureClass.DATA, "bad rows (child 1 of the array)")
+    (only,) = tries_of(spec, store, *failed).reported
+    assert (only.failure, only.message) == (FailureClass.DATA, "bad rows (child 1 of the array)")
 
 
-def test_streams_are_labelled_where_there_are_several() -> None:
+def test_streams_are_labelled_if_there_are_several() -> None:
     one = answer("RUNNING", container={"logStreamName": "now"}) | {"attempts": [attempt(1, 2, 70)]}
     nodes = tuple(detail_of(one | {"jobId": f"job#{n}", "container": {"logStreamName": f"s{n}"}}) for n in (0, 1))
     assert streams_of([part(one)]) == ({"stream-2": "", "now": ""}, {"now"})

@@ -1,21 +1,13 @@
-"""The claim on an attempt's job, on a store."""
-
-from __future__ import annotations
+"""The claim on an attempt's job."""
 
 import pytest
 
 from infra.compute.batch.claim import Claim, State, advance, claims_below, make_claim, owner_of, read_claim
 from infra.store.base import Conflict
-from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import StoreError
 
 PREFIX = "runs/f00d/train/attempt-1"
 CLAIM = Claim(name="n", state="claimed", job_id=None, queue="q", flow_run="", claimed_at="2026-11-21T00:00:00+00:00")
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path)
 
 
 def test_only_the_first_claim_is_made(store) -> None:
@@ -24,7 +16,7 @@ def test_only_the_first_claim_is_made(store) -> None:
     assert read_claim(store, PREFIX) == CLAIM
 
 
-def test_there_is_none_where_none_was_made(store) -> None:
+def test_without_a_claim_none_is_read_or_advanced(store) -> None:
     assert read_claim(store, PREFIX) is None
     assert advance(store, PREFIX, "ending") is None
 
@@ -39,7 +31,7 @@ def test_there_is_none_where_none_was_made(store) -> None:
         ("claimed", "over", "over"),
     ],
 )
-def test_a_claim_only_goes_forward_and_the_job_is_noted_anyway(store, was: State, to: State, then: State) -> None:
+def test_a_claims_state_only_goes_forward_and_its_job_is_always_kept(store, was: State, to: State, then: State) -> None:
     make_claim(store, PREFIX, CLAIM.model_copy(update={"state": was}))
     moved = advance(store, PREFIX, to, "job-1")
     assert moved == read_claim(store, PREFIX)
@@ -48,7 +40,7 @@ def test_a_claim_only_goes_forward_and_the_job_is_noted_anyway(store, was: State
     assert advance(store, PREFIX, to) == moved, "the job is kept"
 
 
-def test_a_change_by_somebody_else_in_between_is_not_lost(store, monkeypatch) -> None:
+def test_a_change_made_at_the_same_time_is_not_lost(store, monkeypatch) -> None:
     make_claim(store, PREFIX, CLAIM)
     swap = store.swap
 
@@ -63,7 +55,7 @@ def test_a_change_by_somebody_else_in_between_is_not_lost(store, monkeypatch) ->
     assert (moved.state, moved.job_id) == ("ending", "job-1")
 
 
-def test_endless_changes_by_others_are_a_conflict(store, monkeypatch) -> None:
+def test_a_claim_that_others_always_change_is_a_conflict(store, monkeypatch) -> None:
     make_claim(store, PREFIX, CLAIM)
 
     def refuse(key, data, expected) -> None:
@@ -74,7 +66,7 @@ def test_endless_changes_by_others_are_a_conflict(store, monkeypatch) -> None:
         advance(store, PREFIX, "submitted")
 
 
-def test_what_is_no_claim_is_named(store) -> None:
+def test_a_damaged_claim_is_named(store) -> None:
     store.write(f"{PREFIX}/job.json", b"{}")
     with pytest.raises(StoreError, match=r"attempt-1/job\.json is not a valid claim"):
         read_claim(store, PREFIX)
@@ -90,7 +82,7 @@ def test_all_claims_of_a_workspace_are_found(store) -> None:
 
 
 @pytest.mark.parametrize(("written", "owner"), [(b'{"job": "j"}', "j"), (b"[]", None), (b"{", None), (None, None)])
-def test_the_owner_is_whoever_wrote_so(store, written, owner) -> None:
+def test_the_owner_is_read_from_its_record(store, written, owner) -> None:
     if written:
         store.write(f"{PREFIX}/owner.json", written)
     assert owner_of(store, PREFIX) == owner

@@ -1,6 +1,4 @@
-"""What is submitted, as SubmitJob takes it."""
-
-from __future__ import annotations
+"""The request for SubmitJob."""
 
 import re
 
@@ -29,17 +27,17 @@ DEFINITION = Definition("d", 3, multi_node=True, log_group="g")
         (Chore.import_checkpoint, 1, Layout.single, 1),
     ],
 )
-def test_workers_fill_nodes_of_the_kind_that_their_stage_needs(stage, workers, layout, nodes) -> None:
+def test_the_stage_and_its_workers_decide_layout_and_nodes(stage, workers, layout, nodes) -> None:
     spec = spec_of(stage, workers, "batch.processes_per_node=32")
     assert (layout_of(spec), nodes_of(spec)) == (layout, nodes)
 
 
 @pytest.mark.parametrize(("stage", "queue"), [(Stage.release, "cheap"), (Stage.infer, "dear")])
-def test_stages_without_arithmetic_go_to_the_cheap_queue(stage, queue) -> None:
+def test_stages_without_a_model_go_to_the_cheap_queue(stage, queue) -> None:
     assert queue_name(spec_of(stage, 1, "batch.cpu_queue=cheap", "batch.accelerator_queue=dear")) == queue
 
 
-def test_a_name_is_the_attempts_and_always_the_same() -> None:
+def test_a_jobs_name_is_fixed_by_its_attempt() -> None:
     assert job_name(spec_of(Stage.health)) == job_name(spec_of(Stage.health))
     assert re.fullmatch(r"millrace-health-f00d-[0-9a-f]{8}-a1", job_name(spec_of(Stage.health)))
     others = [spec_of(Stage.health, attempt=2), spec_of(Stage.health, 2), spec_of(Stage.warmup)]
@@ -47,13 +45,13 @@ def test_a_name_is_the_attempts_and_always_the_same() -> None:
 
 
 @pytest.mark.parametrize("pipeline", ["größe/$ 1", "_-x", "x" * 300, "$"])
-def test_a_name_is_one_that_batch_takes_whatever_the_pipeline_is_called(pipeline) -> None:
+def test_batch_accepts_the_name_of_any_pipeline(pipeline) -> None:
     name = job_name(spec_of(Stage.health, 1, f"pipeline='{pipeline}'", attempt=7))
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", name)
     assert name.endswith("-a7")
 
 
-def test_tags_say_whose_the_job_is() -> None:
+def test_tags_name_run_stage_and_workspace() -> None:
     assert tags_of(spec_of(Stage.health, attempt=2), "s3://b/w", "run-1") == {
         "millrace": "millrace",
         "millrace-run": "f00d",
@@ -76,14 +74,8 @@ def test_a_tag_that_aws_would_refuse_is_changed_and_stays_unique() -> None:
 
 def test_a_multi_node_job_gives_each_node_the_launchers_command() -> None:
     request = submission(spec_of(Stage.health, 2), "s3://b/w", "", 3, FIFO, DEFINITION)
-    command = [
-        "python",
-        "-m",
-        "tasks.worker.launch",
-        "health",
-        "--spec",
-        "s3://b/w#runs/f00d/health/attempt-1/spec.json",
-    ]
+    command = ["python", "-m", "tasks.worker.launch", "health"]
+    command += ["--spec", "s3://b/w#runs/f00d/health/attempt-1/spec.json"]
     assert request["nodeOverrides"] == {
         "numNodes": 2,
         "nodePropertyOverrides": [{"targetNodes": "0:", "containerOverrides": {"command": command}}],

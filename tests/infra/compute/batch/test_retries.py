@@ -1,6 +1,4 @@
-"""What AWS Batch repeats by itself, against the table of failure classes."""
-
-from __future__ import annotations
+"""Batch's own retries follow the table of failure classes."""
 
 import pytest
 
@@ -9,15 +7,15 @@ from tasks.foundation.errors import POLICIES, FailureClass
 
 
 def repeated_by(rules: list[dict[str, str]], status_reason: str, reason: str, exit_code: int | None) -> bool:
-    """As Batch documents it: the first rule of which all conditions fit decides, and where none does it repeats."""
-    had = {
+    """As Batch documents it: the first rule with matching conditions decides; without one it repeats."""
+    ending = {
         "onStatusReason": status_reason,
         "onReason": reason,
         "onExitCode": "" if exit_code is None else str(exit_code),
     }
     for rule in rules:
         conditions = {key: pattern for key, pattern in rule.items() if key != "action"}
-        if all(had[k].startswith(p[:-1]) if p.endswith("*") else had[k] == p for k, p in conditions.items()):
+        if all(ending[k].startswith(p[:-1]) if p.endswith("*") else ending[k] == p for k, p in conditions.items()):
             return rule["action"].upper() == "RETRY"
     return True
 
@@ -26,9 +24,9 @@ def repeated_by(rules: list[dict[str, str]], status_reason: str, reason: str, ex
 def test_exit_codes_are_repeated_as_the_table_says(failure) -> None:
     policy = POLICIES[failure]
     expected = policy.transient and failure is not FailureClass.CAPACITY
-    said = "Essential container in task exited"
-    assert repeated_by(evaluate_on_exit(), said, "", policy.exit_code) == expected
-    assert is_repeated(said, policy.exit_code) == expected
+    ended = "Essential container in task exited"
+    assert repeated_by(evaluate_on_exit(), ended, "", policy.exit_code) == expected
+    assert is_repeated(ended, policy.exit_code) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Stages on the emulator of AWS Batch, which executes them: what comes back, how they fail, what is set up wrongly."""
-
-from __future__ import annotations
+"""Stages executed by the emulator of AWS Batch: their results, failures and wrong setups."""
 
 import time
 
@@ -43,17 +41,17 @@ def test_a_stage_runs_as_one_job_of_its_kind(batch, store, stage, workers, lines
     spec = written_spec(store, stage, workers, "batch.accelerator_dollars_per_node_hour=3.0")
     waiter = run(store, spec)
     assert lines <= set(waiter.lines)
-    (told,) = waiter.tries
-    assert (told.attempt, told.failure, len(told.hosts)) == (1, None, hosts)
-    assert told.cost == pytest.approx(0.0 if stage is Stage.validate else told.running * hosts * 3 / 3600, rel=0.9)
+    (only,) = waiter.tries
+    assert (only.attempt, only.failure, len(only.hosts)) == (1, None, hosts)
+    assert only.cost == pytest.approx(0.0 if stage is Stage.validate else only.running * hosts * 3 / 3600, rel=0.9)
     (job,) = batch.jobs()
-    assert (job["jobId"], job["status"]) == (told.job, "SUCCEEDED")
+    assert (job["jobId"], job["status"]) == (only.job, "SUCCEEDED")
     assert job["tags"]["millrace-flow-run"] == "flow-run-1"
     assert state_of(store, spec) == "over"
     assert not BatchRunner(store, spec.config).found(spec)
 
 
-def test_lines_and_progress_come_while_the_job_runs(batch, store) -> None:
+def test_lines_and_progress_arrive_while_the_job_runs(batch, store) -> None:
     containers_do(store, 'progress(1, 2); say("up"); wait_for("go"); say("done")')
     spec = written_spec(store, Stage.validate)
     waiter = run(store, spec, Waiting("up", going(store, spec)))
@@ -61,34 +59,34 @@ def test_lines_and_progress_come_while_the_job_runs(batch, store) -> None:
     assert waiter.lines.index("up") < waiter.lines.index("done")
 
 
-def test_the_last_lines_come_after_the_end(batch, store, monkeypatch) -> None:
+def test_the_last_lines_arrive_after_the_jobs_end(batch, store, monkeypatch) -> None:
     monkeypatch.setattr("infra.compute.batch.watch.LAST_LOOKS", (0.2, 0.8))
     batch.delay(logs=0.8)
     containers_do(store, 'say("last words")')
     assert "last words" in run(store, written_spec(store, Stage.validate)).lines
 
 
-def test_logs_that_may_not_be_read_are_said_once_and_keep_nobody_from_a_result(batch, store) -> None:
+def test_denied_logs_are_reported_once_and_the_result_still_arrives(batch, store) -> None:
     batch.deny("GetLogEvents")
     containers_do(store, 'say("up"); time.sleep(0.5)')
     waiter = run(store, written_spec(store, Stage.validate))
     assert len([line for line in waiter.lines if "denied logs:GetLogEvents" in line]) == 1
 
 
-def test_people_read_where_the_job_is(batch, store) -> None:
+def test_lines_say_where_the_job_is_while_it_waits(batch, store) -> None:
     batch.delay(scheduling=0.3, starting=0.3)
     containers_do(store, "")
     spec = written_spec(store, Stage.health)
     waiter = run(store, spec)
-    told = "\n".join(waiter.lines)
-    assert f"{job_name(spec)} (" in told
-    assert "is RUNNABLE: it waits for a machine in queue millrace-accelerator" in told
-    assert "is STARTING on " in told
+    lines = "\n".join(waiter.lines)
+    assert f"{job_name(spec)} (" in lines
+    assert "is RUNNABLE: it waits for a machine in queue millrace-accelerator" in lines
+    assert "is STARTING on " in lines
     assert waiter.tries[0].queued >= 0.3
     assert waiter.tries[0].booting > 0.1
 
 
-def test_a_waiting_runner_is_attended_and_its_claim_says_what_it_does(batch, store) -> None:
+def test_a_waiting_runner_keeps_its_lease_and_its_claims_state(batch, store) -> None:
     states: list[str | None] = []
     attended: list[bool] = []
     spec = written_spec(store, Stage.validate)
@@ -106,10 +104,7 @@ def test_a_waiting_runner_is_attended_and_its_claim_says_what_it_does(batch, sto
     assert state_of(store, spec) == "over"
 
 
-# --- how jobs fail --------------------------------------------------------------------------------------------------
-
-
-def test_a_lost_host_is_retried_by_batch_and_both_tries_are_told_as_they_end(batch, store) -> None:
+def test_a_lost_host_is_retried_by_batch_and_both_tries_are_reported(batch, store) -> None:
     containers_do(store, 'say("up"); time.sleep(60) if number == 1 else wait_for("go")')
     batch.kill_host_when_log("*", "up", index=0)  # the main node's: the loss of another ends no job by itself
     spec = written_spec(store, Stage.health, 2)
@@ -131,7 +126,7 @@ def test_a_transient_exit_code_is_retried_until_the_budget_is_used_up(batch, sto
     assert [(one.attempt, one.message) for one in waiter.tries] == [(1, "no space, try 1"), (2, "no space, try 2")]
 
 
-def test_what_no_retry_heals_burns_none_and_tells_where_to_look(batch, store) -> None:
+def test_a_permanent_failure_is_not_retried_and_names_job_and_log_stream(batch, store) -> None:
     containers_do(store, 'fail("DATA", "row 7 has no label", 65)')
     waiter = Waiting()
     with pytest.raises(DataError) as raised:
@@ -143,7 +138,7 @@ def test_what_no_retry_heals_burns_none_and_tells_where_to_look(batch, store) ->
     assert len(waiter.tries) == 1
 
 
-def test_a_container_that_says_nothing_is_explained_by_its_last_lines(batch, store) -> None:
+def test_the_error_of_a_silent_container_has_its_last_lines(batch, store) -> None:
     containers_do(store, 'say("about to fall"); sys.exit(3)')
     with pytest.raises(StageError, match=r"exited with 3; last lines:\nabout to fall\n\(AWS Batch job"):
         run(store, written_spec(store, Stage.validate))
@@ -163,9 +158,9 @@ def test_no_machine_in_time_is_capacity_and_ends_the_job(batch, store) -> None:
         run(store, spec, waiter)
     assert [job["status"] for job in batch.jobs()] == ["FAILED"]
     assert (state_of(store, spec), len(batch.lives())) == ("over", 0)
-    (told,) = waiter.tries
-    assert (told.failure, told.cost, told.running) == (FailureClass.CAPACITY, 0.0, 0.0)
-    assert told.queued >= 1.0
+    (only,) = waiter.tries
+    assert (only.failure, only.cost, only.running) == (FailureClass.CAPACITY, 0.0, 0.0)
+    assert only.queued >= 1.0
 
 
 def test_a_job_that_has_its_machine_is_not_held_to_the_capacity_timeout(batch, store) -> None:
@@ -181,16 +176,13 @@ def test_a_job_that_has_its_machine_is_not_held_to_the_capacity_timeout(batch, s
         (lambda batch: batch.scale_timeouts(0.01), HangError, "longer than batch.attempt_seconds = 60"),
     ],
 )
-def test_what_batch_alone_sees_has_its_class(batch, store, strike, error, says) -> None:
+def test_a_failure_that_only_batch_sees_has_its_class(batch, store, strike, error, says) -> None:
     containers_do(store, 'say("up"); time.sleep(30)')
     strike(batch)
     waiter = Waiting()
     with pytest.raises(error, match=says):
         run(store, written_spec(store, Stage.health, 1, "batch.attempt_seconds=60"), waiter)
     assert len(waiter.tries) == 1
-
-
-# --- what somebody has to set right ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -205,7 +197,7 @@ def test_what_batch_alone_sees_has_its_class(batch, store, strike, error, says) 
         ("deny DescribeJobQueues", [], "denied batch:DescribeJobQueues on job queue 'millrace-accelerator' in us-east"),
     ],
 )
-def test_what_is_set_up_wrongly_is_one_sentence_and_submits_nothing(batch, store, wrong, overrides, says) -> None:
+def test_a_wrong_setup_is_one_sentence_and_submits_nothing(batch, store, wrong, overrides, says) -> None:
     if "closed" in str(overrides):
         order = {"jobQueueName": "closed", "priority": 1, "computeEnvironmentOrder": [], "state": "DISABLED"}
         batch.request("v1/createjobqueue", order)
@@ -222,7 +214,7 @@ def test_what_is_set_up_wrongly_is_one_sentence_and_submits_nothing(batch, store
     assert state_of(store, spec) in (None, "over")
 
 
-def test_without_a_region_or_credentials_the_way_out_is_named(batch, store, monkeypatch, tmp_path) -> None:
+def test_a_missing_region_or_credentials_are_named(batch, store, monkeypatch, tmp_path) -> None:
     spec = written_spec(store, Stage.validate)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

@@ -1,6 +1,4 @@
-"""One job for one attempt, whatever happens: to AWS Batch's answers, to the waiter, and to the attempt before."""
-
-from __future__ import annotations
+"""Each attempt has one job, also after errors of AWS Batch, a lost waiter or an earlier attempt."""
 
 import time
 from collections.abc import Callable
@@ -13,6 +11,8 @@ from infra.compute.batch.claim import Claim, advance, make_claim, owner_of, read
 from infra.compute.batch.client import backoff
 from infra.compute.batch.job import job_name
 from infra.compute.batch.runner import BatchRunner
+from infra.store.base import Store
+from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CancelledError, DataError, FailureClass, HostError
 from tests.support.cloud.batch import BatchServer
@@ -23,16 +23,13 @@ from tests.support.workspace.specs import written_spec
 
 @pytest.fixture
 def quick_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time is left to a job to show up."""
+    """A submitted job has no time to become visible."""
     monkeypatch.setattr(submitting, "VISIBILITY_SECONDS", 0.2)
     monkeypatch.setattr(submitting, "_LOOK_EVERY_SECONDS", 0.1)
 
 
-# --- trouble with the service ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("trouble", ["throttle", "fail_calls"])
-def test_throttling_and_server_errors_are_survived(batch: BatchServer, store, trouble, quick_look_up) -> None:
+def test_a_stage_survives_throttling_and_server_errors(batch: BatchServer, store, trouble, quick_look_up) -> None:
     containers_do(store, WAITS)
     spec = written_spec(store, Stage.validate)
     for operation in ("DescribeJobQueues", "DescribeJobDefinitions", "SubmitJob", "DescribeJobs", "ListJobs"):
@@ -42,31 +39,26 @@ def test_throttling_and_server_errors_are_survived(batch: BatchServer, store, tr
     assert len(batch.jobs()) == 1
 
 
-def test_a_lost_reply_makes_no_second_job(batch, store) -> None:
-    batch.lose_reply("SubmitJob")
+@pytest.mark.parametrize(("lost_reply", "hidden_seconds"), [(True, 0), (True, 1.5), (False, 0.8)])
+def test_a_lost_reply_or_a_job_shown_late_makes_no_second_job(batch, store, lost_reply, hidden_seconds) -> None:
+    if lost_reply:
+        batch.lose_reply("SubmitJob")
+    if hidden_seconds:
+        batch.hide_jobs(hidden_seconds)
     containers_do(store, "")
     run(store, written_spec(store, Stage.validate))
     assert [job["status"] for job in batch.jobs()] == ["SUCCEEDED"]
 
 
-def test_a_lost_reply_makes_no_second_job_of_one_that_shows_up_late(batch, store) -> None:
-    batch.lose_reply("SubmitJob")
-    batch.hide_jobs(1.5)
-    containers_do(store, "")
-    run(store, written_spec(store, Stage.validate))
-    assert [job["status"] for job in batch.jobs()] == ["SUCCEEDED"]
-
-
-def test_a_job_that_is_not_shown_at_first_is_waited_for(batch, store) -> None:
-    batch.hide_jobs(0.8)
-    containers_do(store, "")
-    run(store, written_spec(store, Stage.validate))
-    assert len(batch.jobs()) == 1
+def lose_waiter(store: Store, spec: JobSpec) -> None:
+    """Run the stage with a waiter that dies while the job runs."""
+    with pytest.raises(HostError, match="gone"):
+        run(store, spec, Dying(HostError("gone")))
 
 
 @pytest.mark.parametrize("stage", [Stage.validate, Stage.health])
-def test_of_two_jobs_the_one_that_has_the_attempt_is_kept(batch, store, stage, quick_look_up) -> None:
-    """The first shows up later than anything should: the second leaves at once, and the first one's end counts."""
+def test_the_job_that_owns_the_attempt_is_kept(batch, store, stage, quick_look_up) -> None:
+    """The first job becomes visible very late: the second ends at once, and the first one's end counts."""
     batch.lose_reply("SubmitJob")
     batch.hide_jobs(1.2)
     containers_do(store, 'open(f"{submitted}/worked-{job}", "w"); time.sleep(1.5)')
@@ -107,9 +99,6 @@ def test_lost_contact_leaves_the_job_and_running_again_finds_it(batch, store, mo
     assert len(batch.jobs()) == 1
 
 
-# --- interruptions, and coming back ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("error", [CancelledError("the flow run is cancelled"), KeyboardInterrupt("stop")])
 def test_an_interruption_ends_the_job(batch, store, error) -> None:
     containers_do(store, 'say("up"); time.sleep(60)')
@@ -143,9 +132,7 @@ def test_a_new_attempt_begins_when_the_job_of_the_last_one_is_over(batch, store,
     assert batch.max_live() == 1
 
 
-def test_an_interruption_before_the_job_is_accepted_leaves_the_rest_to_the_next_attempt(
-    batch, store, monkeypatch, quick_look_up
-) -> None:
+def test_an_interrupted_submission_is_finished_by_the_next_attempt(batch, store, monkeypatch, quick_look_up) -> None:
     monkeypatch.setattr(runner, "ENDING_SECONDS", 0.4)
     batch.throttle("SubmitJob", None)
     first = written_spec(store, Stage.validate)
@@ -165,12 +152,11 @@ def test_an_interruption_before_the_job_is_accepted_leaves_the_rest_to_the_next_
     assert (state_of(store, first), state_of(store, second), len(batch.jobs())) == ("over", "over", 1)
 
 
-def test_a_new_attempt_does_not_begin_beside_a_job_that_does_not_end(batch, store, monkeypatch) -> None:
+def test_a_new_attempt_does_not_start_while_an_earlier_job_still_runs(batch, store, monkeypatch) -> None:
     monkeypatch.setattr(runner, "EARLIER_SECONDS", 0.2)
     containers_do(store, f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}")
     first = written_spec(store, Stage.validate)
-    with pytest.raises(HostError, match="gone"):
-        run(store, first, Dying(HostError("gone")))
+    lose_waiter(store, first)
     second = written_spec(store, Stage.validate, attempt=2)
     with pytest.raises(HostError, match="earlier attempt was asked to end and is not over"):
         run(store, second)
@@ -181,8 +167,7 @@ def test_a_new_attempt_does_not_begin_beside_a_job_that_does_not_end(batch, stor
 def test_a_job_whose_waiter_died_is_found_again_while_it_runs(batch, store) -> None:
     containers_do(store, WAITS)
     spec = written_spec(store, Stage.health, 2)
-    with pytest.raises(HostError, match="gone"):
-        run(store, spec, Dying(HostError("gone")))
+    lose_waiter(store, spec)
     assert state_of(store, spec) == "submitted"
     again = BatchRunner(store, spec.config)
     assert again.found(spec)
@@ -196,10 +181,9 @@ def test_a_job_whose_waiter_died_is_found_again_while_it_runs(batch, store) -> N
 def test_a_job_whose_waiter_died_is_found_again_after_its_end(batch, store, body) -> None:
     containers_do(store, body)
     spec = written_spec(store, Stage.validate)
-    with pytest.raises(HostError, match="gone"):
-        run(store, spec, Dying(HostError("gone")))
+    lose_waiter(store, spec)
     going(store, spec)()
-    wait_until(lambda: batch.jobs()[0]["status"] in ("SUCCEEDED", "FAILED"))
+    until_true(lambda: batch.jobs()[0]["status"] in ("SUCCEEDED", "FAILED"))
     if "fail" in body:
         with pytest.raises(DataError, match="row 7 has no label"):
             run(store, spec)
@@ -209,11 +193,10 @@ def test_a_job_whose_waiter_died_is_found_again_after_its_end(batch, store, body
     assert state_of(store, spec) == "over"
 
 
-def test_a_waiter_that_died_while_it_submitted_left_a_job_that_is_found_by_name(batch, store) -> None:
+def test_a_job_whose_waiter_died_during_submission_is_found_by_name(batch, store) -> None:
     containers_do(store, WAITS)
     spec = written_spec(store, Stage.validate)
-    with pytest.raises(HostError, match="gone"):
-        run(store, spec, Dying(HostError("gone")))
+    lose_waiter(store, spec)
     claim = read_claim(store, spec.job_prefix)
     assert claim is not None
     unsure = claim.model_copy(update={"state": "claimed", "job_id": None})
@@ -222,7 +205,7 @@ def test_a_waiter_that_died_while_it_submitted_left_a_job_that_is_found_by_name(
     assert len(batch.jobs()) == 1
 
 
-def test_a_waiter_that_died_before_it_submitted_left_a_claim_that_is_used(batch, store, quick_look_up) -> None:
+def test_the_claim_of_a_waiter_that_died_before_submission_is_used(batch, store, quick_look_up) -> None:
     containers_do(store, "")
     spec = written_spec(store, Stage.validate)
     claim = Claim(
@@ -234,11 +217,10 @@ def test_a_waiter_that_died_before_it_submitted_left_a_claim_that_is_used(batch,
     assert len(batch.jobs()) == 1
 
 
-def test_an_attempt_that_somebody_gave_up_is_not_gone_on_with(batch, store) -> None:
+def test_an_attempt_that_was_given_up_is_not_continued(batch, store) -> None:
     containers_do(store, WAITS)
     spec = written_spec(store, Stage.validate)
-    with pytest.raises(HostError, match="gone"):
-        run(store, spec, Dying(HostError("gone")))
+    lose_waiter(store, spec)
     advance(store, spec.job_prefix, "ending")
     assert not BatchRunner(store, spec.config).found(spec)
     with pytest.raises(CancelledError, match="attempt 1 was asked to end"):
@@ -246,7 +228,7 @@ def test_an_attempt_that_somebody_gave_up_is_not_gone_on_with(batch, store) -> N
     assert batch.jobs()[0]["status"] == "FAILED"
 
 
-def test_an_attempt_given_up_while_it_was_submitted_has_its_job_ended(batch, store) -> None:
+def test_an_attempt_given_up_during_submission_has_its_job_ended(batch, store) -> None:
     containers_do(store, "time.sleep(60)")
     spec = written_spec(store, Stage.validate)
 
@@ -262,19 +244,18 @@ def test_an_attempt_given_up_while_it_was_submitted_has_its_job_ended(batch, sto
     assert state_of(store, spec) == "over"
 
 
-def test_a_job_that_batch_has_forgotten_makes_room_for_another(batch, store, monkeypatch) -> None:
+def test_a_job_unknown_to_batch_makes_room_for_another(batch, store, monkeypatch) -> None:
     monkeypatch.setattr("infra.compute.batch.watch.UNKNOWN_SECONDS", 0.2)
     containers_do(store, WAITS)
     spec = written_spec(store, Stage.validate)
-    with pytest.raises(HostError, match="gone"):
-        run(store, spec, Dying(HostError("gone")))
+    lose_waiter(store, spec)
     batch.forget()
     with pytest.raises(HostError, match="does not know job"):
         run(store, spec)
     assert not BatchRunner(store, spec.config).found(spec)
 
 
-def wait_until(true: Callable[[], bool]) -> None:
+def until_true(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not true():
         assert time.monotonic() < deadline

@@ -1,6 +1,4 @@
-"""What AWS says, as one sentence for the person who can set it right."""
-
-from __future__ import annotations
+"""Errors of AWS as one sentence for the person who can fix them."""
 
 import pytest
 from botocore.exceptions import (
@@ -20,7 +18,7 @@ from infra.compute.batch.client.errors import config_error, never_accepted
 URL = "https://batch.eu-north-1.amazonaws.com"
 
 
-def reply(code: str, status: int, message: str = "said so", operation: str = "SubmitJob") -> ClientError:
+def reply(code: str, status: int, message: str = "the reason", operation: str = "SubmitJob") -> ClientError:
     answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(answer, operation)  # pyright: ignore[reportArgumentType]
 
@@ -31,10 +29,7 @@ def reply(code: str, status: int, message: str = "said so", operation: str = "Su
         (NoCredentialsError(), ["no usable AWS credentials", "eu-north-1", "AWS_PROFILE"]),
         (ProfileNotFound(profile="p"), ["no usable AWS credentials", "(p)"]),
         (NoRegionError(), ["no AWS region", "AWS_DEFAULT_REGION"]),
-        (
-            reply("UnrecognizedClientException", 403),
-            ["does not accept the AWS credentials", "said so"],
-        ),
+        (reply("UnrecognizedClientException", 403), ["does not accept the AWS credentials", "the reason"]),
         (reply("ExpiredTokenException", 403), ["does not accept the AWS credentials", "sign in again"]),
         (reply("AccessDeniedException", 403), ["denied batch:SubmitJob", "job queue 'q'", "eu-north-1", "allow it"]),
         (reply("AccessDeniedException", 403, operation="GetLogEvents"), ["denied logs:GetLogEvents"]),
@@ -43,15 +38,15 @@ def reply(code: str, status: int, message: str = "said so", operation: str = "Su
         (ParamValidationError(report="bad\nname"), ["job queue 'q'", "bad name"]),
     ],
 )
-def test_what_somebody_has_to_set_right_is_one_sentence_that_names_it(error, parts) -> None:
-    told = config_error(error, "job queue 'q'", "eu-north-1")
-    assert told is not None
-    assert [part for part in parts if part not in str(told)] == []
-    assert "\n" not in str(told)
+def test_an_error_that_a_person_must_fix_is_one_sentence_with_the_way_out(error, parts) -> None:
+    found = config_error(error, "job queue 'q'", "eu-north-1")
+    assert found is not None
+    assert [part for part in parts if part not in str(found)] == []
+    assert "\n" not in str(found)
 
 
 @pytest.mark.parametrize(
-    ("error", "surely_not"),
+    ("error", "never"),
     [
         (reply("TooManyRequestsException", 429), True),
         (reply("ThrottlingException", 400), True),
@@ -63,6 +58,6 @@ def test_what_somebody_has_to_set_right_is_one_sentence_that_names_it(error, par
         (CredentialRetrievalError(provider="iam-role", error_msg="busy"), False),
     ],
 )
-def test_what_time_may_heal_is_no_error_yet_and_only_some_of_it_surely_had_no_effect(error, surely_not) -> None:
+def test_a_passing_error_is_retried_and_only_some_surely_had_no_effect(error, never) -> None:
     assert config_error(error, "job queue 'q'", "eu-north-1") is None
-    assert never_accepted(error) == surely_not
+    assert never_accepted(error) == never
