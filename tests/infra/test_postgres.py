@@ -1,6 +1,4 @@
-"""The Prefect server on a Postgres database, as docs/operations.md has it: a run goes through, its history stays."""
-
-from __future__ import annotations
+"""The Prefect server on a Postgres database, as in docs/operations.md."""
 
 import os
 import pwd
@@ -35,7 +33,7 @@ def binaries() -> Path | None:
 
 
 def owner() -> str | None:
-    """Whom Postgres runs as: it refuses root."""
+    """The user who runs Postgres: it refuses root."""
     if os.getuid():
         return pwd.getpwuid(os.getuid()).pw_name
     return next((user.pw_name for user in pwd.getpwall() if user.pw_name == "postgres"), None)
@@ -79,7 +77,7 @@ def as_owner(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    """A cluster of its own on a free port; ended by its pid."""
+    """A new cluster on a free port; ended by its pid."""
     assert BIN is not None
     assert OWNER is not None
     folder = Path(tempfile.mkdtemp(prefix="millrace-postgres-"))  # not pytest's, which is closed to other users
@@ -151,7 +149,7 @@ def test_a_run_leaves_its_history_in_postgres(postgres: Postgres, server: Server
     assert address is not None
     assert prefect_api._kind(address) == "PostgreSQL"
 
-    # The server may go and come again, also from another directory: what it knew is in the database.
+    # A server started again, from another directory, finds the history in the database.
     assert down(Path(server.home))
     again = up(tmp_path / "another")
     try:

@@ -1,6 +1,4 @@
-"""The background server, for real: processes, ports and state directories. Each server is ended by its own pid."""
-
-from __future__ import annotations
+"""The real background server: processes, ports and state folders. Each server is ended by its pid."""
 
 import http.server
 import json
@@ -41,7 +39,7 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    """What two processes got that called `up` at once, for a directory with the remains of an older server."""
+    """The results of two calls of `up` at once, in a folder with an older server's state."""
     home = tmp_path_factory.mktemp("prefect")
     (home / "server.json").write_text(json.dumps({"pid": os.getpid(), "port": 4200}))
     environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
@@ -65,7 +63,7 @@ def test_a_running_server_is_found_again(raced: list[Server]) -> None:
     assert up(Path(raced[0].home)) == raced[0].model_copy(update={"started": False})
 
 
-def test_it_serves_the_classic_pages_and_tells_nobody(raced: list[Server]) -> None:
+def test_it_serves_the_classic_pages_and_sends_no_analytics(raced: list[Server]) -> None:
     assert get(f"{raced[0].url}/health") is True
     pages = get(f"{raced[0].ui_url}/ui-settings")
     assert (pages["default_ui"], pages["api_url"]) == ("v1", raced[0].url)
@@ -78,14 +76,14 @@ def test_it_serves_the_classic_pages_and_tells_nobody(raced: list[Server]) -> No
         assert b"<title>Prefect Server</title>" in answer.read()
 
 
-def test_a_server_that_someone_else_runs_is_used(raced: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_named_in_the_environment_is_used(raced: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", raced[0].url)
     assert up(Path(raced[0].home)) == raced[0].model_copy(update={"started": False, "pid": None})
 
 
 @pytest.fixture(scope="module")
-def displaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, int]]:
-    """A server whose port was taken by somebody between the choice and the start, and that port."""
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, int]]:
+    """A server whose port was taken between the choice and the start, and that port."""
     home = tmp_path_factory.mktemp("prefect")
     with socket.socket() as taken, pytest.MonkeyPatch.context() as patch:
         taken.bind(("127.0.0.1", 0))
@@ -101,14 +99,14 @@ def displaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server
             down(home)
 
 
-def test_a_port_taken_meanwhile_is_given_up_for_another(displaced: tuple[Server, int]) -> None:
-    server, taken = displaced
+def test_a_port_taken_during_the_start_is_replaced_by_another(moved: tuple[Server, int]) -> None:
+    server, taken = moved
     assert server.started
     assert not server.url.startswith(f"http://127.0.0.1:{taken}/")
 
 
-def test_a_server_whose_state_was_deleted_is_still_stopped(displaced: tuple[Server, int]) -> None:
-    server, _ = displaced
+def test_a_server_whose_state_was_deleted_is_still_stopped(moved: tuple[Server, int]) -> None:
+    server, _ = moved
     assert server.pid is not None
     assert is_running(server.pid)
     shutil.rmtree(server.home)
@@ -117,7 +115,7 @@ def test_a_server_whose_state_was_deleted_is_still_stopped(displaced: tuple[Serv
     assert down(Path(server.home)) is False
 
 
-def test_down_leaves_alone_what_is_not_the_server(tmp_path: Path) -> None:
+def test_down_ends_no_other_process(tmp_path: Path) -> None:
     (tmp_path / "server.json").write_text(json.dumps({"pid": os.getpid(), "port": 4200}))
     assert down(tmp_path) is False
     assert not (tmp_path / "server.json").exists()
@@ -152,7 +150,7 @@ def test_an_address_that_is_no_prefect_api_is_refused(tmp_path: Path, monkeypatc
             web.shutdown()
 
 
-def test_an_address_where_nobody_listens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_listener_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api/")
     with pytest.raises(HostError, match=r"PREFECT_API_URL is http://127\.0\.0\.1:1/api, but"):
         up(tmp_path)
@@ -169,7 +167,7 @@ def test_flows_get_one_server_and_no_telemetry(monkeypatch: pytest.MonkeyPatch) 
     assert environment["NO_PROXY"] == "intra.example,127.0.0.1,localhost"
 
 
-def test_state_lies_where_prefect_home_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_is_in_prefect_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "elsewhere"))
     assert state_home() == tmp_path / "elsewhere"
     monkeypatch.delenv("PREFECT_HOME")

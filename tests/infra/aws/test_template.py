@@ -1,6 +1,4 @@
-"""The CloudFormation template: valid, of one mind with the code, and no role may do more than its stage does."""
-
-from __future__ import annotations
+"""The CloudFormation template: valid, agrees with the code, and no role may do more than its stage does."""
 
 import fnmatch
 import re
@@ -139,15 +137,10 @@ def test_cfn_lint_finds_nothing() -> None:
     assert (done.stdout, done.returncode) == ("", 0), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_stage_has_a_definition_of_the_configured_name(stage: str) -> None:
-    name = load_config().batch.definition.format(stage=stage)
-    assert definitions()[name]["Type"] == ("multinode" if stage in ON_NODES else "container")
-
-
-def test_there_is_no_definition_that_no_stage_uses() -> None:
-    batch = load_config().batch
-    assert set(definitions()) == {batch.definition.format(stage=stage) for stage in STAGES}
+def test_each_stage_has_one_definition_and_there_are_no_others() -> None:
+    name = load_config().batch.definition
+    expected = {name.format(stage=stage): "multinode" if stage in ON_NODES else "container" for stage in STAGES}
+    assert {name: definition["Type"] for name, definition in definitions().items()} == expected
 
 
 def test_queues_and_shares_are_the_configured_ones() -> None:
@@ -160,7 +153,7 @@ def test_queues_and_shares_are_the_configured_ones() -> None:
     assert any(fnmatch.fnmatchcase(batch.share, identifier) for identifier in identifiers)
 
 
-def test_queues_give_up_on_jobs_only_after_the_control_plane_has() -> None:
+def test_queues_wait_for_capacity_longer_than_the_control_plane() -> None:
     """Each action is on one of the three reasons that Batch knows; capacity is waited for as long as configured."""
     patience = template()["Parameters"]["CapacitySeconds"]["Default"]
     assert patience > load_config().batch.capacity_seconds
@@ -173,17 +166,15 @@ def test_queues_give_up_on_jobs_only_after_the_control_plane_has() -> None:
         }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_batch_repeats_what_the_failure_table_says(stage: str) -> None:
-    rules = definitions()[f"millrace-{stage}"]["RetryStrategy"]["EvaluateOnExit"]
-    assert [{key[0].lower() + key[1:]: value for key, value in rule.items()} for rule in rules] == evaluate_on_exit()
-
-
-def test_defaults_of_attempts_are_the_configured_ones() -> None:
+def test_attempts_follow_the_configuration_and_the_failure_table() -> None:
     config = load_config()
     assert template()["Parameters"]["AttemptSeconds"]["Default"] == config.batch.attempt_seconds
     for definition in definitions().values():
-        assert definition["RetryStrategy"]["Attempts"] == config.retry.attempts
+        strategy = definition["RetryStrategy"]
+        rules = [
+            {key[0].lower() + key[1:]: value for key, value in rule.items()} for rule in strategy["EvaluateOnExit"]
+        ]
+        assert (strategy["Attempts"], rules) == (config.retry.attempts, evaluate_on_exit())
         assert definition["Timeout"] == {"AttemptDurationSeconds": {"Ref": "AttemptSeconds"}}
 
 
@@ -205,7 +196,7 @@ def test_accelerator_stages_have_all_devices_and_the_whole_machine(stage: str) -
     assert devices == wanted
     assert {"Name": "memlock", "SoftLimit": -1, "HardLimit": -1} in container(stage)["Ulimits"]
     needs = {one["Type"]: int(one["Value"]) for one in container(stage)["ResourceRequirements"]}
-    assert 64 < needs["VCPU"] <= 128  # of 128: no second job fits beside it
+    assert 64 < needs["VCPU"] <= 128  # of 128: no second job fits on it
     assert needs["MEMORY"] < 481_894  # MiB that such a machine has left for containers
 
 
@@ -217,7 +208,7 @@ def test_multinode_definitions_are_for_any_number_of_nodes(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_containers_log_to_the_group_and_hand_signals_on(stage: str) -> None:
+def test_containers_log_to_the_group_and_pass_signals_on(stage: str) -> None:
     found = container(stage)
     assert found["LogConfiguration"]["Options"]["awslogs-group"] == {"Ref": "LogGroup"}
     assert found["LinuxParameters"]["InitProcessEnabled"] is True
@@ -225,13 +216,7 @@ def test_containers_log_to_the_group_and_hand_signals_on(stage: str) -> None:
     assert "Privileged" not in found
 
 
-def test_no_container_runs_as_root() -> None:
-    user, _, group = template()["Parameters"]["WorkerUser"]["Default"].partition(":")
-    assert int(user) > 0
-    assert int(group) > 0
-
-
-def test_multi_node_jobs_get_what_batch_demands_for_them() -> None:
+def test_multi_node_jobs_meet_batchs_conditions() -> None:
     """Managed, on demand, in one placement group in one subnet, each machine reachable from the others."""
     accelerator = resources("AWS::Batch::ComputeEnvironment")["AcceleratorEnvironment"]
     compute = accelerator["ComputeResources"]
@@ -240,10 +225,10 @@ def test_multi_node_jobs_get_what_batch_demands_for_them() -> None:
     assert resources("AWS::EC2::PlacementGroup")[compute["PlacementGroup"]["Ref"]] == {"Strategy": "cluster"}
     group = {"GetAtt": "NodeSecurityGroup.GroupId"}
     assert compute["SecurityGroupIds"] == [group]
-    hears = resources("AWS::EC2::SecurityGroupIngress")["NodesHearNodes"]
-    speaks = resources("AWS::EC2::SecurityGroupEgress")["NodesSpeakToNodes"]
-    assert (hears["GroupId"], hears["SourceSecurityGroupId"], hears["IpProtocol"]) == (group, group, "-1")
-    assert (speaks["GroupId"], speaks["DestinationSecurityGroupId"], speaks["IpProtocol"]) == (group, group, "-1")
+    incoming = resources("AWS::EC2::SecurityGroupIngress")["NodesHearNodes"]
+    outgoing = resources("AWS::EC2::SecurityGroupEgress")["NodesSpeakToNodes"]
+    assert (incoming["GroupId"], incoming["SourceSecurityGroupId"], incoming["IpProtocol"]) == (group, group, "-1")
+    assert (outgoing["GroupId"], outgoing["DestinationSecurityGroupId"], outgoing["IpProtocol"]) == (group, group, "-1")
 
 
 def test_nothing_from_outside_reaches_a_machine() -> None:
@@ -276,20 +261,15 @@ def test_the_bucket_keeps_versions_and_is_closed() -> None:
     assert deny["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 
-def test_policies_name_their_resources() -> None:
+def test_only_actions_without_resources_are_allowed_on_all() -> None:
+    on_all = {action for _, one in statements() if "*" in listed(one["Resource"]) for action in listed(one["Action"])}
+    assert on_all == set(WITHOUT_RESOURCES)
     for owner, one in statements():
-        if "*" in listed(one["Resource"]):
-            assert set(listed(one["Action"])) <= set(WITHOUT_RESOURCES), owner
         assert not any("*" in action for action in listed(one["Action"])), owner
 
 
-def test_every_exception_is_needed() -> None:
-    granted = {action for _, one in statements() if "*" in listed(one["Resource"]) for action in listed(one["Action"])}
-    assert granted == set(WITHOUT_RESOURCES)
-
-
 @pytest.mark.parametrize("stage", STAGES)
-def test_stages_may_do_what_their_workers_do(stage: str) -> None:
+def test_stages_may_read_and_write_what_their_workers_need(stage: str) -> None:
     written = [f"runs/r/{stage}/result.json", f"runs/r/{stage}/attempt-1/owner.json", *WRITES[stage]]
     read = ["hosts/i-1.json", *READS[stage]]
     assert [key for key in (*read, *written) if not may(stage, "s3:GetObject", key)] == []
@@ -298,22 +278,22 @@ def test_stages_may_do_what_their_workers_do(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_stages_may_not_do_what_others_do(stage: str) -> None:
+def test_stages_may_not_write_what_belongs_to_others(stage: str) -> None:
     """No stage writes another one's results, the input, or what is released."""
-    theirs = [f"runs/r/{other}/result.json" for other in STAGES if other != stage]
+    foreign = [f"runs/r/{other}/result.json" for other in STAGES if other != stage]
     if stage not in ("train", "import-checkpoint"):
-        theirs += CHECKPOINTS
+        foreign += CHECKPOINTS
     if stage != "health":
-        theirs.append("hosts/i-1.json")
+        foreign.append("hosts/i-1.json")
     if stage != "infer":
-        theirs.append("vectors/m/2026-01/MANIFEST.json")
+        foreign.append("vectors/m/2026-01/MANIFEST.json")
     if stage != "release":
-        theirs.append("models/m/modules.json")
+        foreign.append("models/m/modules.json")
     for action in ("s3:PutObject", "s3:DeleteObject"):
-        assert [key for key in (*theirs, *NEVER) if may(stage, action, key)] == []
+        assert [key for key in (*foreign, *NEVER) if may(stage, action, key)] == []
 
 
-def test_the_control_plane_may_make_the_calls_that_it_makes() -> None:
+def test_the_control_plane_may_make_exactly_its_own_calls() -> None:
     calls = re.findall(
         r"self\._(batch|logs)\.([a-z]+_[a-z_]+)", (ROOT / "infra/compute/batch/client/api.py").read_text()
     )
@@ -324,7 +304,7 @@ def test_the_control_plane_may_make_the_calls_that_it_makes() -> None:
     assert {action for action in granted if not action.startswith("s3:")} - needed == {"batch:TagResource"}
 
 
-def test_the_control_plane_ends_none_but_its_own_jobs() -> None:
+def test_the_control_plane_may_end_only_its_own_jobs() -> None:
     found = [one for owner, one in statements() if owner == "ControlPolicy"]
     (ends,) = (one for one in found if "batch:TerminateJob" in listed(one["Action"]))
     assert ends["Condition"] == {"Null": {"aws:ResourceTag/millrace": "false"}}
@@ -360,7 +340,7 @@ def test_images_are_scanned_and_a_tag_never_changes() -> None:
         assert "LifecyclePolicy" in one
 
 
-def test_driver_of_the_machines_and_runtime_of_the_image_belong_together() -> None:
+def test_the_machines_driver_fits_the_images_runtime() -> None:
     """Neuron SDK 2.30 has runtime library 2.32, which works with driver 2.27 or 2.28."""
     driver = re.search(r"^NEURON_DRIVER=(\d+\.\d+)", (ROOT / "infra/aws/ami.sh").read_text(), re.M)
     image = re.search(r"^FROM \S+sdk(\d+\.\d+)", (ROOT / "infra/images/worker-neuron.Dockerfile").read_text(), re.M)

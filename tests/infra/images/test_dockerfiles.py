@@ -1,6 +1,4 @@
-"""The Dockerfiles against the tree, as far as that goes without building: sources, commands, tags, users."""
-
-from __future__ import annotations
+"""The Dockerfiles compared with the tree: sources, commands, tags, users."""
 
 import fnmatch
 import importlib.util
@@ -17,7 +15,7 @@ WORKERS = [name for name in IMAGES if name.startswith("worker")]
 
 
 def instructions(image: str) -> list[tuple[str, str]]:
-    """(instruction, rest) of a Dockerfile, lines that go on put together."""
+    """(instruction, rest) of a Dockerfile, with continued lines joined."""
     lines = [line for line in IMAGES[image].read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     split = (line.split(maxsplit=1) for line in joined.splitlines() if line.strip())
@@ -34,7 +32,7 @@ def copied(image: str) -> list[str]:
 
 
 def files_below(source: str) -> list[Path]:
-    """The files of the tree that a source stands for; caches are not of the tree."""
+    """The files of the tree that a source names, without caches."""
     found = [below for match in ROOT.glob(source) for below in ([match] if match.is_file() else match.rglob("*"))]
     return [path.relative_to(ROOT) for path in found if path.is_file() and "__pycache__" not in path.parts]
 
@@ -57,7 +55,7 @@ def test_there_is_an_image_for_each_plane_and_accelerator() -> None:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_all_that_is_copied_exists_and_reaches_the_builder(image: str) -> None:
+def test_every_copied_file_exists_and_reaches_the_builder(image: str) -> None:
     assert copied(image)
     for source in copied(image):
         files = files_below(source)
@@ -71,13 +69,13 @@ def test_nothing_else_reaches_the_builder(path: str) -> None:
 
 
 @pytest.mark.parametrize("image", WORKERS)
-def test_workers_hold_what_their_command_needs_and_no_flows(image: str) -> None:
+def test_worker_images_hold_the_worker_plane_and_no_flows(image: str) -> None:
     files = {path.as_posix() for source in copied(image) for path in files_below(source)}
     assert {"tasks/worker/__main__.py", "infra/store/base.py", "configs/base.yaml"} <= files
     assert not any(path.startswith("flows/") for path in files)
 
 
-def test_the_control_image_has_all_but_the_worker_plane_and_no_extras() -> None:
+def test_the_control_image_has_everything_but_the_worker_plane() -> None:
     files = {path.as_posix() for source in copied("control") for path in files_below(source)}
     assert {"flows/pipeline.py", "configs/base.yaml", "prefect.yaml"} <= files
     in_tasks = {path.as_posix() for path in files_below("tasks")}
@@ -100,7 +98,7 @@ def test_commands_are_in_the_tree_or_are_installed(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", WORKERS)
-def test_nothing_comes_before_the_command_that_batch_gives(image: str) -> None:
+def test_there_is_no_entrypoint_before_batchs_command(image: str) -> None:
     assert all(json.loads(rest) == [] for rest in rests(image, "ENTRYPOINT"))
 
 
@@ -129,6 +127,7 @@ def test_containers_do_not_run_as_root(image: str) -> None:
     template = (ROOT / "infra/aws/millrace.yaml").read_text()
     user = re.search(r"WorkerUser:\n.*\n +Default: \"(\d+):(\d+)\"", template)
     assert user is not None
+    assert int(user[1]) > 0 < int(user[2])
     assert f"--gid {user[2]} millrace && useradd --uid {user[1]}" in " ".join(rests(image, "RUN"))
 
 

@@ -49,9 +49,6 @@ def leave_behind(store: Store, expires_at: float = START + 60) -> Lease:
     return lease
 
 
-# --- one holder -------------------------------------------------------------------------------------------------
-
-
 def test_the_record_names_the_holder_and_the_expiry(store, clock):
     with hold(store, KEY, 60, clock):
         lease = record(store)
@@ -119,9 +116,6 @@ def test_a_damaged_lease_is_named_and_left_alone(store, content):
     assert store.read(KEY) == content
 
 
-# --- renewing ---------------------------------------------------------------------------------------------------
-
-
 def test_a_renewal_extends_the_lease(store, clock):
     with hold(store, KEY, 60, clock) as held:
         clock.time += 59
@@ -147,9 +141,6 @@ def test_the_thread_ends_with_the_block(directory):
     with hold(directory, KEY):
         assert any(thread.name == f"lease {KEY}" for thread in threading.enumerate())
     assert not any(thread.name == f"lease {KEY}" for thread in threading.enumerate())
-
-
-# --- losing it --------------------------------------------------------------------------------------------------
 
 
 def test_a_lease_that_is_not_renewed_in_time_fails_its_check(store, clock):
@@ -233,9 +224,6 @@ def test_a_lost_lease_says_why_it_was_not_renewed_and_leaving_it_raises_nothing(
         with pytest.raises(StoreError, match=r"not renewed in time \(the network is gone\)"):
             held.check()
     assert record(store).expires_at == START + 60
-
-
-# --- waiting ----------------------------------------------------------------------------------------------------
 
 
 def waiting(store: Store, clock: Clock, **options: Any) -> AbstractContextManager[Held | None]:

@@ -50,7 +50,7 @@ def test_a_committed_folder_opens_with_its_files_and_facts(store, source):
     assert (folder / "deep" / "part-1.parquet").read_bytes() == b""
 
 
-def test_the_manifest_comes_last(store, source, monkeypatch):
+def test_the_manifest_is_written_last(store, source, monkeypatch):
     keys = uploads(store, monkeypatch)
     committed(store, source)
     assert keys == [f"{PREFIX}/deep/part-1.parquet", f"{PREFIX}/part-0.parquet", f"{PREFIX}/{MANIFEST}"]
@@ -65,9 +65,6 @@ def test_the_checksum_of_a_manifest_changes_with_any_file(store, source):
     before = committed(store, source).sha256
     (source / "part-0.parquet").write_bytes(b"some r0ws")
     assert commit(store, "elsewhere", source, "vectors", {"rows": 9}).sha256 != before
-
-
-# --- folders that do not exist for readers ----------------------------------------------------------------------
 
 
 def test_a_folder_without_manifest_does_not_exist(store, source):
@@ -93,9 +90,6 @@ def test_an_interrupted_commit_leaves_nothing_to_read_and_can_be_repeated(store,
     monkeypatch.undo()
     committed(store, source)
     assert len(open_folder(store, PREFIX, "vectors")[1].files) == 2
-
-
-# --- folders that are damaged -----------------------------------------------------------------------------------
 
 
 def flip_a_bit(store: Store, key: str) -> None:
@@ -151,9 +145,6 @@ def test_a_folder_of_another_kind_is_refused(store, source):
         open_folder(store, PREFIX, "model")
 
 
-# --- committing twice -------------------------------------------------------------------------------------------
-
-
 def test_committing_the_same_files_again_writes_nothing(store, source, monkeypatch):
     manifest = committed(store, source)
     keys = uploads(store, monkeypatch)
@@ -170,9 +161,6 @@ def test_committing_other_files_or_facts_is_a_conflict_and_changes_nothing(store
     with pytest.raises(Conflict):
         committed(store, source, width=3)
     assert open_folder(store, PREFIX, "vectors")[1] == manifest
-
-
-# --- seal -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -201,9 +189,6 @@ def test_sealing_other_files_is_a_conflict(store, entries):
     with pytest.raises(Conflict):
         seal(store, PREFIX, (), "vectors", {"rows": 0})
     assert read_manifest(store, PREFIX) == manifest
-
-
-# --- quarantine -------------------------------------------------------------------------------------------------
 
 
 def test_a_quarantined_folder_is_kept_out_of_sight_and_its_place_can_be_filled_again(store, source):

@@ -1,7 +1,5 @@
 """Records are read in one way, and the error names file, field and way out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -79,7 +79,7 @@ def test_a_directory_store_does_not_import_boto3() -> None:
 
 @pytest.fixture
 def many(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """More objects than go on one page, and neighbours whose names begin alike."""
+    """More objects than go on one page, and neighbours whose names begin the same way."""
     monkeypatch.setattr(s3_store, "KEYS_AT_ONCE", 2)
     keys = [f"a/b/{name}" for name in ("0", "1", "2", "3/x", "4")]
     for key in (*keys, "a/b-c", "a/b.d/x", "a/bc/x"):
@@ -165,7 +165,7 @@ def test_a_write_that_the_bucket_refuses_as_simultaneous_is_a_conflict(store: S3
 # --- transfers --------------------------------------------------------------------------------------------------
 
 
-def test_a_large_file_goes_up_in_pieces_and_comes_down_whole(store: S3Store, s3: S3Server, tmp_path: Path) -> None:
+def test_a_large_file_is_uploaded_in_pieces_and_downloaded_whole(store: S3Store, s3: S3Server, tmp_path: Path) -> None:
     path = tmp_path / "large.bin"
     path.write_bytes(os.urandom(9 * 2**20))
     store.upload(path, "a/large.bin")
@@ -204,7 +204,7 @@ def test_a_cut_off_reply_is_requested_again(store: S3Store, s3: S3Server) -> Non
 
 @pytest.fixture
 def copied(store: S3Store, s3: S3Server) -> Path:
-    """A folder of two files, copied here once already."""
+    """A folder of two files that was copied once."""
     store.write("a/1", b"one")
     store.write("a/deep/2", b"two")
     folder = store.local("a")

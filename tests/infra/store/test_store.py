@@ -1,4 +1,4 @@
-"""What every store must do, by one caller; `test_store_races.py` has several at once."""
+"""What every store must do for one caller; `test_store_races.py` has several at once."""
 
 import errno
 import os
@@ -35,9 +35,6 @@ USES: dict[str, Callable[[Store, str], object]] = {
     "move from": lambda store, key: store.move(key, "b"),
     "delete": lambda store, key: store.delete(key),
 }
-
-
-# --- objects ----------------------------------------------------------------------------------------------------
 
 
 def test_a_written_object_is_read_back(store):
@@ -118,9 +115,6 @@ def test_move_replaces_nothing(store, taken):
     assert store.read(taken) == b"there before"
 
 
-# --- conditional writes -----------------------------------------------------------------------------------------
-
-
 def test_create_refuses_an_object_that_is_there(store):
     store.create("a", b"one")
     with pytest.raises(Conflict, match="/a exists already"):
@@ -143,9 +137,6 @@ def test_swap_of_an_absent_object_with_an_expectation_loses(store):
     assert not store.exists("CURRENT")
 
 
-# --- keys that leave the workspace ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "/etc/hostname"])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_key_never_leaves_the_workspace(store, tmp_path, key, use):
@@ -154,9 +145,6 @@ def test_a_key_never_leaves_the_workspace(store, tmp_path, key, use):
     with pytest.raises(StoreError, match="leaves the workspace"):
         use(store, key)
     assert (tmp_path / "outside").read_bytes() == b"mine"
-
-
-# --- locks ------------------------------------------------------------------------------------------------------
 
 
 def test_a_lock_excludes_a_second_holder_until_it_is_left(store):
@@ -174,9 +162,6 @@ def test_a_lock_is_left_when_its_block_fails(store):
         _ = 1 / 0
     with store.lock("a"):
         pass
-
-
-# --- directories ------------------------------------------------------------------------------------------------
 
 
 def full_disk(*arguments: object) -> None:

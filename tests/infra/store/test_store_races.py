@@ -33,7 +33,7 @@ def at_once(action: Callable[[int], object]) -> list[object]:
 
 
 def in_a_process(store: Store, body: str, *arguments: str) -> subprocess.Popen[str]:
-    """Run `body` with `store` and `arguments` in a process of its own."""
+    """Run `body` with `store` and `arguments` in a new process."""
     script = (
         f"import sys\nfrom infra.store.base import Conflict\nfrom infra.store.factory import open_store\n"
         f"store, arguments = open_store(sys.argv[1]), sys.argv[2:]\n{body}"
