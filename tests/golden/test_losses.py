@@ -1,6 +1,6 @@
-"""A short training whose losses are known: what changes them by accident is seen here.
+"""A short training whose losses are known, so that an accidental change of the arithmetic is found.
 
-A change that means to alter the arithmetic writes them anew, with `pytest tests/golden --write-golden`.
+After a change on purpose, write the new losses with `pytest tests/golden --write-golden`.
 """
 
 import json
@@ -30,7 +30,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> TrainOutcome:
     return train_model(store, config, rows)
 
 
-def test_the_losses_are_the_golden_ones(outcome: TrainOutcome, write_golden: bool):
+def test_the_losses_equal_the_golden_ones(outcome: TrainOutcome, write_golden: bool):
     found = [{"step": point.step, **point.metrics} for point in outcome.losses[:STEPS]]
     assert len(found) == STEPS
     if write_golden:

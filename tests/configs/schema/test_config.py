@@ -8,6 +8,10 @@ from tasks.foundation.errors import ConfigError
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
 AUC = "evaluate.gates=[{metric: auc, direction: higher, threshold: 0.7, baseline: none, severity: critical}]"
 
+MACHINE = (
+    "health.machines.mine={devices: 1, efa_interfaces: 0, min_node_bus_gb_s: 0, min_bus_gb_s: 0, max_latency_us: 9}"
+)
+
 REFUSED = {
     "rows and workers": (["train.workers=3"], "train.batch_rows 64 must be a multiple of train.workers 3"),
     "ladder falls": (["train.shapes.query=[64, 32]"], "the rungs of a ladder must grow, got [64, 32]"),
@@ -15,18 +19,9 @@ REFUSED = {
     "no rung": (["train.shapes.item=[]"], "train.shapes.item: Tuple should have at least 1 item"),
     "no encoder": (["model.scratch=null"], "give model.pretrained or model.scratch"),
     "no head": (["heads.contrastive=null"], "at least one of heads.contrastive and heads.classification"),
-    "positives unknown": (
-        ["heads.contrastive.positives_only=true"],
-        "heads.contrastive.positives_only needs heads.classification to say what is positive",
-    ),
-    "classes overlap": (
-        [HEAD, "heads.classification.negative_max=4.5"],
-        "heads.classification.negative_max must be below positive_min",
-    ),
-    "classes touch": (
-        [HEAD, "heads.classification.negative_max=4"],
-        "heads.classification.negative_max must be below positive_min",
-    ),
+    "positives unknown": (["heads.contrastive.positives_only=true"], "positives_only needs heads.classification"),
+    "classes overlap": ([HEAD, "heads.classification.negative_max=4.5"], "negative_max must be below positive_min"),
+    "classes touch": ([HEAD, "heads.classification.negative_max=4"], "negative_max must be below positive_min"),
     "features unused": (["features.numeric=[price]"], "features reach the embedding through model.interaction"),
     "categories unused": (["features.categorical=[locale]"], "features reach the embedding through model.interaction"),
     "query feature unknown": (
@@ -34,14 +29,8 @@ REFUSED = {
         "features.query names ['locale'], which is in neither numeric nor categorical",
     ),
     "gate without head": ([AUC], "the gate on auc needs heads.classification, which is null"),
-    "gate on nothing": (
-        [AUC.replace("auc", "recall@7")],
-        "unknown metric; use one of recall@1, recall@10",
-    ),
-    "long query": (
-        ["train.shapes.query=[32, 129]"],
-        "a shape of 129 tokens is longer than model.scratch.max_tokens 128",
-    ),
+    "gate on nothing": ([AUC.replace("auc", "recall@7")], "unknown metric; use one of recall@1, recall@10"),
+    "long query": (["train.shapes.query=[32, 129]"], "129 tokens is longer than model.scratch.max_tokens 128"),
     "long item": (["train.shapes.item=[200]"], "a shape of 200 tokens is longer than model.scratch.max_tokens 128"),
     "long vectors": (["infer.token_rungs=[16, 256]"], "a shape of 256 tokens is longer than model.scratch.max_tokens"),
     "attention heads": (["model.scratch.attention_heads=3"], "model.scratch.hidden_size must be a multiple"),
@@ -68,11 +57,7 @@ ALLOWED = {
     "workers that fill nodes": ["compute=batch", "batch.processes_per_node=2", "infer.workers=4"],
     "workers that fill no node": ["compute=batch", "batch.processes_per_node=32", "train.workers=4"],
     "workers of this machine": ["batch.processes_per_node=2", "infer.workers=3"],
-    "a machine of one's own": [
-        "health.machines.mine={devices: 1, efa_interfaces: 0, min_node_bus_gb_s: 0, "
-        "min_bus_gb_s: 0, max_latency_us: 9}",
-        "health.machine=mine",
-    ],
+    "own machine": [MACHINE, "health.machine=mine"],
     "the compiler's own level": ["compiler.optlevel=null"],
 }
 
@@ -95,6 +80,6 @@ def test_a_configuration_cannot_be_changed() -> None:
         load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_ladder_has_each_query_length_with_each_item_length() -> None:
+def test_the_ladder_combines_each_query_length_with_each_item_length() -> None:
     shapes = load_config(overrides=["train.shapes={query: [8, 16], item: [4, 12]}"]).train.shapes.shapes
     assert [(shape.query, shape.item) for shape in shapes] == [(8, 4), (8, 12), (16, 4), (16, 12)]
