@@ -14,11 +14,11 @@ from tests.support.fakes.stages import Run, carry_out
 
 @pytest.fixture
 def judgements(monkeypatch) -> list[str]:
-    """One entry for each time that the gates are asked."""
-    asked: list[str] = []
+    """One entry for each call of the gates."""
+    calls: list[str] = []
     judge = verdicts.judge
-    monkeypatch.setattr(verdicts, "judge", lambda outcome, gates: asked.append("asked") or judge(outcome, gates))
-    return asked
+    monkeypatch.setattr(verdicts, "judge", lambda outcome, gates: calls.append("call") or judge(outcome, gates))
+    return calls
 
 
 def inputs_of_last_evaluation(runner: FakeRunner) -> EvaluateInputs:
@@ -37,7 +37,7 @@ def test_without_a_release_there_is_no_champion(store, runner):
     assert [verdict.passed for verdict in run.judged.verdicts] == [None, None]
 
 
-def test_the_champion_is_the_current_release_and_the_holdout_is_pooled_over_all_spans(store, runner):
+def test_the_champion_is_the_current_release_and_all_spans_have_a_holdout(store, runner):
     first = carry_out(plan_run(store, small_config()))
     second = carry_out(plan_run(store, small_config()))
     inputs = inputs_of_last_evaluation(runner)
@@ -47,7 +47,7 @@ def test_the_champion_is_the_current_release_and_the_holdout_is_pooled_over_all_
     assert [rows.span.name for rows in inputs.rows] == ["2021-Q1", "2021-Q2"]
 
 
-def test_a_refused_model_is_no_error_and_the_champion_stays(store, runner):
+def test_a_rejected_model_is_no_error_and_the_champion_stays(store, runner):
     first = carry_out(plan_run(store, small_config()))
     runner.metrics = {"recall@10": 0.2, "mrr@10": 0.2}
     refused = carry_out(plan_run(store, small_config()))
@@ -55,7 +55,7 @@ def test_a_refused_model_is_no_error_and_the_champion_stays(store, runner):
     assert releases.current(store) == first.released
 
 
-def test_verdicts_are_asked_once_and_kept(store, runner, judgements):
+def test_verdicts_are_judged_once_and_kept(store, runner, judgements):
     plan = plan_run(store, small_config())
     run = carry_out(plan)
     again(plan, run)
@@ -63,7 +63,7 @@ def test_verdicts_are_asked_once_and_kept(store, runner, judgements):
     assert read_judgement(store, plan.run_key) == run.judged
 
 
-def test_a_metric_that_is_no_number_does_not_ask_the_gates_twice(store, runner, judgements):
+def test_a_nan_metric_is_judged_only_once(store, runner, judgements):
     runner.metrics = {"recall@10": float("nan"), "mrr@10": 0.3}
     plan = plan_run(store, small_config())
     run = carry_out(plan)
@@ -72,7 +72,7 @@ def test_a_metric_that_is_no_number_does_not_ask_the_gates_twice(store, runner, 
     assert len(judgements) == 1
 
 
-def test_damaged_verdicts_are_set_aside_and_asked_again(store, runner, judgements):
+def test_damaged_verdicts_are_set_aside_and_judged_again(store, runner, judgements):
     plan = plan_run(store, small_config())
     run = carry_out(plan)
     store.write(judgement_key(plan.run_key), b"{")
@@ -92,16 +92,16 @@ def test_an_evaluation_that_ran_again_is_judged_again(store, runner):
     assert verdicts.refused(judged.verdicts)
 
 
-def test_a_release_that_came_later_does_not_make_a_done_evaluation_run_again(store, runner, judgements):
+def test_a_later_release_does_not_repeat_a_done_evaluation(store, runner, judgements):
     first_plan = plan_run(store, small_config())
     first = carry_out(first_plan)
     carry_out(plan_run(store, small_config()))
-    ran, asked = len(runner.specs), len(judgements)
+    before = len(runner.specs), len(judgements)
     again(first_plan, first)
-    assert (len(runner.specs), len(judgements)) == (ran, asked)
+    assert (len(runner.specs), len(judgements)) == before
 
 
-def test_a_run_never_competes_with_its_own_release(store, runner):
+def test_a_runs_own_release_is_never_its_champion(store, runner):
     first = carry_out(plan_run(store, small_config()))
     plan = plan_run(store, small_config())
     second = carry_out(plan)

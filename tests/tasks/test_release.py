@@ -10,7 +10,7 @@ from tests.support.fakes.fake_runner import small_config
 from tests.support.fakes.stages import carry_out
 
 
-def test_a_release_binds_the_model_to_the_vectors_made_by_it(store, runner):
+def test_a_release_names_a_model_and_the_vectors_it_made(store, runner):
     plan = plan_run(store, small_config())
     run = carry_out(plan)
     assert run.inferred is not None
@@ -24,7 +24,7 @@ def test_a_release_binds_the_model_to_the_vectors_made_by_it(store, runner):
     assert (run.released.span, run.released.run_key) == (plan.span, plan.run_key)
 
 
-def test_the_worker_is_given_the_vectors_to_prove_the_export_against(store, runner):
+def test_the_worker_gets_the_vectors_to_compare_the_export_with(store, runner):
     run = carry_out(plan_run(store, small_config()))
     assert run.inferred is not None
     assert runner.specs[-1].inputs == ReleaseInputs(
@@ -32,7 +32,7 @@ def test_the_worker_is_given_the_vectors_to_prove_the_export_against(store, runn
     )
 
 
-def test_nothing_is_published_while_the_export_has_not_succeeded(store, runner):
+def test_nothing_is_published_before_the_export_succeeds(store, runner):
     runner.fail(Stage.release, HostError("gone"))
     with pytest.raises(HostError):
         carry_out(plan_run(store, small_config()))
@@ -41,7 +41,7 @@ def test_nothing_is_published_while_the_export_has_not_succeeded(store, runner):
     assert len(releases.history(store)) == 1
 
 
-def test_a_run_that_is_asked_again_undoes_neither_a_later_release_nor_a_rollback(store, runner):
+def test_repeating_a_run_undoes_no_later_release_and_no_rollback(store, runner):
     carry_out(plan_run(store, small_config()))
     second = carry_out(plan_run(store, small_config()))
     carry_out(plan_run(store, small_config(), "2021-Q1"))

@@ -10,14 +10,14 @@ def spec_of(runner: FakeRunner, stage: Stage) -> JobSpec:
     return next(spec for spec in reversed(runner.specs) if spec.stage is stage)
 
 
-def test_the_first_training_starts_from_nothing_with_the_whole_window(store, runner):
+def test_the_first_training_has_no_parent_and_the_whole_window(store, runner):
     plan = plan_run(store, small_config(), "2021-Q2")
     run = carry_out(plan)
     assert spec_of(runner, Stage.train).inputs == TrainInputs(rows=run.validated.rows, history=(), parent=None)
     assert run.trained.last_step == 2 * STEPS_PER_SPAN
 
 
-def test_the_next_training_starts_from_the_checkpoint_before_with_the_new_span_alone(store, runner):
+def test_the_next_training_has_the_last_checkpoint_and_only_the_new_span(store, runner):
     before = carry_out(plan_run(store, small_config()))
     after = carry_out(plan_run(store, small_config()))
     assert spec_of(runner, Stage.train).inputs == TrainInputs(
@@ -27,19 +27,12 @@ def test_the_next_training_starts_from_the_checkpoint_before_with_the_new_span_a
     assert after.trained.first_step == before.trained.last_step
 
 
-def test_each_stage_gets_what_the_earlier_ones_gave_and_its_number_of_workers(store, runner):
+def test_each_stage_gets_the_earlier_outputs_and_its_number_of_workers(store, runner):
     config = small_config("train.workers=2", "infer.workers=3")
     carry_out(plan_run(store, config))
     run = carry_out(plan_run(store, config))
-    assert [(spec.stage.value, spec.workers) for spec in runner.specs[7:]] == [
-        ("validate", 1),
-        ("health", 2),
-        ("warmup", 2),
-        ("train", 2),
-        ("evaluate", 1),
-        ("infer", 3),
-        ("release", 1),
-    ]
+    workers = {"validate": 1, "health": 2, "warmup": 2, "train": 2, "evaluate": 1, "infer": 3, "release": 1}
+    assert [(spec.stage.value, spec.workers) for spec in runner.specs[7:]] == list(workers.items())
     plan = plan_run(store, config, "2021-Q2")
     assert spec_of(runner, Stage.validate).inputs == ValidateInputs(window=plan.window, history=plan.history)
     assert spec_of(runner, Stage.health).inputs == HealthInputs()
@@ -47,7 +40,7 @@ def test_each_stage_gets_what_the_earlier_ones_gave_and_its_number_of_workers(st
     assert spec_of(runner, Stage.infer).inputs == InferInputs(rows=run.validated.rows[-1], model=model_of(run.trained))
 
 
-def test_a_done_training_is_found_again_with_all_that_came_after_it(store, runner):
+def test_a_done_run_is_not_repeated(store, runner):
     first = carry_out(plan_run(store, small_config()))
     ran = len(runner.specs)
     assert carry_out(plan_run(store, small_config(), "2021-Q1")) == first

@@ -1,6 +1,4 @@
-"""Plans of backfills, over workspaces in which a pipeline ran whose workers do no arithmetic."""
-
-from __future__ import annotations
+"""Plans of backfills, in workspaces that fake workers filled."""
 
 import shutil
 from pathlib import Path
@@ -49,6 +47,15 @@ def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner
     return fake_workers(store, monkeypatch)
 
 
+def lineage_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *spans: str) -> DirectoryStore:
+    """A new workspace in which these spans were run."""
+    store = DirectoryStore(folder)
+    fake_workers(store, monkeypatch)
+    ingest(store, *spans)
+    run_spans(store, *spans)
+    return store
+
+
 def plan_of(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> BackfillPlan:
     return plan_backfill(store, small_config(*overrides), first, last, **options)  # pyright: ignore[reportArgumentType]
 
@@ -64,9 +71,6 @@ def train_branch(store: DirectoryStore, plan: BackfillPlan, spans: int | None = 
     branches.begin(store, plan.branch, plan.on, plan.base)
     for span in [span for span in plan.spans if span.train == "run"][:spans]:
         carry_out(run_of(store, plan, span))
-
-
-# --- stages left to run--------------------------------------------------------------------------------------
 
 
 def test_nothing_is_left_to_do_if_all_is_done(store: DirectoryStore) -> None:
@@ -125,27 +129,21 @@ def test_spans_are_trained_again_from_the_first_with_other_settings(store: Direc
 
 
 def test_a_span_that_arrived_late_is_trained_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DirectoryStore(tmp_path)
-    fake_workers(store, monkeypatch)
-    ingest(store, "2021-Q1", "2021-Q3")
-    run_spans(store, "2021-Q1", "2021-Q3")
+    store = lineage_of(tmp_path, monkeypatch, "2021-Q1", "2021-Q3")
     ingest(store, "2021-Q2")
     plan = plan_of(store, "2021-Q2", "2021-Q3")
     assert left(plan) == {"2021-Q2": "tei", "2021-Q3": "teir"}
-    assert [span.why for span in plan.spans] == [
-        "arrived after later spans were trained", "follows 2021-Q2, which is trained again",
-    ]  # fmt: skip
+    assert plan.spans[0].why == "arrived after later spans were trained"
     assert plan.base is not None
     assert plan.base.step == 10
 
 
-def test_a_new_lineage_starts_as_a_run_would_start_it(tmp_path: Path) -> None:
+def test_a_new_lineage_starts_with_all_earlier_spans(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     ingest(store, *QUARTERS[:4])
     plan = plan_of(store, "2021-Q2", "2021-Q4")
-    assert [[span.name for span in one.window] for one in plan.spans] == [
-        ["2021-Q1", "2021-Q2"], ["2021-Q3"], ["2021-Q4"],
-    ]  # fmt: skip
+    windows = [[span.name for span in one.window] for one in plan.spans]
+    assert windows == [["2021-Q1", "2021-Q2"], ["2021-Q3"], ["2021-Q4"]]
     assert plan.base is None
     assert plan.spans[0].why == "not trained yet; together with 2021-Q1 in the lineage's first run"
     assert plan.expected_seconds is None
@@ -160,9 +158,8 @@ def test_the_spans_of_a_lineages_first_run_stay_together(tmp_path: Path, monkeyp
     assert plan_of(store, "2021-Q2", "2021-Q4").to_do == ()
     ingest(store, "2021-Q2", version=2)
     plan = plan_of(store, "2021-Q2", "2021-Q4")
-    assert [[f"{span.name} v{span.version}" for span in one.window] for one in plan.spans] == [
-        ["2021-Q1 v1", "2021-Q2 v2", "2021-Q3 v1"], ["2021-Q4 v1"],
-    ]  # fmt: skip
+    windows = [[f"{span.name} v{span.version}" for span in one.window] for one in plan.spans]
+    assert windows == [["2021-Q1 v1", "2021-Q2 v2", "2021-Q3 v1"], ["2021-Q4 v1"]]
     assert plan.base is None
     assert plan.spans[0].why.startswith("corrected: 2021-Q2 v1 -> v2; together with 2021-Q1, 2021-Q2")
     with pytest.raises(ConfigError, match=r"trained 2021-Q1 to 2021-Q3 together.* --to 2021-Q3"):
@@ -179,15 +176,12 @@ def test_only_missing_stages_of_the_lineages_own_runs_are_left(store: DirectoryS
     assert plan_of(store, "2021-Q1", "2022-Q1", stages=("train", "evaluate")).to_do == ()
 
 
-# --- the same backfill again ------------------------------------------------------------------------------------
-
-
-def test_planning_again_finds_the_same_backfill_with_less_left(store: DirectoryStore, runner: FakeRunner) -> None:
+def test_planning_again_continues_the_same_backfill(store: DirectoryStore, runner: FakeRunner) -> None:
     ingest(store, "2021-Q3", version=2)
     plan = plan_of(store, "2021-Q3", "2022-Q1")
     assert locks(plan) == (plan.branch,)
     train_branch(store, plan, spans=1)
-    again = plan_of(store, "2021-Q3", "2022-Q1", reason="said otherwise", parallel=5)
+    again = plan_of(store, "2021-Q3", "2022-Q1", reason="another", parallel=5)
     assert (again.id, again.branch, again.base) == (plan.id, plan.branch, plan.base)
     assert left(again) == {"2021-Q3": "", "2021-Q4": "tei", "2022-Q1": "teir"}
     assert again.spans[1].run_key is not None  # it follows from a checkpoint that is there now
@@ -210,7 +204,7 @@ def test_other_stages_continue_on_the_same_branch(store: DirectoryStore, runner:
     assert left(whole) == {"2022-Q2": "", "2022-Q3": "teir"}
 
 
-def test_other_work_is_another_backfill(store: DirectoryStore) -> None:
+def test_other_spans_settings_or_stages_are_another_backfill(store: DirectoryStore) -> None:
     ids = [plan_of(store, "2022-Q2", "2022-Q4").id, plan_of(store, "2022-Q2", "2022-Q3").id]
     ids += [plan_of(store, "2022-Q2", "2022-Q4", "train.epochs=2").id]
     ids += [plan_of(store, "2022-Q2", "2022-Q4", stages=("train",)).id]
@@ -229,15 +223,12 @@ def test_a_refused_last_span_stays_refused(store: DirectoryStore, runner: FakeRu
     assert again.sentences[1].startswith("The gates refused 2022-Q2")
 
 
-def test_a_branch_is_overtaken_if_another_was_adopted(store: DirectoryStore) -> None:
+def test_a_branch_is_overtaken_when_another_is_adopted(store: DirectoryStore) -> None:
     plan = plan_of(store, "2022-Q2", "2022-Q2")
     check_not_overtaken(store, plan)
     branches.adopt(store, "main", "other", instead_of="main")
     with pytest.raises(ConfigError, match=r"lineage main now continue other.* nothing was released"):
         check_not_overtaken(store, plan)
-
-
-# --- expected time ---------------------------------------------------------------------------------------------
 
 
 def test_expected_seconds_come_from_the_ledger_and_depend_on_parallel(store: DirectoryStore) -> None:
@@ -271,9 +262,6 @@ def test_durations_are_formatted(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-# --- impossible requests---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("first", "last", "options", "message"),
     [
@@ -299,10 +287,7 @@ def test_an_impossible_request_names_the_way_out(
 
 
 def test_spans_before_the_lineage_are_not_trained_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DirectoryStore(tmp_path)
-    fake_workers(store, monkeypatch)
-    ingest(store, "2021-Q2")
-    run_spans(store, "2021-Q2")
+    store = lineage_of(tmp_path, monkeypatch, "2021-Q2")
     ingest(store, "2021-Q1")
     with pytest.raises(ConfigError, match=r"starts with 2021-Q2, .* 2021-Q1 to 2021-Q1 .* --to 2021-Q2"):
         plan_of(store, "2021-Q1", "2021-Q1")
@@ -312,9 +297,6 @@ def test_spans_before_the_lineage_are_not_trained_alone(tmp_path: Path, monkeypa
 def test_an_empty_workspace_is_refused_with_the_command_to_fill_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="millrace ingest"):
         plan_of(DirectoryStore(tmp_path), "2021-Q1", "2021-Q2")
-
-
-# --- the record -------------------------------------------------------------------------------------------------
 
 
 def test_the_record_counts_attempts_and_keeps_the_first_plan(store: DirectoryStore) -> None:
@@ -333,7 +315,7 @@ def test_the_record_counts_attempts_and_keeps_the_first_plan(store: DirectorySto
     assert planned(plan).state == "Planned"
 
 
-def test_an_error_names_the_damaged_record(store: DirectoryStore) -> None:
+def test_a_damaged_record_is_named(store: DirectoryStore) -> None:
     store.write("backfills/cafe/state.json", b"{")
     with pytest.raises(StoreError, match=r"backfills/cafe/state\.json is not a valid backfill state"):
         read_all(store)

@@ -75,15 +75,13 @@ def test_questions_about_a_name_that_is_no_span_are_refused(question: object) ->
         question("latest")  # pyright: ignore[reportCallIssue]
 
 
-# --- what is due ------------------------------------------------------------------------------------------------
-
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Pacific/Apia")
 AT_MIDNIGHT = ("Africa/Cairo", "America/Havana", "Asia/Beirut", "Atlantic/Azores")  # where clocks change then
 DAYS = {SpanKind.day: "* * *", SpanKind.week: "* * 1", SpanKind.month: "2 * *", SpanKind.quarter: "2 1,4,7,10 *"}
 
 
 def fired(cron: str, zone: str, start: dt.datetime, days: int) -> list[dt.datetime]:
-    """When Prefect's scheduler has the runs of a schedule begin."""
+    """The times at which Prefect's scheduler starts runs."""
     schedule = CronSchedule(cron=cron, timezone=zone)
     end = start + dt.timedelta(days=days)
     return list(asyncio.run(schedule.get_dates(n=1000, start=start, end=end)))
@@ -138,7 +136,7 @@ def test_clock_changes_skip_and_repeat_no_span(zone: str) -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(AT_MIDNIGHT), st.integers(0, 59), st.integers(2024, 2027))
 def test_without_a_midnight_no_span_is_taken_before_its_end(zone: str, minute: int, year: int) -> None:
-    """Prefect begins such a run an hour early, on the day before; the next run takes what it left."""
+    """Prefect starts such a run an hour early, on the day before; the next run takes its span."""
     moments = fired(f"{minute} 0 * * *", zone, dt.datetime(year, 1, 1, tzinfo=ZoneInfo(zone)), days=365)
     spans = [last_over(moment, zone, SpanKind.day) for moment in moments]
     assert all(

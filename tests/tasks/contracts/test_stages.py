@@ -1,7 +1,5 @@
 """Where stages run and with how many workers."""
 
-from __future__ import annotations
-
 from configs.load import load_config
 from tasks.contracts.stages import TRAITS, BackfillPhase, Stage, compute_of, stages_in, workers_of
 

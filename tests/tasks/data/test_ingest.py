@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary folder; tests look into it for what was left behind."""
+    """The temporary folder, which must be empty afterwards."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -46,13 +46,8 @@ def test_every_format_gives_the_same_spans(
     assert versions(summary) == [("2026-01", 1, 1, True), ("2026-02", 1, 3, True)]
     assert (summary.rows, summary.files) == (4, 1)
     rows = rows_of(store, "2026-02")
-    assert {field.name: str(field.type) for field in rows.schema} == {
-        name: str(kind) for name, kind in CORE.items()
-    } | {
-        "brand": "string",
-        "new": "bool",
-        "price": "double",
-    }
+    types = {name: str(kind) for name, kind in CORE.items()} | {"brand": "string", "new": "bool", "price": "double"}
+    assert {field.name: str(field.type) for field in rows.schema} == types
     first = rows.slice(0, 1).to_pylist()[0]
     assert first.pop("item_id")
     assert first == {
@@ -72,7 +67,7 @@ def test_every_format_gives_the_same_spans(
     assert files_in(scratch) == []
 
 
-def test_the_manifest_tells_what_is_in_the_span(store: DirectoryStore, tmp_path: Path) -> None:
+def test_the_manifest_describes_the_span(store: DirectoryStore, tmp_path: Path) -> None:
     before = now()
     run(store, write_input(tmp_path / "input", ROWS))
     manifest = read_manifest(store, "spans/2026-02/v1")
@@ -113,7 +108,7 @@ def test_changed_rows_make_a_new_version_of_their_span_only(store: DirectoryStor
     assert versions(back)[1] == ("2026-02", 3, 3, True)
 
 
-def test_types_are_those_of_the_whole_input(store: DirectoryStore, tmp_path: Path) -> None:
+def test_types_are_chosen_from_the_whole_input(store: DirectoryStore, tmp_path: Path) -> None:
     rows = [
         review(1, "2026-01-01", code=1, size=None, gone=None),
         review(2, "2026-02-01", code="x", size=2, gone=None),
@@ -124,7 +119,7 @@ def test_types_are_those_of_the_whole_input(store: DirectoryStore, tmp_path: Pat
     assert january.to_pylist() == [{"code": "1", "size": None, "gone": None}]
 
 
-def test_a_jsonl_record_may_leave_out_what_is_null(store: DirectoryStore, tmp_path: Path) -> None:
+def test_a_jsonl_record_may_leave_out_null_values(store: DirectoryStore, tmp_path: Path) -> None:
     rows = [{"at": 0, "text": "a", "title": "b"}, {"at": 0, "text": "c", "id": "r2", "stars": 1, "extra": True}]
     run(store, write_input(tmp_path / "input", rows), span=SpanKind.day)
     table = rows_of(store, "1970-01-01")
@@ -133,25 +128,23 @@ def test_a_jsonl_record_may_leave_out_what_is_null(store: DirectoryStore, tmp_pa
     assert table["row_id"].to_pylist()[1] == "r2"
 
 
-def test_progress_goes_from_bytes_to_spans(
+def test_progress_counts_bytes_and_then_spans(
     store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ROWS_BETWEEN_REPORTS", 2)
-    told: list[Progress] = []
+    steps: list[Progress] = []
     source = write_input(tmp_path / "input", ROWS)
-    run(store, source, progress=told.append)
+    run(store, source, progress=steps.append)
     size = source.stat().st_size
-    assert [(p.what, p.total, p.note) for p in told] == [
+    assert [(p.what, p.total, p.note) for p in steps] == [
         ("reading input", size, "2 rows"),
         ("reading input", size, "4 rows"),
         ("reading input", size, "4 rows"),
         ("writing spans", 2, "2026-01"),
         ("writing spans", 2, "2026-02"),
     ]
-    assert [p.done for p in told[2:]] == [size, 1, 2]
+    assert [p.done for p in steps[2:]] == [size, 1, 2]
 
-
-# --- size -----------------------------------------------------------------------------------------------------------
 
 MEASURE = """
 import re, sys

@@ -39,7 +39,7 @@ def write(store: DirectoryStore, tmp_path: Path, span: str, *tables: pa.Table) -
     return RowsRef(span=SpanRef(name=span, version=1), prefix=prefix, rows=sum(len(part) for part in tables))
 
 
-def test_rows_come_in_the_order_of_spans_and_files(store: DirectoryStore, tmp_path: Path) -> None:
+def test_rows_are_in_the_order_of_spans_and_files(store: DirectoryStore, tmp_path: Path) -> None:
     later = write(store, tmp_path, "2026-02", table("e", "d", price=2.0))
     earlier = write(store, tmp_path, "2026-01", table("c", price=1.0), table("b", "a", price=3.0))
     rows = read_rows(store, [earlier, later], ["price"])
@@ -60,12 +60,12 @@ def test_a_missing_column_is_an_error_that_names_span_and_column(store: Director
         read_rows(store, [has, lacks], ["price"])
 
 
-def test_rows_that_were_never_completed_are_not_read(store: DirectoryStore) -> None:
+def test_incomplete_rows_are_not_read(store: DirectoryStore) -> None:
     with pytest.raises(MissingFolder):
         read_rows(store, [RowsRef(span=SpanRef(name="2026-01", version=1), prefix="runs/r/gone", rows=1)], [])
 
 
-def test_of_rows_about_one_item_the_last_counts() -> None:
+def test_the_last_row_about_an_item_counts() -> None:
     rows = pa.table({"item_id": ["b", "a", "b", "c"], "item": ["old", "only", "new", "other"]})
     assert distinct_items(rows).to_pylist() == [
         {"item_id": "a", "item": "only"},
@@ -74,7 +74,7 @@ def test_of_rows_about_one_item_the_last_counts() -> None:
     ]
 
 
-# Rows held out once must stay so for ever: these places were computed when the project began.
+# A row that was held out once must always be: these places were computed when the project began.
 GOLDEN = {"": 0.89317, "r0": 0.35286, "r1": 0.51510, "b0b09b2d6879259d": 0.46633, "zoë": 0.32109}
 
 
@@ -84,7 +84,7 @@ def test_the_holdout_never_changes(row_id: str, place: float) -> None:
     assert is_holdout(row_id, place + 1e-4)
 
 
-def test_the_holdout_is_the_share_that_was_asked_for() -> None:
+def test_the_holdout_has_the_configured_share() -> None:
     held_out = sum(is_holdout(f"r{number}", 0.2) for number in range(10_000))
     assert held_out == pytest.approx(2000, abs=160)  # four standard deviations
 

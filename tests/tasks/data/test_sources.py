@@ -30,7 +30,7 @@ def read(path: Path, form: Format) -> list[tuple[str, int, dict[str, Any]]]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("form", list(Format))
-def test_rows_come_as_they_were_written(tmp_path: Path, form: Format, packed: bool) -> None:
+def test_rows_are_read_as_they_were_written(tmp_path: Path, form: Format, packed: bool) -> None:
     path = write_input(tmp_path / "named-like-nothing", ROWS, form, packed)
     expected = AS_CSV if form is Format.csv else ROWS
     assert read(path, form) == [(path.name, number, row) for number, row in enumerate(expected, start=1)]
@@ -49,7 +49,7 @@ def test_a_folder_is_read_in_the_order_of_names_without_hidden_or_other_files(tm
     assert found == [(f"z{ending.upper()}.gz", 1), (f"z{ending.upper()}.gz", 2), (f"b{ending}", 1)]
 
 
-def test_the_row_of_jsonl_is_its_line_and_blank_lines_do_not_matter(tmp_path: Path) -> None:
+def test_the_row_of_jsonl_is_its_line_with_blank_lines_counted(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": "\xe2\x80\xa8"}')
     assert read(path, Format.jsonl) == [("x", 1, {"a": 1}), ("x", 4, {"a": "\u2028"})]
@@ -72,7 +72,7 @@ def test_gzip_may_consist_of_several_members(tmp_path: Path) -> None:
     assert [row for _, _, row in read(path, Format.jsonl)] == [{"a": 1}, {"a": 2}]
 
 
-def test_parquet_timestamps_are_datetimes_whatever_their_unit(tmp_path: Path) -> None:
+def test_parquet_timestamps_of_any_unit_are_datetimes(tmp_path: Path) -> None:
     moment = dt.datetime(2026, 11, 20, 8, 30, tzinfo=dt.UTC)
     columns = {unit: pa.array([moment], pa.timestamp(unit, "UTC")) for unit in ("ms", "us", "ns")}
     pq.write_table(pa.table(columns), tmp_path / "x")
@@ -83,20 +83,14 @@ def test_parquet_timestamps_are_datetimes_whatever_their_unit(tmp_path: Path) ->
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("form", list(Format))
-def test_progress_is_told_in_bytes_of_the_files(tmp_path: Path, form: Format, packed: bool) -> None:
+def test_progress_counts_the_bytes_of_the_files(tmp_path: Path, form: Format, packed: bool) -> None:
     for name in ("a", "b"):
         write_input(tmp_path / f"{name}.{form.value}", ROWS, form, packed)
     reader = SourceReader(tmp_path, form)
-    told = [reader.bytes_read for _ in reader]
-    assert told == sorted(told)
-    assert (
-        0
-        < told[0]
-        <= told[-1]
-        <= reader.bytes_read
-        == reader.bytes_total
-        == sum(f.stat().st_size for f in reader.files)
-    )
+    counts = [reader.bytes_read for _ in reader]
+    assert counts == sorted(counts)
+    assert 0 < counts[0] <= counts[-1] <= reader.bytes_read
+    assert reader.bytes_read == reader.bytes_total == sum(f.stat().st_size for f in reader.files)
 
 
 def parquet_of(table: pa.Table) -> bytes:
@@ -106,7 +100,7 @@ def parquet_of(table: pa.Table) -> bytes:
 
 
 def packed(data: bytes) -> bytes:
-    """The same bytes at any time of day: they are in the names of tests, which several processes must agree on."""
+    """The same bytes at any time, because they are in the names of tests."""
     return gzip.compress(data, mtime=0)
 
 
@@ -162,18 +156,14 @@ def test_a_damaged_parquet_page_is_an_error(tmp_path: Path) -> None:
         read(tmp_path / "x", Format.parquet)
 
 
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_very_long_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
     path = write_input(tmp_path / "x", [{"a": "x" * 900}, {"a": "x" * 1000}])
     with pytest.raises(DataError, match=r"x, row 2: a line of more than .* check --format"):
         read(path, Format.jsonl)
 
 
-def test_a_quote_that_is_never_closed_is_refused_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MAX_FIELD_CHARS", 1000)
     path = tmp_path / "x"
     path.write_text('a,b\n1,"2\n' + "3,4\n" * 1000)
@@ -181,25 +171,25 @@ def test_a_quote_that_is_never_closed_is_refused_before_it_fills_the_memory(
         read(path, Format.csv)
 
 
-def test_an_empty_file_in_a_folder_is_not_passed_over(tmp_path: Path) -> None:
+def test_an_empty_file_in_a_folder_is_an_error(tmp_path: Path) -> None:
     write_input(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "b.jsonl").touch()
     with pytest.raises(DataError, match=r"b\.jsonl: the file is empty"):
         read(tmp_path, Format.jsonl)
 
 
-def test_a_path_that_is_not_there_is_a_wrong_command(tmp_path: Path) -> None:
+def test_a_missing_path_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere: no such file or folder"):
         SourceReader(tmp_path / "nowhere", Format.jsonl)
 
 
-def test_a_folder_without_files_of_the_format_is_a_wrong_command(tmp_path: Path) -> None:
+def test_a_folder_without_files_of_the_format_is_a_config_error(tmp_path: Path) -> None:
     write_input(tmp_path / "a.jsonl", ROWS)
     with pytest.raises(ConfigError, match=r"no csv file in this folder; looked for \*\.csv, \*\.csv\.gz"):
         SourceReader(tmp_path, Format.csv)
 
 
-def test_neither_file_nor_folder_is_a_wrong_command(tmp_path: Path) -> None:
+def test_a_pipe_is_a_config_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="neither a file nor a folder"):
         SourceReader(tmp_path / "pipe", Format.jsonl)

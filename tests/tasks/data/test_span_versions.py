@@ -21,13 +21,13 @@ def test_the_latest_complete_version_counts(store: DirectoryStore) -> None:
     assert list_spans(store) == [SpanRef(name="2026-02", version=10)]
 
 
-def test_spans_come_oldest_first(store: DirectoryStore) -> None:
+def test_spans_are_listed_oldest_first(store: DirectoryStore) -> None:
     for name in ("2026-W10", "2025-W52", "2026-W02"):
         store.write(f"spans/{name}/v1/MANIFEST.json", b"{}")
     assert [span.name for span in list_spans(store)] == ["2025-W52", "2026-W02", "2026-W10"]
 
 
-def test_what_was_never_completed_is_not_there(store: DirectoryStore) -> None:
+def test_incomplete_spans_are_not_listed(store: DirectoryStore) -> None:
     store.write("spans/2026-02/v1/part-00000.parquet", b"")
     store.write("spans/2026-02/v1/deeper/MANIFEST.json", b"{}")
     store.write("spans/2026-02/v0/MANIFEST.json", b"{}")
@@ -36,7 +36,7 @@ def test_what_was_never_completed_is_not_there(store: DirectoryStore) -> None:
     assert latest_version(store, "2026-03") is None
 
 
-def test_a_folder_that_is_no_span_is_an_error(store: DirectoryStore) -> None:
+def test_a_folder_with_another_name_is_an_error(store: DirectoryStore) -> None:
     store.write("spans/old-backup/v1/MANIFEST.json", b"{}")
     with pytest.raises(ConfigError, match="'old-backup' is not a day"):
         list_spans(store)

@@ -22,7 +22,7 @@ def build(tmp_path: Path, lines: list[bytes], **others: str) -> BuiltSpan:
     return build_span("2026-01", tmp_path / "lines", tmp_path / f"built-{number}", columns)
 
 
-def test_more_spans_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_spans_than_open_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "OPEN_SPOOLS", 2)
     with Spools(tmp_path) as spools:
         for number in range(30):
@@ -65,7 +65,7 @@ def test_columns_have_their_names_and_types(tmp_path: Path) -> None:
     ]
 
 
-def test_the_content_hash_knows_rows_order_and_types_but_not_how_they_are_cut(
+def test_the_content_hash_depends_on_rows_order_and_types_but_not_on_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [line(number, a=number) for number in range(10)]

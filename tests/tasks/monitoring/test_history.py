@@ -1,6 +1,4 @@
-"""The sweep over a workspace's past, which both pages and the metrics stand on."""
-
-from __future__ import annotations
+"""The history of a workspace, which the pages and the metrics show."""
 
 import datetime as dt
 from pathlib import Path
@@ -26,13 +24,13 @@ def store(tmp_path: Path) -> DirectoryStore:
     [
         ("Released", None, RunState.RELEASED, True),
         ("Rejected", None, RunState.REJECTED, True),
-        ("Failed", FailureClass.OOM, RunState.FAILED, False),
+        ("Failed", FailureClass.DATA, RunState.FAILED, False),
         ("Cancelled", FailureClass.CANCELLED, RunState.CANCELLED, None),
         ("Running", None, RunState.RUNNING, None),
     ],
 )
 @pytest.mark.parametrize("recorded", [True, False])
-def test_a_run_is_known_by_its_records_also_without_those_of_its_invocations(
+def test_a_runs_end_is_read_with_and_without_its_invocations(
     store: DirectoryStore,
     end: End,
     failure: FailureClass | None,
@@ -47,14 +45,10 @@ def test_a_run_is_known_by_its_records_also_without_those_of_its_invocations(
     run, problems = read_run(store, key)
     assert (run.state, run.failure, run.succeeded, problems) == (state, failure, succeeded, ())
     assert (run.ended_at is None) is (end == "Running")
+    assert run.message.startswith("validate: 31.2 % of the rows") is (failure is FailureClass.DATA)
 
 
-def test_a_failure_tells_its_message(store: DirectoryStore) -> None:
-    run, _ = read_run(store, write_run(store, 0, "Failed", FailureClass.DATA))
-    assert run.message.startswith("validate: 31.2 % of the rows were set apart")
-
-
-def test_runs_come_in_the_order_in_which_they_began(store: DirectoryStore) -> None:
+def test_runs_are_in_the_order_of_their_start(store: DirectoryStore) -> None:
     keys = [write_run(store, number) for number in (2, 0, 1)]
     found = read_history(store)
     assert [run.run_key for run in found.runs] == [keys[1], keys[2], keys[0]]
@@ -62,7 +56,7 @@ def test_runs_come_in_the_order_in_which_they_began(store: DirectoryStore) -> No
     assert found.last.span == "2026-W03"
 
 
-def test_a_sweep_reads_no_more_of_a_run_than_it_needs(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_reads_only_the_results_it_needs(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(store, 0)
     read: list[str] = []
     real = store.read
@@ -73,7 +67,7 @@ def test_a_sweep_reads_no_more_of_a_run_than_it_needs(store: DirectoryStore, mon
     assert not any(key.endswith("/health/result.json") for key in read)
 
 
-def test_the_sides_of_a_comparison_are_no_runs(store: DirectoryStore) -> None:
+def test_the_sides_of_a_comparison_are_not_runs(store: DirectoryStore) -> None:
     key = write_run(store, 0)
     store.delete(f"runs/{key}/plan.json")
     assert read_history(store).runs == ()
@@ -81,7 +75,7 @@ def test_the_sides_of_a_comparison_are_no_runs(store: DirectoryStore) -> None:
         read_run(store, key)
 
 
-def test_what_is_deleted_while_it_looks_is_not_missed(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_deleted_during_reading_is_left_out(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     key = write_run(store, 0)
     real = store.read
 
@@ -104,7 +98,7 @@ def test_a_workspace_that_cannot_be_read_is_an_error(store: DirectoryStore, monk
         read_history(store)
 
 
-def test_the_age_is_that_of_the_data_and_not_of_the_release(store: DirectoryStore) -> None:
+def test_the_age_counts_from_the_end_of_the_data(store: DirectoryStore) -> None:
     write_run(store, 0)
     at = dt.datetime(2026, 1, 6, tzinfo=dt.UTC)  # the week ended as Monday, the 5th, began
     assert history.age_seconds(read_history(store).current, at) == 24 * 3600

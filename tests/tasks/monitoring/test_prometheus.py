@@ -1,6 +1,4 @@
-"""What Prometheus gets: read back with its own parser."""
-
-from __future__ import annotations
+"""The metrics for Prometheus, read back with its own parser."""
 
 import datetime as dt
 import math
@@ -37,7 +35,7 @@ def samples(text: bytes) -> Samples:
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
             key = sample.name, tuple(sorted(sample.labels.items()))
-            assert key not in found, f"told twice: {key}"
+            assert key not in found, f"twice: {key}"
             found[key] = sample.value
     return found
 
@@ -46,7 +44,7 @@ def value(found: Samples, name: str, **labels: str) -> float:
     return found[name, tuple(sorted(labels.items()))]
 
 
-def test_every_metric_says_what_it_is(store: DirectoryStore) -> None:
+def test_every_metric_has_a_name_a_type_and_a_description(store: DirectoryStore) -> None:
     families = list(text_string_to_metric_families(metrics_text(store, AT).decode()))
     assert len(families) > 25
     for family in families:
@@ -57,7 +55,7 @@ def test_every_metric_says_what_it_is(store: DirectoryStore) -> None:
     assert len(names) == len(set(names))
 
 
-def test_freshness_is_in_seconds_and_can_be_followed_without_a_new_look(store: DirectoryStore) -> None:
+def test_freshness_is_given_in_seconds_and_as_timestamps(store: DirectoryStore) -> None:
     found = samples(metrics_text(store, AT))
     assert value(found, "millrace_freshness_age_seconds") == 8 * 86400
     assert AT.timestamp() - value(found, "millrace_release_data_end_timestamp_seconds") == 8 * 86400
@@ -65,7 +63,7 @@ def test_freshness_is_in_seconds_and_can_be_followed_without_a_new_look(store: D
     assert value(found, "millrace_exposition_timestamp_seconds") == AT.timestamp()
 
 
-def test_runs_and_attempts_are_counted_by_how_they_ended(store: DirectoryStore) -> None:
+def test_runs_and_attempts_are_counted_by_state_and_class(store: DirectoryStore) -> None:
     found = samples(metrics_text(store, AT))
     assert value(found, "millrace_runs", state="released") == 2
     assert value(found, "millrace_runs", state="failed") == 1
@@ -89,12 +87,12 @@ def test_the_last_run_and_the_release_are_named(store: DirectoryStore) -> None:
     found = samples(metrics_text(store, AT))
     assert value(found, "millrace_release_number") == 2
     assert value(found, "millrace_release_quality", metric="recall@10") > 0.3
-    told = next(dict(labels) for name, labels in found if name == "millrace_last_run_info")
-    assert (told["span"], told["state"], told["class"]) == ("2026-W03", "failed", "OOM")
+    info = next(dict(labels) for name, labels in found if name == "millrace_last_run_info")
+    assert (info["span"], info["state"], info["class"]) == ("2026-W03", "failed", "OOM")
     assert value(found, "millrace_last_run_success") == 0
 
 
-def test_a_workspace_without_a_run_has_its_zeroes_and_no_age(tmp_path: Path) -> None:
+def test_a_workspace_without_runs_has_zeroes_and_no_age(tmp_path: Path) -> None:
     found = samples(metrics_text(DirectoryStore(tmp_path), AT))
     assert value(found, "millrace_attempts_total", **{"class": "HOST"}) == 0
     assert value(found, "millrace_releases") == 0
@@ -102,7 +100,7 @@ def test_a_workspace_without_a_run_has_its_zeroes_and_no_age(tmp_path: Path) -> 
     assert not any(math.isnan(number) for number in found.values())
 
 
-def test_what_could_not_be_read_is_counted(store: DirectoryStore) -> None:
+def test_unreadable_records_are_counted(store: DirectoryStore) -> None:
     store.write("releases/1.json", b"{")
     found = samples(metrics_text(store, AT))
     assert value(found, "millrace_unreadable_records") == 1
@@ -118,21 +116,21 @@ def test_a_name_with_quotes_does_not_break_the_text(tmp_path: Path) -> None:
     assert any(dict(labels).get("span") == 'a"b\\c' for name, labels in found if name == "millrace_last_run_info")
 
 
-def test_what_is_wrong_is_counted_by_kind(store: DirectoryStore) -> None:
+def test_problems_are_counted_by_kind(store: DirectoryStore) -> None:
     found = samples(metrics_text(store, AT))
     by_kind = {dict(labels)["kind"]: number for (name, labels), number in found.items() if name == "millrace_problems"}
     assert {kind.replace(" ", "_") for kind in get_args(Kind)} == set(by_kind)
     assert {kind for kind, number in by_kind.items() if number} == {"failed"}
 
 
-def test_a_lineage_that_is_not_readable_leaves_the_other_numbers(store: DirectoryStore) -> None:
-    ingest(store, "2026-01-05")  # a day beside weeks
+def test_an_unreadable_lineage_leaves_the_other_numbers(store: DirectoryStore) -> None:
+    ingest(store, "2026-01-05")  # a day among weeks
     found = samples(metrics_text(store, AT))
     assert not any(name == "millrace_problems" for name, _ in found)
     assert value(found, "millrace_release_number") == 2
 
 
-def test_after_a_backfill_they_are_still_those_of_the_lineage(store: DirectoryStore) -> None:
+def test_a_backfill_does_not_change_the_lineages_problems(store: DirectoryStore) -> None:
     branches.begin(store, "main-2", of="main", base=None)
     write_run(store, 3, config=settings().model_copy(update={"lineage": "main-2"}))
     assert value(samples(metrics_text(store, AT)), "millrace_problems", kind="failed") == 1

@@ -13,7 +13,7 @@ SECONDS = {1: 10.0, 2: 40.0, 3: 90.0}
 
 
 class CompilingRunner(FakeRunner):
-    """Compiles slower the higher the level is."""
+    """Compiles slower at a higher level."""
 
     def _outcome(self, spec: JobSpec, inputs: Inputs) -> Outcome:
         outcome = super()._outcome(spec, inputs)

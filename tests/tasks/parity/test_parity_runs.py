@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from infra.store.directory import DirectoryStore
@@ -61,9 +59,9 @@ def test_a_trained_span_keeps_its_version_when_a_correction_arrives(store):
     assert sides(store, "2021-Q1").left.span == SpanRef(name="2021-Q1", version=1)
 
 
-@pytest.mark.parametrize(("asked", "given"), [("auto", "fp32"), ("bf16", "bf16"), ("fp32", "fp32")])
-def test_auto_is_fp32_on_both_sides(store, asked: str, given: str):
-    for plan in sides(store, "2021-Q1", f"train.precision={asked}")[1:]:
+@pytest.mark.parametrize(("setting", "given"), [("auto", "fp32"), ("bf16", "bf16"), ("fp32", "fp32")])
+def test_auto_is_fp32_on_both_sides(store, setting: str, given: str):
+    for plan in sides(store, "2021-Q1", f"train.precision={setting}")[1:]:
         assert plan.config.train.precision == given
 
 

@@ -1,6 +1,4 @@
-"""Speed and words of the live progress; the page in the Prefect UI is tested with `publish`."""
-
-from __future__ import annotations
+"""Speed and text of the live progress; its page in the Prefect UI is tested with `publish`."""
 
 import logging
 import threading
@@ -49,7 +47,7 @@ def paced(moments: list[tuple[float, int]]) -> tuple[Pace, Clock]:
         ([(0, 0), (200, 5), (400, 15)], 0.05),  # slow, but known
     ],
 )
-def test_speed_is_that_of_the_last_minute(moments: list[tuple[float, int]], expected: float | None):
+def test_speed_counts_the_last_minute(moments: list[tuple[float, int]], expected: float | None):
     assert paced(moments)[0].per_second == (None if expected is None else pytest.approx(expected))
 
 

@@ -26,25 +26,12 @@ from tasks.running.stage import run_stage
 from tasks.runs import ledger
 from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, small_config
+from tests.support.fakes.stand_ins import Heard
 
 
 @pytest.fixture
 def plan(store) -> RunPlan:
     return plan_run(store, small_config("train.workers=2"))
-
-
-class Heard:
-    """A listener that remembers."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.steps: list[Progress] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-    def progress(self, progress: Progress) -> None:
-        self.steps.append(progress)
 
 
 def health(plan: RunPlan, runner: FakeRunner, listener: Listener | None = None) -> HealthOutcome:
@@ -66,9 +53,6 @@ def with_fewer_rows(validated: ValidateOutcome) -> ValidateOutcome:
 
 def failures(store: DirectoryStore) -> list[FailureClass | None]:
     return [record.failure for record in ledger.records(store)]
-
-
-# --- running ----------------------------------------------------------------------------------------------------
 
 
 def test_a_stage_runs_its_job_and_leaves_spec_result_and_ledger_record(store, runner, plan):
@@ -113,9 +97,6 @@ def test_a_listener_hears_all_stages_in_its_block(runner, plan):
     health(plan, runner)
     assert heard.lines[-1] == f"validate 2021-Q1: done before, in runs/{plan.run_key}/validate"
     assert [step.what for step in heard.steps] == ["validate"]
-
-
-# --- failing ----------------------------------------------------------------------------------------------------
 
 
 def test_a_failed_attempt_is_recorded_and_the_next_call_is_a_new_attempt(store, runner, plan):
@@ -189,9 +170,6 @@ def test_the_attempt_of_a_killed_orchestrator_is_closed_and_kept(store, runner, 
     assert [spec.attempt for spec in runner.specs] == [1, 2]
 
 
-# --- damaged results ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 2}'])
 def test_a_damaged_result_is_set_aside_and_the_stage_runs_again(store, runner, plan, damage):
     first = validate(plan, runner)
@@ -249,9 +227,6 @@ def test_a_checkpoint_with_another_checksum_than_the_results_is_not_taken(store,
     store.write(key, store.read(key).replace(trained.checkpoint.sha256.encode(), b"0" * 64))
     assert train(plan, runner, rows) == trained
     assert runner.stages == ["validate", "train", "train"]
-
-
-# --- rented machines --------------------------------------------------------------------------------------------
 
 
 class Rented(FakeRunner):
@@ -323,7 +298,7 @@ def test_a_failure_after_all_tries_is_recorded_once(store, rented, plan):
 def test_a_cancellation_between_tries_is_a_separate_attempt(store, rented, plan, monkeypatch):
     def cancelled(spec: JobSpec, waiter: Waiter, tries: int) -> None:
         waiter.tried(rented.try_record(spec.attempt, FailureClass.HOST))
-        raise CancelledError("someone asked")
+        raise CancelledError("cancelled")
 
     monkeypatch.setattr(rented, "run", cancelled)
     with pytest.raises(CancelledError):

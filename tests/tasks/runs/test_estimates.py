@@ -1,6 +1,4 @@
-"""How long work should take: medians worked out by hand."""
-
-from __future__ import annotations
+"""How long work should take, with known medians."""
 
 from typing import Any
 
@@ -112,9 +110,6 @@ def test_a_stage_without_successful_attempts_has_no_estimate():
     assert estimate_work(known, config, [Stage.train]) is not None
 
 
-# --- of a run in a workspace, whose fake workers say that each stage took 9.75 s, 8 of them for work -------------
-
-
 @pytest.fixture
 def config():
     return small_config()
@@ -184,11 +179,11 @@ def test_a_year_of_history_is_not_read_whole(store: DirectoryStore, runner: Fake
     run_key = plan_run(store, config, "2021-Q1").run_key
     ref = RowsRef(span=SpanRef(name="2021-Q1", version=1), prefix=f"runs/{run_key}/validate/rows/2021-Q1", rows=40)
     old = [ref.model_copy(update={"prefix": f"runs/{number:016x}/validate/rows/x"}) for number in range(365)]
-    asked: list[str | None] = []
+    keys: list[str | None] = []
     listed = ledger.records
-    monkeypatch.setattr(ledger, "records", lambda store, key=None: (asked.append(key), listed(store, key))[1])
+    monkeypatch.setattr(ledger, "records", lambda store, key=None: (keys.append(key), listed(store, key))[1])
     assert len(past(store, [*old, ref]).records) == 7
-    assert asked == [one.prefix.split("/")[1] for one in old[-4:]] + [run_key]
+    assert keys == [one.prefix.split("/")[1] for one in old[-4:]] + [run_key]
 
 
 def test_the_rows_of_a_run_are_read_from_its_plan(store: DirectoryStore, runner: FakeRunner, config):

@@ -1,7 +1,5 @@
 """Records of the invocations of a run: when each began and how it ended."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import pytest

@@ -3,9 +3,8 @@ import time
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import HealthInputs, JobSpec
+from tasks.contracts.jobs import JobSpec
 from tasks.contracts.outcomes import HealthOutcome
-from tasks.contracts.references import SpanRef
 from tasks.contracts.results import Phases, StageResult, WorkerFailure
 from tasks.contracts.runner import BatchAttempt
 from tasks.contracts.stages import Stage
@@ -13,20 +12,13 @@ from tasks.foundation.errors import DataError, FailureClass, HostError, StoreErr
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
 from tasks.runs.ledger import LedgerRecord, Totals, totals
-from tests.support.fakes.fake_runner import small_config
+from tests.support.workspace.specs import spec_of
 
 
 def job(attempt: int = 1, workers: int = 1, run_key: str = "aaaa", price: float = 0.0) -> JobSpec:
-    return JobSpec(
-        run_key=run_key,
-        span=SpanRef(name="2021-Q1", version=1),
-        attempt=attempt,
-        submitted_as=attempt,
-        workspace="here",
-        workers=workers,
-        config=small_config(f"cost.dollars_per_worker_hour={price}"),
-        inputs=HealthInputs(),
-    )
+    settings = ("compute=local", f"cost.dollars_per_worker_hour={price}")
+    spec = spec_of(Stage.health, workers, *settings, attempt=attempt)
+    return spec.model_copy(update={"run_key": run_key})
 
 
 def write_result(store: DirectoryStore, spec: JobSpec, phases: Phases) -> None:
@@ -182,9 +174,6 @@ def test_totals_of_nothing_have_no_ratios():
     nothing = totals([], vectors=0)
     assert (nothing.success_rate, nothing.goodput, nothing.dollars_per_million_vectors) == (None, None, None)
     assert nothing.attempts == 0
-
-
-# --- tries of rented machines -----------------------------------------------------------------------------------
 
 
 def a_try(attempt: int, failure: FailureClass | None = None, running: float = 20.0) -> BatchAttempt:

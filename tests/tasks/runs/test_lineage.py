@@ -97,9 +97,6 @@ def test_a_state_of_another_version_names_the_key(store):
         head(store, "main")
 
 
-# --- branches ---------------------------------------------------------------------------------------------------
-
-
 def test_a_branch_has_the_checkpoints_up_to_its_base_and_its_own(store):
     first, second, third = (write_checkpoint(store, state(step)) for step in (10, 20, 30))
     begin(store, "fix", "main", second)

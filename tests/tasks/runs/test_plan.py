@@ -60,9 +60,6 @@ def train_in_order(store: DirectoryStore, *names: str) -> list[RunPlan]:
     return plans
 
 
-# --- the first run of a lineage ---------------------------------------------------------------------------------
-
-
 def test_the_first_run_without_a_span_takes_the_oldest_alone(store):
     plan = plan_run(store, small_config())
     assert plan.window == spans("2021-Q1")
@@ -87,9 +84,6 @@ def test_planning_writes_nothing(store, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     plan_run(store, small_config())
     assert sorted(tmp_path.rglob("*")) == before
-
-
-# --- the runs after it ------------------------------------------------------------------------------------------
 
 
 def test_the_next_run_starts_from_the_head_with_the_oldest_untrained_span(store):
@@ -140,9 +134,6 @@ def test_nothing_to_do_names_the_spans_that_arrived_too_late(tmp_path):
     ingest(store, "2021-Q2", version=2)
     with pytest.raises(NothingToDo, match="arrived too late for it: 2021-Q1, 2021-Q2 "):
         plan_run(store, small_config())
-
-
-# --- imported weights -------------------------------------------------------------------------------------------
 
 
 def imported(store: DirectoryStore, plan: RunPlan) -> CheckpointRef:
@@ -209,9 +200,6 @@ def test_a_lineage_with_an_interrupted_first_run_accepts_no_weights(store):
         plan_import(store, small_config())
 
 
-# --- a span that was trained before -----------------------------------------------------------------------------
-
-
 def test_a_trained_span_gives_the_plan_of_the_run_that_trained_it(store):
     plans = train_in_order(store, "2021-Q1", "2021-Q2", "2021-Q3")
     for plan in plans:
@@ -260,9 +248,6 @@ def test_a_trained_span_whose_plan_is_not_readable_names_the_file(store, damage)
         plan_run(store, small_config(), "2021-Q1")
 
 
-# --- a branch that was adopted ----------------------------------------------------------------------------------
-
-
 def test_runs_continue_the_branch_that_was_adopted(store):
     first, second = train_in_order(store, "2021-Q1", "2021-Q2")
     assert second.parent is not None
@@ -288,9 +273,6 @@ def test_an_inherited_run_that_was_interrupted_comes_first(store):
     assert plan_run(store, small_config()) == first
 
 
-# --- spans that can't come next ---------------------------------------------------------------------------------
-
-
 def test_without_spans_the_error_names_the_ingest_command(tmp_path):
     with pytest.raises(ConfigError, match=r"millrace ingest --source .* --workspace "):
         plan_run(DirectoryStore(tmp_path), small_config())
@@ -312,9 +294,6 @@ def test_a_span_that_cannot_come_next_says_why_and_which_can(store, span, messag
     ingest(store, "2020-Q4")
     with pytest.raises(ConfigError, match=message):
         plan_run(store, small_config(), span)
-
-
-# --- the run key ------------------------------------------------------------------------------------------------
 
 
 def test_the_run_key_changes_with_each_part_of_the_work():
@@ -339,9 +318,6 @@ def test_the_run_key_does_not_depend_on_how_settings_were_spelled():
     window = spans("2021-Q1")
     spelled = small_config("train.learning_rate=0.00005")
     assert run_key(spelled, window, None) == run_key(small_config("train.learning_rate=5e-5"), window, None)
-
-
-# --- saving -----------------------------------------------------------------------------------------------------
 
 
 def test_a_saved_plan_and_its_configuration_read_back(store):

@@ -13,12 +13,16 @@ from tasks.runs import releases
 from tests.support.fakes.fake_runner import commit_files
 
 
+def write_outputs(store: DirectoryStore, run_key: str) -> None:
+    commit_files(store, f"models/m-{run_key}", {"weights": run_key}, "model")
+    commit_files(store, f"vectors/m-{run_key}/2021-Q1", {"part-0.parquet": run_key}, "vectors")
+
+
 def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1") -> Release:
-    """A release of run `run_key` with a small model and vectors of its own."""
+    """A release of run `run_key` with its own small model and vectors."""
     model = ModelRef(version=f"m-{run_key}", checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256=run_key))
-    if not store.exists(f"models/m-{run_key}/MANIFEST.json"):
-        commit_files(store, f"models/m-{run_key}", {"weights": run_key}, "model")
-        commit_files(store, f"vectors/m-{run_key}/2021-Q1", {"part-0.parquet": run_key}, "vectors")
+    if not store.list(f"models/m-{run_key}"):
+        write_outputs(store, run_key)
     return releases.publish(
         store,
         span=SpanRef(name=span, version=1),
@@ -53,9 +57,6 @@ class Rival(DirectoryStore):
         act, self.before_swap = self.before_swap, lambda: None
         act()
         super().swap(key, data, expected)
-
-
-# --- publishing -------------------------------------------------------------------------------------------------
 
 
 def test_before_the_first_release_nothing_serves(store):
@@ -114,7 +115,7 @@ def test_a_release_without_its_pointer_is_finished_by_publishing_again(store):
     publish(store, "a")
     before = store.read(releases.CURRENT)
     publish(store, "b")
-    store.write(releases.CURRENT, before)  # as if the machine had stopped between the two writes
+    store.write(releases.CURRENT, before)  # as after a crash between the two writes
     assert serving(store) == 1
     publish(store, "b")
     assert serving(store) == 2
@@ -123,20 +124,10 @@ def test_a_release_without_its_pointer_is_finished_by_publishing_again(store):
 @pytest.mark.parametrize("gone", ["models/m-b", "vectors/m-b/2021-Q1"])
 def test_an_incomplete_model_or_vectors_are_never_released(store, gone):
     publish(store, "a")
-    commit_files(store, "models/m-b", {"weights": "b"}, "model")
-    commit_files(store, "vectors/m-b/2021-Q1", {"part-0.parquet": "b"}, "vectors")
+    write_outputs(store, "b")
     store.delete(f"{gone}/MANIFEST.json")
     with pytest.raises(MissingFolder, match=gone):
-        releases.publish(
-            store,
-            span=SpanRef(name="2021-Q1", version=1),
-            run_key="b",
-            model=releases.read(store, 1).model,
-            model_prefix="models/m-b",
-            vectors_prefix="vectors/m-b/2021-Q1",
-            vectors=7,
-            metrics={},
-        )
+        publish(store, "b")
     assert serving(store) == 1
     assert len(releases.history(store)) == 1
 
@@ -165,9 +156,6 @@ def test_a_lost_swap_leaves_a_later_release_current(store):
     rival.before_swap = lambda: publish(store, "later")
     assert publish(rival, "ours").number == 2
     assert serving(store) == 3
-
-
-# --- rolling back -----------------------------------------------------------------------------------------------
 
 
 def test_a_rollback_restores_model_and_vectors_of_the_previous_release(store):
@@ -237,9 +225,6 @@ def test_a_rollback_during_another_write_is_a_conflict(store):
     with pytest.raises(Conflict):
         releases.rollback(rival)
     assert serving(store) == 3
-
-
-# --- damage -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", json.dumps({"release": 0, "newest": 0}).encode()])

@@ -1,7 +1,5 @@
 """Which span a scheduled run takes and which were missed, read from the workspace alone."""
 
-from __future__ import annotations
-
 import datetime as dt
 from pathlib import Path
 
