@@ -25,14 +25,11 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary folder; tests look into it for what was left behind."""
+    """The temporary folder, which must be empty afterwards."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
-
-
-# --- what is refused --------------------------------------------------------------------------------------------
 
 
 def test_a_map_is_read_from_the_command_line() -> None:
@@ -56,7 +53,7 @@ def test_a_map_is_read_from_the_command_line() -> None:
         ("query=a,item=b,xyz=c", "unknown name 'xyz'; known are query, item, id, item_id, label"),
     ],
 )
-def test_a_wrong_map_is_refused_with_the_way_to_write_it(text: str, message: str) -> None:
+def test_a_wrong_map_is_refused_with_the_right_form(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"{message}.* --map query=COLUMN,item=COLUMN\[,id=COLUMN\]"):
         parse_map(text)
 
@@ -99,9 +96,7 @@ def test_a_damaged_file_leaves_nothing(store: DirectoryStore, tmp_path: Path, sc
 
 @pytest.mark.parametrize("form", list(Format))
 @pytest.mark.parametrize("name", ["query", "item", "id", "label"])
-def test_a_mapped_column_that_is_not_there_is_refused(
-    store: DirectoryStore, tmp_path: Path, name: str, form: Format
-) -> None:
+def test_a_missing_mapped_column_is_refused(store: DirectoryStore, tmp_path: Path, name: str, form: Format) -> None:
     source = write_input(tmp_path / "input", ROWS, form)
     message = rf"input: missing column 'oops', which --map gives as {name}; the columns are at, brand, .*title"
     with pytest.raises(DataError, match=message):
@@ -110,7 +105,7 @@ def test_a_mapped_column_that_is_not_there_is_refused(
 
 
 @pytest.mark.parametrize("form", [Format.csv, Format.parquet])
-def test_one_file_of_many_without_a_mapped_column_is_found(store: DirectoryStore, tmp_path: Path, form: Format) -> None:
+def test_the_one_file_without_a_mapped_column_is_named(store: DirectoryStore, tmp_path: Path, form: Format) -> None:
     write_input(tmp_path / "in" / f"1.{form.value}", ROWS, form)
     renamed = [{("heading" if key == "title" else key): value for key, value in row.items()} for row in ROWS]
     write_input(tmp_path / "in" / f"2.{form.value}", renamed, form)
@@ -124,15 +119,12 @@ def test_a_missing_time_column_is_refused(store: DirectoryStore, tmp_path: Path)
         run(store, source, mapping={"query": "text", "item": "title"})
 
 
-def test_a_workspace_is_cut_one_way(store: DirectoryStore, tmp_path: Path) -> None:
+def test_a_workspace_has_spans_of_one_length(store: DirectoryStore, tmp_path: Path) -> None:
     source = write_input(tmp_path / "input", ROWS)
     run(store, source, span=SpanKind.month)
     with pytest.raises(ConfigError, match=r"--span quarter: .* has spans of another length, such as '2026-01'"):
         run(store, source, span=SpanKind.quarter)
     assert [span.name for span in list_spans(store)] == ["2026-01", "2026-02"]
-
-
-# --- full disks and killed predecessors ---------------------------------------------------------------------------
 
 
 class FullStore(DirectoryStore):
@@ -148,7 +140,7 @@ class FullStore(DirectoryStore):
         super().upload(source, key)
 
 
-def test_a_full_workspace_leaves_only_complete_spans(tmp_path: Path, scratch: Path) -> None:
+def test_a_full_workspace_keeps_only_complete_spans(tmp_path: Path, scratch: Path) -> None:
     store = FullStore(tmp_path / "workspace")
     source = write_input(tmp_path / "input", ROWS)
     with pytest.raises(StoreError, match=r"no space left in the workspace .*; free some space"):
@@ -175,14 +167,14 @@ def test_a_full_temporary_disk_leaves_nothing(
     assert not store.root.exists()
 
 
-def test_what_a_killed_ingest_left_is_swept_away(store: DirectoryStore, tmp_path: Path) -> None:
+def test_the_files_of_a_killed_ingest_are_deleted(store: DirectoryStore, tmp_path: Path) -> None:
     store.write("spans/2026-02/v1/part-00007.parquet", b"half a span")
     run(store, write_input(tmp_path / "input", ROWS))
     assert store.list("spans/2026-02") == ["spans/2026-02/v1/MANIFEST.json", "spans/2026-02/v1/part-00000.parquet"]
     assert len(rows_of(store, "2026-02")) == 3
 
 
-def test_two_do_not_write_at_once(store: DirectoryStore, tmp_path: Path, scratch: Path) -> None:
+def test_two_ingests_at_once_are_a_conflict(store: DirectoryStore, tmp_path: Path, scratch: Path) -> None:
     source = write_input(tmp_path / "input", ROWS)
     with store.lock("ingest"), pytest.raises(Conflict, match="in use by another process"):
         run(store, source)

@@ -10,22 +10,22 @@ NAMES = ["all-reduce", "all-gather", "reduce-scatter", "gradient sum", "gradient
 
 
 def check_broken(rank: Rank) -> dict[str, str]:
-    """What is said about collectives of which one after the other is broken, the same way on each rank."""
-    said = {}
+    """The first finding about each broken collective, which is broken the same way on each rank."""
+    findings = {}
     with open_accelerator("cpu", rank) as accelerator:
         for name, (method, broken) in BROKEN.items():
             whole = getattr(Accelerator, method)
             setattr(Accelerator, method, broken(whole))
             failed = [check for check in check_collectives(accelerator) if not check.passed]
             assert {(check.action, check.severity) for check in failed} <= {("retry elsewhere", "critical")}
-            said[name] = failed[0].sentence if failed else "nothing"
+            findings[name] = failed[0].sentence if failed else "nothing"
             setattr(Accelerator, method, whole)
-        said["nothing broken"] = ", ".join(check.name for check in check_collectives(accelerator) if check.passed)
-    return said
+        findings["nothing broken"] = ", ".join(check.name for check in check_collectives(accelerator) if check.passed)
+    return findings
 
 
 def last_is_wrong(collective):
-    """A collective whose last element is off where there are many."""
+    """A collective with a wrong last element in large tensors."""
 
     def broken(accelerator, tensor):
         result = collective(accelerator, tensor)
@@ -74,9 +74,9 @@ def test_every_broken_collective_is_found_by_its_numbers():
     }
     assert SIZES[-1] == 65_537
     for name, (collective, sentence, got) in expected.items():
-        for rank, said in enumerate((first, second)):
-            assert said[name].startswith(f"{collective} over 2 workers"), name
-            assert sentence.format(rank, got[rank]) in said[name], name
+        for rank, findings in enumerate((first, second)):
+            assert findings[name].startswith(f"{collective} over 2 workers"), name
+            assert sentence.format(rank, got[rank]) in findings[name], name
     assert first["nothing broken"] == second["nothing broken"] == ", ".join(NAMES)
 
 

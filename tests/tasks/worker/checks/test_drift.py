@@ -11,7 +11,7 @@ def test_equal_distributions_do_not_drift():
     assert population_stability(values, values).psi == pytest.approx(0.0)
 
 
-def test_two_classes_by_hand():
+def test_the_index_of_two_classes():
     earlier = np.array([0.0] * 50 + [1.0] * 50)
     now = np.array([0.0] * 25 + [1.0] * 75)
     drift = population_stability(earlier, now)
@@ -41,22 +41,22 @@ def test_a_shift_or_a_spread_is_seen(centre: float, spread: float):
     assert drift.psi > 0.25
 
 
-def test_samples_of_one_distribution_stay_near_what_chance_gives():
+def test_samples_of_one_distribution_have_the_index_of_chance():
     generator = np.random.default_rng(3)
     drifts = [population_stability(generator.exponential(size=300), generator.exponential(size=300)) for _ in range(40)]
     assert np.mean([d.psi for d in drifts]) == pytest.approx(drifts[0].by_chance, rel=0.35)
 
 
-def test_nulls_are_a_bin_of_their_own():
+def test_nulls_have_their_own_bin():
     labels = np.array([1.0, 2.0] * 50)
     assert population_stability(labels, np.where(np.arange(100) < 50, labels, np.nan)).psi > 0.25
 
 
-def test_a_value_never_seen_before_is_drift_even_with_a_constant():
+def test_a_new_constant_value_is_drift():
     assert population_stability(np.full(100, 5.0), np.full(100, 6.0)).psi > 0.25
 
 
-def test_nothing_but_nulls_on_both_sides_is_no_drift():
+def test_only_nulls_on_both_sides_are_no_drift():
     drift = population_stability(np.full(60, np.nan), np.full(60, np.nan))
     assert drift.psi == 0.0
     assert drift.bins == 1

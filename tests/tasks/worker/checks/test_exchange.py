@@ -3,15 +3,9 @@ import threading
 
 import pytest
 
-from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import HangError
 from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, wait_until
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
 
 
 def check(name: str) -> Check:
@@ -26,7 +20,7 @@ def judge(parts) -> list[Check]:
     return [each for one in parts for each in one.checks]
 
 
-def test_all_get_the_same_and_only_the_first_judges(store):
+def test_all_workers_get_the_same_findings_and_only_the_first_judges(store):
     judged, wholes = [], {}
 
     def judging(index):
@@ -53,7 +47,7 @@ def test_all_get_the_same_and_only_the_first_judges(store):
     )
 
 
-def test_what_the_first_writes_is_there_before_the_others_learn_anything(store):
+def test_the_first_worker_concludes_before_the_others_read_the_findings(store):
     seen = []
 
     def conclude(parts):

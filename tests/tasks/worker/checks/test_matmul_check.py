@@ -20,7 +20,7 @@ def test_products_are_right_on_this_device(alone, precision, size):
 
 
 @pytest.mark.parametrize("size", [1, 512, 2**12, 2**20])
-def test_factors_are_so_small_that_every_sum_is_exact(monkeypatch, size):
+def test_factors_are_small_enough_for_exact_sums(monkeypatch, size):
     monkeypatch.setattr("numpy.einsum", lambda formula, left, right: left)
     monkeypatch.setattr("numpy.random.default_rng", lambda seed: HighestFactors())
     highest = int(make_problem(size, seed=0).left.max())
@@ -47,7 +47,7 @@ def test_the_answer_is_the_integer_product_and_the_seed_decides():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("at_call", [1, 2, 6])
 @pytest.mark.parametrize("value", [float("nan"), 4096.0])
-def test_a_wrong_element_is_found_and_named_whenever_it_comes(alone, monkeypatch, precision, at_call, value):
+def test_a_wrong_element_of_any_product_is_found_and_named(alone, monkeypatch, precision, at_call, value):
     problem = make_problem(64, seed=3)
     break_product(monkeypatch, at_call, value)
     complaint = r"worker 0 on .* multiplies wrong .*\(3, 5\) of a 64 x 64 product.*and 1 of 4096"
@@ -55,7 +55,7 @@ def test_a_wrong_element_is_found_and_named_whenever_it_comes(alone, monkeypatch
         time_product(alone, problem, precision)
 
 
-def test_in_fp32_nothing_is_forgiven(alone, monkeypatch):
+def test_fp32_has_no_tolerance(alone, monkeypatch):
     problem = make_problem(64, seed=3)
     break_product(monkeypatch, 1, 1.0)
     with pytest.raises(HostError, match=f"expected {problem.answer[3, 5].item()}"):

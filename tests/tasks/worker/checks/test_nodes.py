@@ -1,4 +1,4 @@
-"""Machines with NeuronCores, two workers on each; the tools are scripts that see a broken machine on host-1."""
+"""Machines with NeuronCores, two workers on each; the tools are scripts that report a fault on host-1."""
 
 import json
 import os
@@ -35,13 +35,8 @@ open(path, "w").write(json.dumps({"results": [row]}))
 
 
 @pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
-
-
-@pytest.fixture
 def tools(tmp_path, monkeypatch) -> FakeTools:
-    """Of a healthy machine."""
+    """The tools of a healthy machine."""
     tools = FakeTools(tmp_path / "bin", monkeypatch)
     tools.add("neuron-ls", stdout=sample("neuron-ls-trn1.json"))
     tools.add("fi_info", stdout=sample("fi-info-trn1.txt"))
@@ -51,7 +46,7 @@ def tools(tmp_path, monkeypatch) -> FakeTools:
 
 
 def check_two_nodes(rank: Rank, folder: Path) -> tuple[str, str]:
-    """Health of four workers on two machines; how it ended for this one: the class and the message."""
+    """Run health on four workers of two machines; the failure class and message of this one."""
     node, local = divmod(rank.index, 2)
     os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     os.environ["MILLRACE_HOST"] = f"host-{node}"
@@ -68,24 +63,24 @@ def check_two_nodes(rank: Rank, folder: Path) -> tuple[str, str]:
         return error.failure, str(error)
 
 
-# What real machines of this kind reach is out of reach here.
+# The test machine cannot reach the limits of a real one.
 LOOSE = (
     "health.machines={trn1.32xlarge: {devices: 16, efa_interfaces: 8, min_node_bus_gb_s: 30, min_bus_gb_s: 0, "
     "max_latency_us: 1.0e9}}"
 )
 
 
-def test_each_machine_is_checked_once_and_all_workers_know_of_all(store, tools, tmp_path):
-    told = run_ranks(4, check_two_nodes, tmp_path)
-    assert len(set(told)) == 1
-    failure, checks = told[0]
+def test_each_machine_is_checked_once_and_all_workers_get_all_checks(store, tools, tmp_path):
+    ends = run_ranks(4, check_two_nodes, tmp_path)
+    assert len(set(ends)) == 1
+    failure, checks = ends[0]
     assert failure == ""
     for host in ("host-0", "host-1"):
         assert f"neuron devices of {host}; " in checks
         assert f"nccom all-reduce of {host}; " in checks
     for node in range(2):
-        asked = [json.loads(line) for line in (tmp_path / f"log-{node}").read_text().splitlines()]
-        assert [line["argv"][0] for line in asked] == ["-j", "-p", "-r"]
+        calls = [json.loads(line) for line in (tmp_path / f"log-{node}").read_text().splitlines()]
+        assert [line["argv"][0] for line in calls] == ["-j", "-p", "-r"]
     assert store.list("runs") == []
     assert not list(tmp_path.glob("millrace-health-*"))
     assert host_records.known_hosts(store) == ()
@@ -94,9 +89,9 @@ def test_each_machine_is_checked_once_and_all_workers_know_of_all(store, tools, 
 def test_a_fault_of_one_machine_ends_all_workers_with_the_same_message(store, tools, tmp_path):
     damaged = DAMAGED.format(damaged=sample("neuron-ls-trn1-damaged.json"), whole=sample("neuron-ls-trn1.json"))
     tools.add("neuron-ls", body=damaged)
-    told = run_ranks(4, check_two_nodes, tmp_path)
-    assert len(set(told)) == 1
-    failure, message = told[0]
+    ends = run_ranks(4, check_two_nodes, tmp_path)
+    assert len(set(ends)) == 1
+    failure, message = ends[0]
     assert failure == "HOST"
     assert "neuron-ls lists 15 Neuron devices; 16 are expected; missing: 7" in message
     assert message.endswith("[exclude host: host-1]")
@@ -109,7 +104,7 @@ def test_a_fault_of_one_machine_ends_all_workers_with_the_same_message(store, to
 
 @pytest.fixture
 def on_neuron(tools, tmp_path, monkeypatch) -> None:
-    """This process's machine has NeuronCores, as far as the checks can tell."""
+    """Make the checks believe that this machine has NeuronCores."""
     monkeypatch.setattr(nodes, "uses_neuron", lambda config: True)
     monkeypatch.setattr(sysfs, "ROOT", tmp_path / "sysfs")
 
@@ -121,7 +116,7 @@ def run(store: DirectoryStore, *overrides: str) -> list[str]:
 
 @pytest.mark.usefixtures("on_neuron")
 @pytest.mark.parametrize("machine", ["null", "trn1.32xlarge"])
-def test_one_worker_checks_its_machine_before_it_takes_a_core(store, monkeypatch, machine):
+def test_a_worker_checks_its_machine_before_it_takes_a_core(store, monkeypatch, machine):
     names = run(store, f"health.machine={machine}")
     assert names[:3] == ["store", "neuron devices", "neuron cores"]
     assert ("efa interfaces" in names) is (machine != "null")
@@ -143,7 +138,7 @@ def test_ecc_errors_end_the_stage_before_a_core_is_taken(store, tmp_path, monkey
 
 
 @pytest.mark.usefixtures("on_neuron")
-def test_missing_tools_stop_it_without_a_strike_for_a_host(store, tools, monkeypatch):
+def test_missing_tools_stop_the_stage_without_a_strike(store, tools, monkeypatch):
     monkeypatch.setenv("MILLRACE_HOST", "host-0")
     (tools.folder / "neuron-ls").unlink()
     with pytest.raises(ConfigError, match=r"neuron-ls is neither on PATH(?s:.*)\[stop: host-0\]"):
@@ -161,9 +156,7 @@ def test_missing_tools_stop_it_without_a_strike_for_a_host(store, tools, monkeyp
         ("xla", False, None, False),
     ],
 )
-def test_neuroncores_are_those_of_neuron_and_of_xla_where_that_means_them(
-    monkeypatch, accelerator, installed, device, expected
-):
+def test_neuron_and_xla_with_neuron_use_neuroncores(monkeypatch, accelerator, installed, device, expected):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     if device:

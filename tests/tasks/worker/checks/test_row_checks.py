@@ -12,12 +12,6 @@ from tasks.foundation.errors import DataError
 from tasks.worker import validate
 from tests.support.workspace.spans import APRIL, MARCH, check, failed, job, quarantined, row, rows, write_span, written
 
-
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
-
-
 BAD = [
     ({"query": None}, "query is null", "query present"),
     ({"item": None}, "item is null", "item present"),
@@ -70,7 +64,7 @@ def test_a_row_can_be_bad_for_several_reasons(store: DirectoryStore, tmp_path: P
 
 
 @pytest.mark.parametrize("changes", [{"label": None}, {"label": math.nan}, {"price": None}, {"price": math.nan}])
-def test_a_missing_number_is_no_fault_and_becomes_null(store: DirectoryStore, tmp_path: Path, changes: dict[str, Any]):
+def test_a_missing_number_is_allowed_and_becomes_null(store: DirectoryStore, tmp_path: Path, changes: dict[str, Any]):
     write_span(store, tmp_path, MARCH, [*rows(40), row(40, **changes)])
     outcome = validate.run(job(store, overrides=LIMITS))
     assert failed(outcome) == []
@@ -79,12 +73,12 @@ def test_a_missing_number_is_no_fault_and_becomes_null(store: DirectoryStore, tm
 
 
 @pytest.mark.parametrize("bound", ["validate.numeric_max=.inf", "validate.numeric_max=1e308"])
-def test_infinity_is_bad_whatever_the_bound(store: DirectoryStore, tmp_path: Path, bound: str):
+def test_infinity_is_bad_with_any_bound(store: DirectoryStore, tmp_path: Path, bound: str):
     write_span(store, tmp_path, MARCH, [*rows(40), row(40, price=math.inf)])
     assert validate.run(job(store, overrides=[bound])).rows_quarantined == 1
 
 
-def test_of_rows_with_one_id_the_first_good_one_stays(store: DirectoryStore, tmp_path: Path):
+def test_the_first_good_row_with_an_id_is_kept(store: DirectoryStore, tmp_path: Path):
     values = [*rows(40), row(7, query="second"), row(50, item=None), row(50), row(50, query="third")]
     write_span(store, tmp_path, MARCH, values)
     outcome = validate.run(job(store))
@@ -119,7 +113,7 @@ def test_the_bad_rows_of_all_spans_are_in_one_file(store: DirectoryStore, tmp_pa
     ]
 
 
-def test_text_in_a_numeric_feature_is_read_and_what_is_no_number_is_bad(store: DirectoryStore, tmp_path: Path):
+def test_numbers_written_as_text_are_read_and_other_text_is_bad(store: DirectoryStore, tmp_path: Path):
     prices = ["12.5", " 3 ", "", None, "n/a", "1e3"]
     values = [*rows(40, price="1"), *(row(40 + n, price=price) for n, price in enumerate(prices))]
     write_span(store, tmp_path, MARCH, values, price=pa.string())
@@ -135,7 +129,7 @@ def test_text_in_a_numeric_feature_is_read_and_what_is_no_number_is_bad(store: D
     ("kind", "brand", "name"),
     [(pa.float64(), 12.0, "12"), (pa.bool_(), True, "true"), (pa.float64(), math.nan, None), (pa.null(), None, None)],
 )
-def test_categories_come_out_as_names_whatever_the_source_made_of_them(
+def test_categories_of_any_type_become_names(
     store: DirectoryStore, tmp_path: Path, kind: pa.DataType, brand: object, name: str | None
 ):
     write_span(store, tmp_path, MARCH, rows(40, brand=brand), brand=kind)
@@ -169,7 +163,7 @@ def test_all_problems_of_the_columns_are_reported_at_once(store: DirectoryStore,
     assert "Ingest the span again" in way_out
 
 
-def test_a_core_column_of_text_is_no_numeric_feature(store: DirectoryStore, tmp_path: Path):
+def test_a_text_column_cannot_be_a_numeric_feature(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40))
     with pytest.raises(DataError, match=r"'query' is string .* must be double; features.numeric names it"):
         validate.run(job(store, overrides=["features.numeric=[query]"]))
@@ -183,7 +177,7 @@ def test_a_corrupt_span_is_named(store: DirectoryStore, tmp_path: Path):
     assert written(store) == []
 
 
-def test_a_span_that_was_never_completed_is_named(store: DirectoryStore):
+def test_an_incomplete_span_is_named(store: DirectoryStore):
     with pytest.raises(MissingFolder, match=r"span 2026-03 v1: .* ingest the span again"):
         validate.run(job(store))
 

@@ -25,13 +25,8 @@ ATTEMPT = "runs/run/health/attempt-1"
 
 
 def failed(action: Action, host: str = "", name: str = "check") -> Check:
-    sentence = f"{name} failed"
-    return Check(
-        name=name, passed=False, severity="critical", observed=None, sentence=sentence, host=host, action=action
-    )
-
-
-# --- judgements -------------------------------------------------------------------------------------------------
+    facts = {"severity": "critical", "observed": None, "sentence": f"{name} failed"}
+    return Check.model_validate({"name": name, "passed": False, "host": host, "action": action, **facts})
 
 
 @pytest.mark.parametrize(
@@ -45,13 +40,11 @@ def test_a_straggler_is_named_and_is_a_warning(seconds, ratio, slowest):
     assert check.action == "proceed"
     if slowest is not None:
         assert check.host == HOSTS[slowest]
-        assert check.sentence.startswith(
-            f"worker {slowest} is the slowest of {len(seconds)}, at 0.5 GFLOP/s 4.00 times"
-        )
+        assert f"worker {slowest} is the slowest of {len(seconds)}, at 0.5 GFLOP/s 4.00" in check.sentence
     refuse([check])
 
 
-def test_a_product_that_one_worker_got_wrong_has_no_passed_check():
+def test_a_product_that_one_worker_got_wrong_does_not_pass():
     assert judge_product("fp32_seconds", [1.0, float("nan")], LIMITS) == []
     (check,) = judge_product("fp32_seconds", [1.0, 2.0], LIMITS)
     assert check.sentence.endswith("on every worker, at 2, 1 GFLOP/s")
@@ -65,19 +58,14 @@ ROOMY = {"memory": 8.0, "disk": 80.0, "workspace": 800.0}
     [
         ([ROOMY, ROOMY], [], None, ""),
         ([ROOMY, ROOMY | {"memory": 2.0}], [], None, ""),
-        (
-            [ROOMY, ROOMY | {"memory": 1.9}],
-            ["free memory"],
-            HostError,
-            r"worker 1 has 1.90 GiB of memory free.*\[retry elsewhere: b\]",
-        ),
+        ([ROOMY, ROOMY | {"memory": 1.9}], ["free memory"], HostError, r"worker 1 has 1.90 GiB .*elsewhere: b\]"),
         ([ROOMY | {"disk": 0.0}, ROOMY], ["free disk"], HostError, "worker 0 has 0.00 GiB free on the disk of"),
         ([ROOMY | {"workspace": 3.0}], ["free workspace disk"], StoreError, "3.00 GiB free on the disk of /w.*move"),
         ([ROOMY | {"workspace": -1.0}], [], None, ""),
         ([{"memory": 1.0, "disk": 9.0, "workspace": 1.0}], ["free memory", "free workspace disk"], HostError, "memory"),
     ],
 )
-def test_the_worker_with_the_least_room_decides(ranks, failed, error, sentence):
+def test_the_worker_with_the_least_space_decides(ranks, failed, error, sentence):
     checks = judge_space(ranks, HOSTS, LIMITS, "/w")
     assert [check.name for check in checks if not check.passed] == failed
     if error is None:
@@ -102,7 +90,7 @@ def test_a_store_without_a_disk_has_no_check_of_space():
         (1.0, 9000.0, ["all-reduce bandwidth", "all-reduce latency"]),
     ],
 )
-def test_collectives_are_held_against_the_floors_of_the_machine(bus, latency, slow):
+def test_collectives_are_compared_with_the_machines_limits(bus, latency, slow):
     machine = machine_of(tiny_config("health.machine=trn1.32xlarge").health)
     assert machine is not None
     checks = judge_rates({"all_reduce_bus_gb_s": bus, "all_reduce_latency_us": latency}, 64, machine)
@@ -110,15 +98,12 @@ def test_collectives_are_held_against_the_floors_of_the_machine(bus, latency, sl
     assert {check.action for check in checks if not check.passed} <= {"retry elsewhere"}
 
 
-def test_nothing_is_known_of_a_machine_that_is_not_named():
+def test_a_machine_without_a_name_has_no_limits():
     assert machine_of(LIMITS) is None
 
 
-# --- what follows -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("checks", "error", "said"),
+    ("checks", "error", "message"),
     [
         ([failed("exclude host", "h")], HostError, "check failed [exclude host: h]"),
         ([failed("retry elsewhere")], HostError, "check failed [retry elsewhere]"),
@@ -129,13 +114,13 @@ def test_nothing_is_known_of_a_machine_that_is_not_named():
         ),
     ],
 )
-def test_the_error_lists_every_finding_with_host_and_verdict(checks, error, said):
+def test_the_error_lists_every_finding_with_host_and_verdict(checks, error, message):
     with pytest.raises(error) as caught:
         refuse(checks)
-    assert (type(caught.value), str(caught.value)) == (error, said)
+    assert (type(caught.value), str(caught.value)) == (error, message)
 
 
-def test_findings_are_written_and_each_host_remembered_once(store, monkeypatch):
+def test_findings_are_written_and_each_host_gets_one_record(store, monkeypatch):
     monkeypatch.setenv("MILLRACE_HOST", "a")
     job = make_job(store, tiny_config("health.strikes=2"), HealthInputs())
     fine = failed("exclude host", "c").model_copy(update={"passed": True})
@@ -168,7 +153,7 @@ def test_findings_that_refuse_no_worker_are_not_written(store, monkeypatch, chec
     assert (store.list("runs"), store.list("hosts")) == ([], [])
 
 
-def test_a_store_that_cannot_take_the_record_does_not_hide_the_finding(store, monkeypatch, capsys):
+def test_a_full_store_does_not_hide_the_finding(store, monkeypatch, capsys):
     def full(key: str, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 

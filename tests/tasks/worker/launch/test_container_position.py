@@ -19,46 +19,39 @@ MAIN = {key: value for key, value in CHILD.items() if not key.endswith("ADDRESS"
 ARRAY = {**ALONE, "AWS_BATCH_JOB_ID": "4f2a-77:5", "AWS_BATCH_JOB_ARRAY_INDEX": "5"}
 
 
-def test_one_container_alone_is_the_main_of_one_node():
-    assert ContainerPosition.from_environment(ALONE) == ContainerPosition("4f2a-77", 1, 0, 1, "127.0.0.1", None)
-    assert ContainerPosition.from_environment(ALONE).is_main
+@pytest.mark.parametrize(
+    ("environment", "expected", "main", "index"),
+    [
+        (ALONE, ContainerPosition("4f2a-77", 1, 0, 1, "127.0.0.1", None), True, 0),
+        (CHILD, ContainerPosition("4f2a-77", 3, 2, 4, "10.0.0.7", None), False, 2),
+        (ARRAY, ContainerPosition("4f2a-77", 1, 0, 1, "127.0.0.1", 5), True, 5),
+    ],
+    ids=["a single container", "a child node", "a child of an array"],
+)
+def test_a_container_reads_its_position_from_the_environment(environment, expected, main, index):
+    position = ContainerPosition.from_environment(environment)
+    assert position == expected
+    assert (position.is_main, position.index) == (main, index)
 
 
-def test_a_child_node_finds_the_main_one_where_batch_says():
-    position = ContainerPosition.from_environment(CHILD)
-    assert position == ContainerPosition("4f2a-77", 3, 2, 4, "10.0.0.7", None)
-    assert not position.is_main
-
-
-def test_the_main_node_gets_no_address_and_finds_its_own():
+def test_the_main_node_finds_its_own_address():
     position = ContainerPosition.from_environment(MAIN)
     assert position.is_main
     assert position.main_address.count(".") == 3
 
 
-def test_each_child_of_an_array_is_the_main_of_one_node():
-    position = ContainerPosition.from_environment(ARRAY)
-    assert (position.job, position.array_index, position.nodes, position.index, position.is_main) == (
-        "4f2a-77",
-        5,
-        1,
-        5,
-        True,
-    )
-
-
-def test_the_nodes_of_a_job_agree_on_its_ports():
+def test_the_nodes_of_a_job_have_the_same_ports():
     main, child = ContainerPosition.from_environment(MAIN), ContainerPosition.from_environment(CHILD)
     assert (main.torch_port, main.link_port) == (child.torch_port, child.link_port)
 
 
 def ports(**changes) -> set[int]:
-    """All that the job takes: torch's, the next one for torchrun below a tool, and the launchers'."""
+    """All ports of the job: torch's, the next one for torchrun, and the launchers'."""
     position = ContainerPosition.from_environment(ALONE | changes)
     return {position.torch_port, position.torch_port + 1, position.link_port}
 
 
-def test_jobs_and_tries_and_children_of_arrays_have_ports_of_their_own():
+def test_each_job_try_and_child_has_its_own_ports():
     others = [
         {"AWS_BATCH_JOB_ID": "4f2a-78"},
         {"AWS_BATCH_JOB_ATTEMPT": "2"},
@@ -68,7 +61,7 @@ def test_jobs_and_tries_and_children_of_arrays_have_ports_of_their_own():
     assert len(set().union(*taken)) == 3 * len(taken)
 
 
-def test_ports_are_below_those_that_the_kernel_gives_out():
+def test_ports_are_below_the_kernels_range():
     assert FIRST_PORT + SLOTS * PORTS_PER_JOB <= 32_768
     for number in range(500):
         assert all(FIRST_PORT <= port < 30_000 for port in ports(AWS_BATCH_JOB_ID=f"job-{number}"))
@@ -88,7 +81,7 @@ def test_ports_are_below_those_that_the_kernel_gives_out():
         (CHILD, {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": ""}, "PRIVATE_IPV4_ADDRESS is not set"),
     ],
 )
-def test_a_missing_or_wrong_variable_is_one_sentence(environment, change, message):
+def test_a_missing_or_wrong_variable_is_named_in_one_sentence(environment, change, message):
     with pytest.raises(ConfigError, match=message) as caught:
         ContainerPosition.from_environment(environment | change)
     assert "\n" not in str(caught.value)

@@ -44,7 +44,7 @@ def embed_alone(parts: ModelParts, texts: list[str], settings: EmbedSettings = S
         return embed(parts.model, accelerator, *inputs(parts, texts), settings)
 
 
-def test_vectors_come_in_the_order_of_the_texts(parts: ModelParts):
+def test_vectors_are_in_the_order_of_the_texts(parts: ModelParts):
     tokens, _ = inputs(parts, TEXTS)
     vectors = embed_alone(parts, TEXTS)
     assert vectors.shape == (21, 32)
@@ -71,25 +71,19 @@ def test_a_text_longer_than_the_last_rung_is_cut(parts: ModelParts):
     assert embed_alone(parts, TEXTS, EmbedSettings(4, [8], "fp32")).shape == (21, 32)
 
 
-def test_nothing_to_embed(parts: ModelParts):
+def test_no_texts_give_no_vectors(parts: ModelParts):
     assert embed_alone(parts, []).shape == (0, 32)
 
 
 def test_progress_counts_texts_up_to_all(parts: ModelParts):
     seen: list[tuple[int, int]] = []
     with open_accelerator("cpu", ALONE) as accelerator:
-        embed(
-            parts.model,
-            accelerator,
-            *inputs(parts, TEXTS),
-            SETTINGS,
-            progress=lambda done, total: seen.append((done, total)),
-        )
+        embed(parts.model, accelerator, *inputs(parts, TEXTS), SETTINGS, progress=lambda *step: seen.append(step))
     assert seen == sorted(seen)
     assert seen[-1] == (21, 21)
 
 
-def test_embedding_in_the_loop_leaves_the_model_in_training(parts: ModelParts):
+def test_embedding_keeps_the_model_in_training_mode(parts: ModelParts):
     parts.model.train()
     embed_alone(parts, TEXTS)
     assert parts.model.training

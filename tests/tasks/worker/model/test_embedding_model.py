@@ -66,7 +66,7 @@ def test_padding_does_not_change_a_vector(overrides: tuple[str, ...]):
 
 
 @pytest.mark.parametrize("overrides", VARIANTS, ids=" ".join)
-def test_a_row_of_padding_alone_is_finite_forward_and_backward(overrides: tuple[str, ...]):
+def test_a_row_of_only_padding_is_finite_forward_and_backward(overrides: tuple[str, ...]):
     model = make(*overrides)
     batch = texts()
     batch.ids[1:] = 0
@@ -106,7 +106,7 @@ def test_bf16_gives_float32_unit_vectors_close_to_fp32():
     assert (vectors * model(texts())).sum(dim=1).min() > 0.999
 
 
-def test_dropout_is_off_in_evaluation_alone():
+def test_dropout_is_off_only_in_evaluation():
     model = make(dropout=0.5)
     assert not torch.equal(model(texts()), model(texts()))
     model.eval()
@@ -122,7 +122,7 @@ def test_dropout_is_off_in_evaluation_alone():
         (CLASSIFIER, "classifier"),
     ],
 )
-def test_the_shape_holds_what_weights_depend_on(override: str, field: str):
+def test_the_shape_has_the_settings_that_weights_depend_on(override: str, field: str):
     def shape(config: Config) -> dict[str, object]:
         return shape_of(config, 16, TABLE).model_dump()
 

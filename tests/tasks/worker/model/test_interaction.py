@@ -23,7 +23,7 @@ def inputs(rows: int = 6, text_width: int = 4) -> tuple[torch.Tensor, torch.Tens
     return text, numeric, torch.stack([torch.arange(rows) % 3, torch.arange(rows) % 5], dim=1)
 
 
-def by_hand(layer: Interaction, kind: str) -> np.ndarray:
+def papers_formula(layer: Interaction, kind: str) -> np.ndarray:
     """The paper's formulas in numpy."""
     text, numeric, categorical = (tensor.numpy() for tensor in inputs())
     weights = {name: value.numpy() for name, value in layer.state_dict().items()}
@@ -45,14 +45,14 @@ def by_hand(layer: Interaction, kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_forward_is_the_papers_formula(kind: str):
+def test_the_forward_pass_follows_the_papers_formula(kind: str):
     layer = make(kind)
     with torch.no_grad():
-        assert layer(*inputs()).numpy() == pytest.approx(by_hand(layer, kind), rel=1e-4, abs=1e-4)
+        assert layer(*inputs()).numpy() == pytest.approx(papers_formula(layer, kind), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_starts_from_the_encoder(kind: str):
+def test_an_untrained_interaction_changes_nothing(kind: str):
     text, numeric, categorical = inputs()
     assert torch.equal(make(kind, trained=False)(text, numeric, categorical), text)
 

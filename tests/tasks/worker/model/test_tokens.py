@@ -22,7 +22,7 @@ def lists_of(*texts: list[int], pad: int = 0) -> TokenLists:
     return TokenLists(np.array([token for text in texts for token in text], dtype=np.int32), offsets, pad)
 
 
-def test_padded_fills_cuts_and_leaves_out():
+def test_padding_fills_short_rows_and_cuts_long_ones():
     tokens = lists_of([2, 7, 3], [2, 5, 6, 7, 3], pad=9)
     padded = tokens.padded(np.array([1, -1, 0]), 4)
     assert padded.tolist() == [[2, 5, 6, 7], [9, 9, 9, 9], [2, 7, 3, 9]]
@@ -31,7 +31,7 @@ def test_padded_fills_cuts_and_leaves_out():
 
 
 @given(st.lists(st.lists(st.integers(1, 99), max_size=9), min_size=1, max_size=9), st.integers(1, 12))
-def test_padded_keeps_every_token_that_fits(texts: list[list[int]], width: int):
+def test_padding_keeps_every_token_that_fits(texts: list[list[int]], width: int):
     padded = lists_of(*texts).padded(np.arange(len(texts)), width)
     assert [row[row > 0].tolist() for row in padded] == [text[:width] for text in texts]
 
@@ -68,7 +68,7 @@ def test_no_texts_give_no_tokens():
     assert tokens.padded(np.array([], dtype=np.int64), 4).shape == (0, 4)
 
 
-def test_a_saved_tokenizer_comes_back(tmp_path: Path):
+def test_a_saved_tokenizer_loads_without_its_padding(tmp_path: Path):
     tokenizer = train_tokenizer(iter(TEXTS), 100)
     tokenizer.enable_padding(length=32)  # pretrained folders have it, batches do their own
     tokenizer.save(str(tmp_path / "tokenizer.json"))

@@ -68,32 +68,32 @@ def test_the_compiler_flags_follow_from_the_configuration(overrides, flags):
     assert compiler_flags(config(*overrides).compiler) == flags
 
 
-def test_the_cache_is_absolute_as_the_compiler_runs_elsewhere(tmp_path, monkeypatch):
+def test_the_cache_is_an_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     variables = neuron_environment(config(), "fp32", Path("graphs"), inherited={})
     assert variables["NEURON_COMPILE_CACHE_URL"] == str(tmp_path / "graphs")
 
 
 @pytest.mark.parametrize("precision", ["bf16", "auto"])
-def test_two_casts_of_one_number_are_refused(precision):
+def test_casting_twice_is_refused(precision):
     with pytest.raises(ConfigError, match=r"compiler.auto_cast is 'all', but with train.precision '\w+'"):
         neuron_environment(config("auto_cast=all"), precision, CACHE, inherited={})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-weights"])
-def test_the_compiler_may_cast_where_autocast_does_not(precision):
+def test_the_compiler_may_cast_without_autocast(precision):
     flags = neuron_environment(config("auto_cast=all"), precision, CACHE, inherited={})["NEURON_CC_FLAGS"]
     assert flags.endswith("--auto-cast=all --auto-cast-type=bf16")
 
 
-def test_flags_with_a_second_owner_are_refused(monkeypatch):
+def test_flags_set_by_the_user_are_refused(monkeypatch):
     monkeypatch.setenv("NEURON_CC_FLAGS", "--optlevel=2")
     with pytest.raises(ConfigError, match=r"NEURON_CC_FLAGS is set to '--optlevel=2' .* compiler\.optlevel"):
         neuron_environment(config(), "fp32", CACHE)
 
 
 @pytest.mark.parametrize("flags", ["", "  ", ALWAYS["NEURON_CC_FLAGS"]])
-def test_flags_that_are_empty_or_our_own_are_no_second_owner(flags):
+def test_empty_or_equal_flags_are_accepted(flags):
     assert neuron_environment(config(), "fp32", CACHE, inherited={"NEURON_CC_FLAGS": flags}) == ALWAYS
 
 

@@ -20,7 +20,7 @@ def test_every_status_has_a_class_here():
 
 
 @pytest.mark.parametrize(("code", "failure"), BY_CODE)
-def test_a_status_is_known_by_number_and_by_name(code, failure):
+def test_a_status_is_read_by_number_and_by_name(code, failure):
     for line in (COMPLETED.format(code=code), f"ERROR NRT:nrt_infodump Failure: NRT_{STATUSES[code].name} in nrt_load"):
         found = classify_runtime_log(f"step 12\n{line}\nstep 13")
         assert found is not None
@@ -40,7 +40,7 @@ def test_a_status_is_known_by_number_and_by_name(code, failure):
         ("Logical Neuron Core(s) not available - Requested:4 Available:3", 1005),
     ],
 )
-def test_the_ways_in_which_the_runtime_says_it(line, code):
+def test_each_form_of_a_status_is_read(line, code):
     found = classify_runtime_log(line)
     assert found is not None
     assert found[1].startswith(f"NRT status {code} ")
@@ -54,7 +54,7 @@ def test_the_ways_in_which_the_runtime_says_it(line, code):
         ("runtime-dmesg.log", FailureClass.HOST, "hardware error SRAM_UNCORRECTABLE_ERROR"),
     ],
 )
-def test_the_cause_in_a_log_is_the_most_specific(name, failure, words):
+def test_the_most_specific_line_is_the_cause(name, failure, words):
     found = classify_runtime_log(sample(name))
     assert found is not None
     assert found[0] == failure
@@ -75,5 +75,5 @@ def test_the_cause_in_a_log_is_the_most_specific(name, failure, words):
         "NRT_SUCCESS",
     ],
 )
-def test_other_text_names_no_cause(text):
+def test_other_text_has_no_cause(text):
     assert classify_runtime_log(text) is None

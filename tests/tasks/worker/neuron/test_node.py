@@ -16,7 +16,7 @@ open(path, "w").write({text!r})
 
 
 class Machine:
-    """A healthy trn1.32xlarge, to be broken."""
+    """A healthy trn1.32xlarge, in which tests plant faults."""
 
     def __init__(self, folder, monkeypatch) -> None:
         self.tools = FakeTools(folder / "bin", monkeypatch)
@@ -25,11 +25,11 @@ class Machine:
         self.tools.add("fi_info", stdout=sample("fi-info-trn1.txt"))
         self.nccom(bus=45.0)
 
-    def nccom(self, bus: float, **said) -> None:
+    def nccom(self, bus: float, **output) -> None:
         row = {"size(B)": 2**28, "count(elems)": 2**26, "type": "fp32", "algbw(GB/s)": bus, "time:avg(us)": 6.19}
         slower = row | {"size(B)": 2**10, "busbw(GB/s)": 0.1}
         text = json.dumps({"results": [slower, row | {"busbw(GB/s)": bus}]})
-        self.tools.add("nccom-test", body=REPORT.format(text=text), **said)
+        self.tools.add("nccom-test", body=REPORT.format(text=text), **output)
 
     def devices(self, change) -> None:
         devices = json.loads(sample("neuron-ls-trn1.json"))
@@ -57,7 +57,7 @@ ALL = [
 ]
 
 
-def test_a_healthy_machine_proceeds(machine):
+def test_a_healthy_machine_passes_all_checks(machine):
     checks = machine.check()
     assert [check.name for check in checks] == ALL
     assert all(check.passed and check.action == "proceed" for check in checks)
@@ -87,10 +87,6 @@ FAULTS = {
     "memory errors": (
         lambda m: set_counter(m.sysfs, 2, "mem_ecc_uncorrected", 1), "neuron ecc", "exclude host", "memory of neuron2"
     ),
-    "repairable errors": (
-        lambda m: set_counter(m.sysfs, 2, "mem_ecc_repairable_uncorrected", 1), "neuron ecc repairable",
-        "retry elsewhere", "memory of neuron2",
-    ),
     "an interface less": (
         lambda m: m.tools.add("fi_info", stdout=sample("fi-info-trn1-damaged.txt")), "efa interfaces", "exclude host",
         "lists 7 EFA",
@@ -111,15 +107,15 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_has_its_verdict(machine, fault):
-    plant, name, action, said = FAULTS[fault]
+    plant, name, action, message = FAULTS[fault]
     plant(machine)
     (check,) = (check for check in machine.check() if not check.passed)
     assert (check.name, check.severity, check.action) == (name, "critical", action)
-    assert said in check.sentence
+    assert message in check.sentence
 
 
 @pytest.mark.parametrize("tool", ["neuron-ls", "fi_info", "nccom-test"])
-def test_a_tool_that_is_not_installed_stops(machine, monkeypatch, tool):
+def test_a_missing_tool_stops(machine, monkeypatch, tool):
     (machine.tools.folder / tool).unlink()
     monkeypatch.setenv("PATH", str(machine.tools.folder))
     (check,) = (check for check in machine.check() if not check.passed)
@@ -127,14 +123,14 @@ def test_a_tool_that_is_not_installed_stops(machine, monkeypatch, tool):
     assert f"{tool} is neither on PATH" in check.sentence
 
 
-def test_a_machine_of_another_kind_stops(machine):
+def test_a_machine_of_another_type_stops(machine):
     smaller = TRN1.model_copy(update={"devices": 1})
     (check,) = (check for check in machine.check(smaller) if not check.passed)
     assert check.action == "stop"
     assert "lists 16 Neuron devices; 1 are expected. Set health.machine to" in check.sentence
 
 
-def test_a_machine_of_unknown_kind_needs_one_device_and_no_speed(machine):
+def test_a_machine_of_unknown_type_needs_one_device_and_no_speed(machine):
     machine.devices(lambda devices: devices.pop(7))
     machine.nccom(bus=0.1)
     machine.tools.add("fi_info", code=1)
@@ -144,7 +140,7 @@ def test_a_machine_of_unknown_kind_needs_one_device_and_no_speed(machine):
     assert "over 30 NeuronCores" in checks[-1].sentence
 
 
-def test_cores_that_are_in_use_or_missing_are_not_tried(machine):
+def test_collectives_are_not_run_on_busy_cores(machine):
     machine.devices(hold_cores)
     machine.tools.add("nccom-test", body="raise SystemExit('tried')")
     assert "nccom all-reduce" not in {check.name for check in machine.check()}
@@ -155,7 +151,7 @@ def test_a_single_core_has_no_collectives_to_check(machine):
     assert "nccom all-reduce" not in {check.name for check in machine.check(None)}
 
 
-def test_the_test_of_the_links_has_all_cores_of_the_machine(machine, monkeypatch):
+def test_the_collective_test_gets_all_cores_of_the_machine(machine, monkeypatch):
     monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "0")
     monkeypatch.setenv("NEURON_RT_ROOT_COMM_ID", "10.0.0.1:9")
     monkeypatch.setenv("NEURON_RT_EXEC_TIMEOUT", "600")

@@ -7,10 +7,9 @@ import pytest
 from tasks.foundation.errors import ConfigError, HangError, HostError
 from tasks.worker.neuron import tools
 from tasks.worker.neuron.tools import PACKAGES, parse_json, run_tool, started, tail
-from tests.support.fakes.neuron_tools import FakeTools
 from tests.support.fakes.stand_ins import is_running
 
-# Says who it is, ignores SIGTERM where told, and starts a child that would outlive it.
+# Prints its pid, may ignore SIGTERM, and starts a child that would outlive it.
 STUCK = """
 import signal, subprocess
 if {deaf}:
@@ -25,20 +24,15 @@ signal.pause()
 """
 
 
-@pytest.fixture
-def fakes(tmp_path, monkeypatch) -> FakeTools:
-    return FakeTools(tmp_path / "bin", monkeypatch)
-
-
 def is_gone(pid: int) -> bool:
-    """Whether a process ends now; a killed one that nobody here can wait for takes a moment."""
+    """Whether a process ends soon; one that is not our child takes a moment."""
     deadline = time.monotonic() + 10
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not is_running(pid)
 
 
-def test_a_tool_gives_what_it_prints_and_its_exit_status(fakes):
+def test_a_tool_returns_its_output_and_exit_status(fakes):
     fakes.add("neuron-ls", stdout="devices\n", stderr="a\n\nb\n", code=3, body="print(sys.argv[1:])")
     output = run_tool("neuron-ls", "-j", timeout_seconds=30)
     assert (output.command, output.code, output.tail) == ("neuron-ls -j", 3, "a\nb")
@@ -54,7 +48,7 @@ def test_a_missing_tool_is_an_error_that_names_its_package(tmp_path, monkeypatch
     assert str(error.value).startswith(f"{name} is neither on PATH nor in {folder}. It comes with {package}")
 
 
-def test_a_tool_is_found_where_the_sdk_installs_to(fakes, monkeypatch, tmp_path):
+def test_a_tool_is_found_in_the_sdks_folder(fakes, monkeypatch, tmp_path):
     fakes.add("neuron-ls", stdout="here")
     monkeypatch.setattr(tools, "SDK_FOLDER", fakes.folder)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -69,7 +63,7 @@ def test_a_file_that_is_no_program_is_an_error_that_names_it(fakes):
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["on SIGTERM", "on SIGKILL only"])
-def test_a_tool_that_does_not_answer_is_a_hang_and_is_ended_with_its_children(fakes, monkeypatch, tmp_path, deaf):
+def test_a_stuck_tool_is_a_hang_and_is_ended_with_its_children(fakes, monkeypatch, tmp_path, deaf):
     monkeypatch.setattr(tools, "GRACE_SECONDS", 0.2)
     monkeypatch.setenv("FAKE_PIDS", str(tmp_path / "pids"))
     fakes.add("neuron-ls", body=STUCK.format(deaf=deaf))
@@ -106,11 +100,11 @@ def test_a_tool_runs_with_the_environment_and_folder_given(fakes, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"), [("", "the report is empty"), (" \n", "is empty"), ('{"a": [1', 'is not JSON .*\n{"a": \\[1')]
 )
-def test_what_is_no_json_is_shown(text, message):
+def test_output_that_is_no_json_is_shown(text, message):
     with pytest.raises(HostError, match=message):
         parse_json(text, "the report")
 
 
-def test_a_tail_is_the_last_lines_that_say_something():
+def test_a_tail_is_the_last_lines_that_are_not_empty():
     assert tail("a\n\nb \n\nc\n\n", lines=2) == "b\nc"
     assert tail("\n") == "(no output)"
