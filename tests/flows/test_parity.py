@@ -6,12 +6,8 @@ import base64
 import json
 import re
 from typing import Any
-from uuid import UUID
 
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.client.schemas.objects import Artifact
 from prefect.exceptions import ParameterTypeError
 
 import infra.compute.factory
@@ -23,7 +19,7 @@ from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import POLICIES, ConfigError, HostError
+from tasks.foundation.errors import ConfigError, HostError
 from tasks.parity.parity_report import ParityReport
 from tasks.runs import ledger
 from tests.support.fakes.fake_runner import FakeRunner
@@ -49,23 +45,14 @@ class TwoDevices(FakeRunner):
 
 
 @pytest.fixture
-def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> TwoDevices:
+def runner(store: DirectoryStore, short_delays: None, monkeypatch: pytest.MonkeyPatch) -> TwoDevices:
     runner = TwoDevices(store)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-    for failure, policy in POLICIES.items():
-        monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
     return runner
 
 
 def compare(store: DirectoryStore, span: str = "2021-Q1", *overrides: str, **sides: Any) -> Any:
     return parity(store.uri, span, overrides=(ENCODER, *overrides), **sides)
-
-
-def artifacts(run: UUID) -> dict[str, Artifact]:
-    """Return the artifacts of a flow run, by type."""
-    of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
-    with get_client(sync_client=True) as client:
-        return {str(artifact.type): artifact for artifact in client.read_artifacts(artifact_filter=of_run)}
 
 
 def test_both_sides_are_trained_and_agree(prefect, store, runner):
@@ -114,7 +101,7 @@ def test_comparing_again_trains_nothing_and_gives_the_same_report(prefect, store
     assert runner.specs == []
     assert {key: store.read(key) for key in store.list("parity")} == files
     assert {task.state_name for task in prefect.task_runs(prefect.last_run(), 7)} == {"Cached"}
-    assert set(artifacts(prefect.last_run().id)) == {"markdown", "table"}
+    assert {artifact.type for artifact in prefect.artifacts()} == {"markdown", "table"}
 
 
 def test_a_third_accelerator_trains_only_itself(store, runner):
@@ -126,7 +113,7 @@ def test_a_third_accelerator_trains_only_itself(store, runner):
     ]
 
 
-def test_sides_that_do_not_agree_end_in_the_state_rejected_with_their_report(prefect, store, runner):
+def test_sides_that_do_not_agree_end_as_rejected_with_their_report(prefect, store, runner):
     runner.drift = 0.99
     for _ in range(2):
         state = parity(store.uri, "2021-Q1", overrides=(ENCODER,), return_state=True)
@@ -141,11 +128,12 @@ def test_sides_that_do_not_agree_end_in_the_state_rejected_with_their_report(pre
     assert not compare(store).passed
 
 
-def test_the_page_shows_verdict_plot_and_where_each_metric_differs_most(prefect, store, runner):
+def test_the_page_shows_verdict_and_plot_and_the_table_every_point(prefect, store, runner):
     runner.drift = 0.9
     report = compare(store)
-    page = artifacts(prefect.last_run().id)["markdown"]
-    assert page.key == "parity-cpu-xla"
+    made = {artifact.type: artifact for artifact in prefect.artifacts()}
+    page, table = made["markdown"], made["table"]
+    assert (page.key, table.key) == ("parity-cpu-xla", "parity-cpu-xla-points")
     text = str(page.data)
     assert text.startswith("# Rejected\n")
     found = re.search(r"!\[[^]]+\]\(data:image/svg\+xml;base64,([^)]+)\)", text)
@@ -154,13 +142,6 @@ def test_the_page_shows_verdict_plot_and_where_each_metric_differs_most(prefect,
     assert "| recall@10 | 10 | 0.5 | 0.45 | 10 % |" in text
     assert "| loss | 10 | 1.5 | 1.5 | 0 % |" in text
     assert report.plot in text
-
-
-def test_the_table_has_every_point(prefect, store, runner):
-    runner.drift = 0.9
-    report = compare(store)
-    table = artifacts(prefect.last_run().id)["table"]
-    assert table.key == "parity-cpu-xla-points"
     rows = json.loads(str(table.data))
     assert len(rows) == len(report.points) == 4
     assert rows[2] == {
@@ -174,14 +155,14 @@ def test_a_transient_failure_is_tried_again(store, runner):
     assert len([record for record in ledger.records(store) if record.failure]) == 1
 
 
-def test_what_one_side_cannot_do_is_found_before_the_other_trains(store, runner):
+def test_a_side_that_cannot_warm_up_stops_both_before_training(store, runner):
     runner.fail(Stage.warmup, ConfigError("no such device"))
     with pytest.raises(ConfigError, match="no such device"):
         compare(store)
     assert "train" not in runner.stages
 
 
-def test_a_comparison_does_not_run_twice_at_once_and_does_not_lock_the_lineage(store, runner):
+def test_a_comparison_locks_itself_but_not_the_lineage(store, runner):
     compare(store)
     (lock,) = {path.name for path in store.path(".locks").iterdir() if "parity" in path.name}
     with store.lock(lock.replace("lineages.", "lineages/")):
@@ -197,10 +178,3 @@ def test_an_unknown_accelerator_runs_nothing(store, runner, sides: dict[str, str
     with pytest.raises(ParameterTypeError, match="Input should be 'cpu', 'cuda', 'xla' or 'neuron'"):
         compare(store, **sides)
     assert store.list("runs") == []
-
-
-def test_the_form_in_the_ui_asks_for_plain_values():
-    fields = parity.parameters.properties
-    assert list(fields) == ["workspace", "span", "left", "right", "config_file", "overrides"]
-    assert all(field["description"] for field in fields.values())
-    assert parity.parameters.required == ["workspace", "span"]

@@ -1,4 +1,4 @@
-"""Jobs that nobody waits for, on the emulator of AWS Batch, with flow runs on a real Prefect server."""
+"""Jobs without a waiting process, on the emulator of AWS Batch, with flow runs on a real Prefect server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flow_run(state: State[Any]) -> FlowRun:
 
 
 def submit(store: DirectoryStore, attempt: int, run: str = "", waits_until: float | None = None) -> str:
-    """A job that sleeps, as the runner would have submitted it; `waits_until` is somebody's lease."""
+    """A sleeping job, submitted as the runner does; `waits_until` is the end of a waiter's lease."""
     prefix = f"runs/aaaa/evaluate/attempt-{attempt}"
     name = f"millrace-evaluate-{attempt}"
     tags = {"millrace": "millrace", "millrace-run": "aaaa", "millrace-stage": "evaluate"}
@@ -81,7 +81,7 @@ def submit(store: DirectoryStore, attempt: int, run: str = "", waits_until: floa
 
 
 def settled(batch: BatchServer) -> dict[str, str]:
-    """State by job, once nothing that was asked to end still runs."""
+    """State by job, once every terminated job has ended."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         jobs = batch.jobs()
@@ -92,11 +92,11 @@ def settled(batch: BatchServer) -> dict[str, str]:
     pytest.fail("the jobs did not settle")
 
 
-def looked_at(store: DirectoryStore, grace_minutes: float = 15.0) -> dict[str, Reaped]:
+def reaped(grace_minutes: float = 15.0) -> dict[str, Reaped]:
     return {one.job: one for one in reap(None, ENCODER, grace_minutes).jobs}
 
 
-def test_what_nobody_comes_back_to_is_ended_and_what_may_be_found_again_is_not(
+def test_jobs_of_finished_runs_end_and_jobs_that_may_be_found_again_stay(
     prefect: PrefectServer, store: DirectoryStore, batch: BatchServer
 ) -> None:
     now = time.time()
@@ -113,8 +113,8 @@ def test_what_nobody_comes_back_to_is_ended_and_what_may_be_found_again_is_not(
         "Crashed: it may be run again",
         submit(store, 7, str(uuid4())): "no process has waited for it for 0 minutes: it may be run again",
     }
-    told = looked_at(store)
-    assert {job: (one.action, one.why) for job, one in told.items()} == {
+    found = reaped()
+    assert {job: (one.action, one.why) for job, one in found.items()} == {
         **{job: ("ended", why) for job, why in ended.items()},
         **{job: ("kept", why) for job, why in kept.items()},
     }
@@ -123,22 +123,22 @@ def test_what_nobody_comes_back_to_is_ended_and_what_may_be_found_again_is_not(
     claim = read_claim(store, "runs/aaaa/evaluate/attempt-1")
     assert claim is not None
     assert claim.state == "ending"
-    later = looked_at(store, grace_minutes=0.0)
+    later = reaped(grace_minutes=0.0)
     assert {job for job, one in later.items() if one.action == "ended"} == set(list(kept)[2:])
     settled(batch)
-    assert set(looked_at(store, grace_minutes=0.0)) == set(list(kept)[:2])
+    assert set(reaped(grace_minutes=0.0)) == set(list(kept)[:2])
 
 
-def test_a_job_that_cannot_be_judged_does_not_keep_the_others(
+def test_a_job_with_an_unreadable_lease_does_not_stop_the_others(
     prefect: PrefectServer, store: DirectoryStore, batch: BatchServer
 ) -> None:
     bad = submit(store, 1)
     store.write("runs/aaaa/evaluate/attempt-1/waiter.json", b"{")
     good = submit(store, 2)
-    told = looked_at(store, grace_minutes=0.0)
-    assert told[good].action == "ended"
-    assert told[bad].action == "failed"
-    assert "attempt-1/waiter.json is not a valid lease" in told[bad].why
+    found = reaped(grace_minutes=0.0)
+    assert found[good].action == "ended"
+    assert found[bad].action == "failed"
+    assert "attempt-1/waiter.json is not a valid lease" in found[bad].why
 
 
 def test_the_hook_of_a_cancelled_flow_run_ends_its_jobs_and_no_others(

@@ -106,7 +106,7 @@ def test_a_cron_schedule_fires_and_its_run_takes_the_span_of_its_zone(server: Se
     assert done[0]["state"]["message"] == last_over(scheduled, ZONE, SpanKind.day)
 
 
-def test_the_api_takes_the_nulls_that_its_own_client_sends(server: Server, served: Path) -> None:
+def test_the_api_accepts_the_nulls_of_its_own_client(server: Server, served: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "deployment", "ls"],
         cwd=served.parent,

@@ -106,8 +106,8 @@ def only_the_pipeline(folder: Path) -> Path:
     return file
 
 
-def test_across_a_change_of_clocks_each_run_takes_its_own_span_and_none_is_trained_twice(world: World) -> None:
-    """All three are late and start at once: they queue up, and whichever is first leaves nothing undone or doubled."""
+def test_across_a_clock_change_each_run_trains_its_own_span_once(world: World) -> None:
+    """All three are late and start at once, so they wait in the queue."""
     spans = ["2026-03-27", "2026-03-28", "2026-03-29"]
     ingest(world.store, *spans)
     times = [  # 02:30 of that zone; on the 29th there is no such time, and Prefect's scheduler takes 01:30
@@ -118,11 +118,11 @@ def test_across_a_change_of_clocks_each_run_takes_its_own_span_and_none_is_train
     runs = [world.ended(run) for run in [world.schedule(at) for at in times]]
     assert [(run.state_name, run.name.partition(" ")[0]) for run in runs] == [("Completed", span) for span in spans]
     assert world.trained(since="2026-03-27") == spans
-    told = {one.flow_run: one.scheduled_at for one in invocations.everywhere(world.store)}
-    assert [told[str(run.id)] for run in runs] == [at.isoformat() for at in times]
+    scheduled = {one.flow_run: one.scheduled_at for one in invocations.everywhere(world.store)}
+    assert [scheduled[str(run.id)] for run in runs] == [at.isoformat() for at in times]
 
 
-def test_a_retry_takes_the_span_of_the_scheduled_time_although_days_have_passed(world: World) -> None:
+def test_a_late_retry_takes_the_span_of_the_scheduled_time(world: World) -> None:
     at = dt.datetime(2026, 4, 1, 0, 30, tzinfo=dt.UTC)
     run = world.schedule(at)
     failed = world.ended(run)
@@ -137,7 +137,7 @@ def test_a_retry_takes_the_span_of_the_scheduled_time_although_days_have_passed(
     assert world.trained(since="2026-03-31") == ["2026-03-31"]
 
 
-def test_after_a_week_of_downtime_the_next_run_trains_all_that_arrived_each_once_in_order(world: World) -> None:
+def test_after_a_week_of_downtime_the_next_run_trains_each_span_once_in_order(world: World) -> None:
     week = [f"2026-04-{day:02d}" for day in range(6, 13)]
     before = ["2026-04-01", "2026-04-02"]  # left by the test before
     ingest(world.store, *week)
@@ -153,14 +153,14 @@ def test_after_a_week_of_downtime_the_next_run_trains_all_that_arrived_each_once
     assert world.trained(since="2026-04-01") == [*before, *week]
 
 
-def test_a_span_that_is_named_wins_and_what_was_missed_before_it_comes_first(world: World) -> None:
+def test_a_named_span_is_taken_after_the_missed_spans_before_it(world: World) -> None:
     ingest(world.store, "2026-05-01", "2026-05-02", "2026-05-03")
     run = world.ended(world.schedule(dt.datetime(2026, 5, 20, tzinfo=dt.UTC), span="2026-05-02"))
     assert (run.state_name, run.name) == ("Completed", "2026-05-02 attempt 1")
     assert world.trained(since="2026-05-01") == ["2026-05-01", "2026-05-02"]
 
 
-def test_the_schedule_itself_says_in_which_zone_the_span_is_looked_for(world: World) -> None:
+def test_scheduled_runs_have_the_zone_of_the_schedule(world: World) -> None:
     deadline = time.monotonic() + SECONDS
     planned: list[FlowRun] = []
     while not planned:  # the scheduler makes them some seconds after the deployment

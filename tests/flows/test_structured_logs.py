@@ -33,23 +33,19 @@ def line(message: str, *args: object, error: Exception | None = None, **extra: o
     exc_info = (type(error), error, error.__traceback__) if error else None
     record = logging.LogRecord("prefect.task_runs", logging.INFO, "", 0, message, args, exc_info)
     record.__dict__.update(extra)
-    told = json_logs.JsonLines().format(record)
-    assert "\n" not in told
-    return json.loads(told)
+    text = json_logs.JsonLines().format(record)
+    assert "\n" not in text
+    return json.loads(text)
 
 
-def test_a_line_says_what_it_is_about_as_far_as_that_is_known() -> None:
+def test_a_line_names_run_span_stage_and_attempt_where_they_are_known() -> None:
     plain = line("%d of %d", 1, 2)
-    assert {name: plain[name] for name in plain if name != "time"} == {
-        "level": "INFO",
-        "logger": "prefect.task_runs",
-        "message": "1 of 2",
-    }
-    assert plain["time"].endswith("+00:00")
+    assert plain.pop("time").endswith("+00:00")
+    assert plain == {"level": "INFO", "logger": "prefect.task_runs", "message": "1 of 2"}
     with json_logs.log_context(run="cafe", span="2026-W47"), json_logs.log_context(stage="train", attempt=2):
-        told = line("step", flow_run_id="f-1", task_run_id="t-1")
-    assert list(told)[4:] == ["run", "span", "stage", "attempt", "flow_run", "task_run"]
-    assert (told["span"], told["attempt"], told["task_run"]) == ("2026-W47", 2, "t-1")
+        inside = line("step", flow_run_id="f-1", task_run_id="t-1")
+    assert list(inside)[4:] == ["run", "span", "stage", "attempt", "flow_run", "task_run"]
+    assert (inside["span"], inside["attempt"], inside["task_run"]) == ("2026-W47", 2, "t-1")
     assert "span" not in line("afterwards")
 
 
@@ -65,9 +61,9 @@ def test_a_line_says_what_it_is_about_as_far_as_that_is_known() -> None:
 )
 def test_the_rank_of_a_worker_is_taken_from_its_line(text: str, message: str, place: dict[str, int]) -> None:
     with json_logs.log_context(stage="train"):
-        told = line("%s", text)
-    assert told["message"] == message
-    assert {name: told[name] for name in ("node", "rank") if name in told} == place
+        found = line("%s", text)
+    assert found["message"] == message
+    assert {name: found[name] for name in ("node", "rank") if name in found} == place
     assert line("%s", text)["message"] == text  # no worker's: it belongs to no stage
 
 
@@ -75,10 +71,10 @@ def test_a_traceback_is_a_field() -> None:
     try:
         raise DataError("row 3\nis bad")
     except DataError as error:
-        told = line("it ended", error=error)
-    assert told["failure"] == "DATA"
-    assert told["traceback"].startswith("Traceback (most recent call last):\n")
-    assert told["traceback"].endswith("DataError: row 3\nis bad")
+        found = line("it ended", error=error)
+    assert found["failure"] == "DATA"
+    assert found["traceback"].startswith("Traceback (most recent call last):\n")
+    assert found["traceback"].endswith("DataError: row 3\nis bad")
 
 
 def test_only_known_forms_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,21 +105,15 @@ def run(prefect: PrefectServer, store: DirectoryStore, **more: str) -> subproces
     )
 
 
-def test_a_run_says_everything_on_standard_error_in_json(prefect: PrefectServer, store: DirectoryStore) -> None:
+def test_every_line_of_a_run_on_standard_error_is_json(prefect: PrefectServer, store: DirectoryStore) -> None:
     done = run(prefect, store, MILLRACE_LOG="json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)["report"]
     lines = [json.loads(one) for one in done.stderr.splitlines()]
     assert lines[0]["message"].startswith("Prefect UI: http")
     (trained,) = [one for one in lines if one["message"] == "fake train of 2021-Q1"]
-    assert {name: trained[name] for name in ("level", "run", "span", "lineage", "stage", "attempt")} == {
-        "level": "INFO",
-        "run": report["run_key"],
-        "span": "2021-Q1",
-        "lineage": "main",
-        "stage": "train",
-        "attempt": 1,
-    }
+    expected = {"level": "INFO", "run": report["run_key"], "span": "2021-Q1", "lineage": "main", "stage": "train"}
+    assert (expected | {"attempt": 1}).items() <= trained.items()
     assert {"flow_run", "task_run"} <= set(trained)
     (drift,) = [one for one in lines if one["message"].startswith("drift: ")]
     assert (drift["level"], drift["stage"]) == ("WARNING", "validate")
@@ -133,16 +123,12 @@ def test_a_failure_is_one_line_with_its_class_and_traceback(prefect: PrefectServ
     done = run(prefect, store, MILLRACE_LOG="json", FAKE_FAIL="train:DATA")
     assert (done.returncode, done.stdout) == (65, "")
     lines = [json.loads(one) for one in done.stderr.splitlines()]
-    assert {name: lines[-1][name] for name in ("level", "logger", "message", "failure")} == {
-        "level": "ERROR",
-        "logger": "millrace",
-        "message": "row 3 is bad",
-        "failure": "DATA",
-    }
+    expected = {"level": "ERROR", "logger": "millrace", "message": "row 3 is bad", "failure": "DATA"}
+    assert expected.items() <= lines[-1].items()
     assert any(one.get("failure") == "DATA" and "Traceback" in one.get("traceback", "") for one in lines[:-1])
 
 
-def test_without_the_variable_nothing_changes(prefect: PrefectServer, store: DirectoryStore) -> None:
+def test_without_the_variable_lines_are_text(prefect: PrefectServer, store: DirectoryStore) -> None:
     done = run(prefect, store, FAKE_FAIL="train:DATA")
     assert done.stderr.splitlines()[-1] == "DATA: row 3 is bad"
     assert "validate: 1 of 1" in done.stderr.splitlines()
@@ -158,7 +144,7 @@ def test_an_unknown_form_is_refused_before_anything_is_done(prefect: PrefectServ
 # --- a Prefect worker -------------------------------------------------------------------------------------------
 
 
-def test_a_flow_run_in_the_process_of_a_worker(prefect: PrefectServer, store: DirectoryStore) -> None:
+def test_a_worker_logs_its_flow_run_as_json(prefect: PrefectServer, store: DirectoryStore) -> None:
     ingest(store, "2021-Q1")
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="lines", type="process"))

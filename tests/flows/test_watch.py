@@ -134,7 +134,7 @@ def test_a_week_that_never_arrived_starts_nothing(store, deployed):
     assert started(store) == []
 
 
-def test_the_run_that_was_started_trains_all_that_was_missed(store, deployed, monkeypatch):
+def test_the_started_run_trains_all_missed_spans(store, deployed, monkeypatch):
     ingest(store, "2026-11-13", "2026-11-14")
     set_clock(monkeypatch, "2026-11-15T07:00:00+01:00")
     look(store)
@@ -145,7 +145,7 @@ def test_the_run_that_was_started_trains_all_that_was_missed(store, deployed, mo
     assert (state.name, len(started(store))) == ("Completed", 1)
 
 
-def test_what_arrives_while_the_first_is_under_way_has_a_run_of_its_own(store, deployed, monkeypatch):
+def test_a_span_that_arrives_later_has_its_own_run(store, deployed, monkeypatch):
     ingest(store, *week())
     look(store)
     ingest(store, "2026-11-20")
@@ -163,7 +163,7 @@ def test_without_catch_up_nothing_is_started(store, deployed):
     assert (state.name, started(store)) == ("Attention", [])
 
 
-def test_without_the_deployment_the_command_is_named(store):
+def test_without_a_deployment_the_message_names_the_command(store):
     ingest(store, *week())
     state, _ = look(store)
     assert "millrace run --span 2026-11-13" in str(state.message)
@@ -258,7 +258,7 @@ def test_each_missed_span_and_a_stale_release_are_sent_once(store, prefect):
 # --- in the UI ----------------------------------------------------------------------------------------------------
 
 
-def test_the_ui_has_a_table_of_spans_and_a_page_of_what_is_wrong(store):
+def test_the_ui_has_a_table_of_spans_and_a_page_of_problems(store):
     running(store)
     _, report = look(store)
     table = artifact("freshness-main")
@@ -308,7 +308,7 @@ def killed_backfill(store: DirectoryStore) -> tuple[FlowRun, FlowRun, FlowRun]:
     return whole, span, shown_running("another")
 
 
-def test_a_lost_run_and_all_it_is_part_of_are_set_to_crashed(store, monkeypatch):
+def test_a_lost_run_and_its_parents_are_set_to_crashed(store, monkeypatch):
     monkeypatch.setattr("flows.watching.lost_runs.START_MINUTES", 0.0)
     parent = shown_running("scheduled")
     child = shown_running("missed before", parent)

@@ -1,4 +1,4 @@
-"""Cancelling a run whose flow runs in a plain process, where nobody interrupts it, against a real Prefect server."""
+"""Cancelling a run whose flow runs in a plain process, which no signal interrupts, on a real Prefect server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.processes.prefect_server import PrefectServer
 
 
 class CancelledInTraining(FakeRunner):
-    """Training waits, and meanwhile someone presses the button."""
+    """The flow run is cancelled while training waits."""
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         if spec.stage is Stage.train and not self.stages.count("train"):
@@ -34,7 +34,7 @@ class CancelledInTraining(FakeRunner):
             while time.monotonic() < deadline:
                 waiter.pulse()
                 time.sleep(0.05)
-            pytest.fail("nobody noticed")
+            pytest.fail("the cancelling was not noticed")
         super().run(spec, waiter, tries)
 
 

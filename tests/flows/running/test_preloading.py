@@ -10,7 +10,7 @@ import pytest
 from flows.running import preloading
 
 
-def test_gates_and_pictures_are_loaded_when_the_block_is_over() -> None:
+def test_gates_and_figures_are_loaded_when_the_block_ends() -> None:
     program = (
         "import sys\nfrom flows.running.preloading import preloading\n"
         "before = {'matplotlib', 'great_expectations'} & set(sys.modules)\n"
@@ -21,7 +21,7 @@ def test_gates_and_pictures_are_loaded_when_the_block_is_over() -> None:
     assert done.stdout == "[] True\n", done.stderr
 
 
-def test_a_run_goes_on_when_something_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_continues_when_preloading_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def broken(figure: object) -> bytes:

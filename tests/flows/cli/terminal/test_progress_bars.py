@@ -1,4 +1,4 @@
-"""What people see of long work, with a clock and a stream of our own."""
+"""The progress lines and bars of a command, with a clock and a stream made for the test."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def clock() -> Clock:
     return Clock()
 
 
-def shown(clock: Clock, *heard: tuple[float, Progress]) -> list[str]:
-    """The lines that come of progress heard at these seconds."""
+def shown(clock: Clock, *reports: tuple[float, Progress]) -> list[str]:
+    """The lines for progress reported at these seconds."""
     stream = io.StringIO()
     lines = Lines(stream, clock=clock)
-    for at, progress in heard:
+    for at, progress in reports:
         clock.now = 100.0 + at
         lines.progress(progress)
     return stream.getvalue().splitlines()
@@ -50,7 +50,7 @@ def test_lines_come_every_few_seconds_with_the_time_left(clock: Clock) -> None:
     ]
 
 
-def test_the_end_is_shown_once_however_soon(clock: Clock) -> None:
+def test_the_last_step_is_shown_once_and_at_once(clock: Clock) -> None:
     assert shown(clock, (0, train(38)), (1, train(40)), (9, train(40))) == ["train: 38 of 40", "train: 40 of 40"]
 
 
@@ -59,7 +59,7 @@ def test_each_kind_of_work_has_its_own_lines(clock: Clock) -> None:
     assert shown(clock, (0, train(1)), (1, infer), (2, train(2))) == ["train: 1 of 40", "infer: 1 of 9"]
 
 
-def test_work_that_begins_again_is_timed_anew(clock: Clock) -> None:
+def test_work_that_starts_again_is_timed_again(clock: Clock) -> None:
     assert shown(clock, (0, train(1)), (100, train(40)), (101, train(2)), (110, train(20))) == [
         "train: 1 of 40",
         "train: 40 of 40",
@@ -69,12 +69,12 @@ def test_work_that_begins_again_is_timed_anew(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(59, "59 s"), (95, "1 min 35 s"), (7260, "2 h 01 min")])
-def test_time_left_is_in_the_units_of_people(clock: Clock, seconds: float, left: str) -> None:
+def test_time_left_is_in_seconds_minutes_and_hours(clock: Clock, seconds: float, left: str) -> None:
     half = [(0.0, train(0)), (seconds, train(20))]
     assert shown(clock, *half)[-1] == f"train: 20 of 40, {left} left"
 
 
-def test_workers_output_is_left_to_the_log() -> None:
+def test_output_of_workers_is_not_shown() -> None:
     stream = io.StringIO()
     with display(stream) as listener:
         listener.log("epoch 1")
