@@ -49,13 +49,13 @@ class Operated(NamedTuple):
         return self.folder / "worker.log"
 
     def fresh_workspace(self, name: str) -> str:
-        """Another workspace with the same spans, for a test whose runs nobody else may see."""
+        """Another workspace with the same spans, for a test whose runs no other test may see."""
         ingest(DirectoryStore(self.folder / name), *SPANS)
         return str(self.folder / name)
 
     @contextlib.contextmanager
     def held(self, stage: str) -> Iterator[Hold]:
-        """Let `train-2021-Q1`, whose run it may be, wait in its middle until it is let go or the block ends."""
+        """Let a stage such as `train-2021-Q1` wait in its middle until it is let go or the block ends."""
         hold = Hold(self, stage)
         hold.file.touch()
         try:
@@ -102,7 +102,7 @@ class Hold(NamedTuple):
         return self.operated.folder / "holds" / self.stage
 
     def wait(self) -> None:
-        """Until it has come to where it waits."""
+        """Until the stage waits."""
         self.operated.wait(f"{self.stage} came to its middle", self.file.read_text)
 
     def let_go(self) -> None:
@@ -124,7 +124,7 @@ def operated(folder: Path, server: Server) -> Iterator[Operated]:
         stack.enter_context(temporary_settings({PREFECT_API_URL: server.url}))
         one = Operated(folder, server.ui_url, reports, environment)
         _deploy(one, config_file)
-        # Both as people start them; but the flow runs that the worker starts have workers without arithmetic.
+        # Both start as documented, but the flow runs of the worker have stages without arithmetic.
         fake = {"PYTHONPATH": FAKE_WORKERS, HOLDS: str(folder / "holds")}
         stack.enter_context(running(WORKER, one.worker_log, environment | fake))
         serve = (str(MILLRACE), "serve", "--port", str(port))

@@ -71,11 +71,6 @@ class RunForm:
         self.page.keyboard.press("Escape")
         return texts
 
-    def choose(self, label: str, option: str) -> None:
-        """Click an option of a field's dropdown; one of several that was chosen is so no longer."""
-        self._options(label).get_by_text(option, exact=True).click()
-        self.page.keyboard.press("Escape")
-
     def _options(self, label: str) -> Locator:
         self.field(label).locator(".p-select-button__icon").click()  # a click on the text opens and closes it at once
         options = self.page.locator(".p-pop-over-content .p-select-option__text")
@@ -174,7 +169,7 @@ class ArtifactPage:
         return self._progress()
 
     def reload_until(self, what: str, shown: Callable[[], bool]) -> None:
-        """Load it anew until it shows something."""
+        """Reload it until it shows something."""
         deadline = time.monotonic() + SECONDS
         while True:
             expect(self.content).to_be_visible()

@@ -48,7 +48,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("width", [PHONE, SCREEN])
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits_its_window_shows_its_pictures_and_asks_for_nothing(
+def test_a_page_fits_its_window_and_loads_nothing_else(
     pages: dict[str, Path], name: str, width: int, page: Page, album: Album
 ) -> None:
     asked: list[str] = []
@@ -73,7 +73,7 @@ def test_a_page_fits_its_window_shows_its_pictures_and_asks_for_nothing(
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_printed_on_paper(pages: dict[str, Path], name: str, page: Page, tmp_path: Path) -> None:
+def test_a_page_fits_on_paper(pages: dict[str, Path], name: str, page: Page, tmp_path: Path) -> None:
     page.set_viewport_size({"width": PAPER, "height": 900})
     page.emulate_media(media="print")
     page.goto(pages[name].as_uri())

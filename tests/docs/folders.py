@@ -1,4 +1,4 @@
-"""The list of folders in docs/architecture.md: a copy of the table that tests/planes holds the imports against."""
+"""The list of folders in docs/architecture.md: a copy of the table with which tests/planes checks the imports."""
 
 from __future__ import annotations
 

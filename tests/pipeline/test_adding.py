@@ -105,7 +105,7 @@ def insert(path: Path, before: str, text: str) -> None:
     path.write_text(source.replace(before, text + before))
 
 
-def test_a_stage_and_a_metric_are_added_by_following_the_sentences(copy: Path, tmp_path: Path) -> None:
+def test_a_stage_and_a_metric_are_added_by_following_the_messages(copy: Path, tmp_path: Path) -> None:
     contracts, schema = copy / "tasks/contracts", copy / "configs/schema"
     insert(contracts / "stages.py", "\n\nclass Chore(", '    polish = "polish"\n')
     insert(schema / "metrics.py", '    "mrr@10": ', '    "recall@3": Metric(Family.ranking, None),\n')

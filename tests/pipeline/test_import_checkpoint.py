@@ -33,7 +33,7 @@ def curve(shop: Shop, run_key: str) -> list[Any]:
     return shop.millrace("report", "--run", run_key, "--json").json["curve"]
 
 
-def test_training_goes_on_where_the_weights_come_from_had_ended(shop: Shop, tmp_path: Path) -> None:
+def test_training_continues_from_the_imported_weights(shop: Shop, tmp_path: Path) -> None:
     ours = shop.run("--span", SPANS[0]).json["report"]["run_key"]
     (checkpoint,) = [line["checkpoint"] for line in shop.millrace("status", "--json").json["lineages"]]
     weights = load_file(shop.workspace / checkpoint / "model.safetensors")

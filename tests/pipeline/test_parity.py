@@ -95,7 +95,7 @@ def test_the_two_sides_were_computed_by_different_machines(compared: Compared) -
     assert report.left.device != report.right.device
 
 
-def test_only_the_comparison_is_left(compared: Compared) -> None:
+def test_a_comparison_leaves_only_its_report(compared: Compared) -> None:
     workspace, report = compared.shop.workspace, compared.output["report"]
     assert [path.name for path in (workspace / "lineages").iterdir()] == ["main"]
     head = lineage.head(DirectoryStore(workspace), "main")

@@ -33,14 +33,14 @@ def test_xla_comes_to_a_release_and_the_lineage_goes_on_without_it(runs: Runs) -
     assert runs.on_cpu["report"]["champion"] is not None
 
 
-def test_training_met_no_graph_that_warmup_had_not(runs: Runs) -> None:
+def test_training_compiles_no_graph_after_warmup(runs: Runs) -> None:
     graphs = {graphs["stage"]: graphs for graphs in runs.report["graphs"]}
     assert (graphs["warmup"]["hits"], graphs["train"]["misses"]) == (0, 0)
     assert set(graphs["train"]["compiled"]) <= set(graphs["warmup"]["compiled"])
     assert graphs["train"]["hits"] > 0
 
 
-def test_nothing_of_the_trial_run_is_anywhere_but_in_the_compile_cache(runs: Runs) -> None:
+def test_the_trial_run_leaves_only_the_compile_cache(runs: Runs) -> None:
     files = runs.shop.files()
     assert len([name for name in files if name.startswith("compile/") and name.endswith("/MANIFEST.json")]) == 1
     steps = {name.split("/")[2] for name in files if name.startswith("lineages/main/")}

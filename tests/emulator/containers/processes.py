@@ -1,6 +1,6 @@
 """A container as a process: a session of its own, bound to a core, its output in a pipe, its end in a pidfd.
 
-There is no image and no isolation. What makes it a container is that all that it started ends with it.
+There is no image and no isolation, but all that it started ends with it, as in a container.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply_json(lambda: self.emulator.call(path, document))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nobody reads it."""
+        """No log of requests."""
 
     def _route(self) -> tuple[str, str]:
         kind, _, path = self.path.strip("/").partition("/")

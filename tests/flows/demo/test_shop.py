@@ -61,14 +61,14 @@ def test_an_interrupted_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_are_whole_and_in_order(log: list[dict[str, Any]]) -> None:
+def test_rows_have_all_columns_and_are_in_order(log: list[dict[str, Any]]) -> None:
     assert {tuple(row) for row in log} == {tuple(COLUMNS)}
     times = [dt.datetime.fromisoformat(row["searched_at"]) for row in log]
     assert times == sorted(times)
     assert [len(month(log, number)) for number in (1, 2, 3, 4)] == [ROWS] * SPANS
 
 
-def test_spans_go_on_into_the_next_year() -> None:
+def test_spans_continue_into_the_next_year() -> None:
     assert [row["searched_at"][:7] for row in shop_rows(14, 1, 1)][10:] == ["2026-11", "2026-12", "2027-01", "2027-02"]
 
 
@@ -119,7 +119,7 @@ def recall_at_10(rows: list[dict[str, Any]], score: Callable[[str, str], float])
     return hits / len(bought)
 
 
-def test_common_words_find_little_and_learnt_ones_find_much(clean: list[dict[str, Any]]) -> None:
+def test_learnt_words_find_more_than_shared_words(clean: list[dict[str, Any]]) -> None:
     january = month(clean, 1)
     train, test = january[:1600], january[1600:]
     together: Counter[tuple[str, str]] = Counter()
@@ -147,7 +147,7 @@ def test_common_words_find_little_and_learnt_ones_find_much(clean: list[dict[str
     assert recall_at_10(test, learnt) > 0.65
 
 
-def test_words_come_and_go(clean: list[dict[str, Any]]) -> None:
+def test_the_vocabulary_changes_over_time(clean: list[dict[str, Any]]) -> None:
     def common(number: int, column: str) -> set[str]:
         counts = Counter(word for row in month(clean, number) for word in words(row[column]))
         return {word for word, count in counts.items() if count >= 10}

@@ -128,7 +128,7 @@ class BatchServer:
         self.control("faults", kind="host", job=job, index=index, log=text)
 
     def fail_pull(self, job: str, times: int = 1) -> None:
-        """Its next containers never start, for want of an image."""
+        """Its next containers do not start, because their image is missing."""
         self.control("faults", kind="pull", job=job, times=times)
 
     def out_of_memory(self, job: str, index: int | None = None, text: str | None = None) -> None:

@@ -1,8 +1,7 @@
 """Containers that do what a test says, on the emulator of AWS Batch, and start at once.
 
-A `sitecustomize.py` on their PYTHONPATH runs the workspace's `container.py` in place of the launcher, and knows just so
-much of what that does: how tries are counted, whose the attempt is, how a failure is written. Where there is no such
-file, the real one runs.
+A `sitecustomize.py` on their PYTHONPATH runs the workspace's `container.py` in place of the launcher, and does only
+part of its work: it counts tries, claims the attempt, writes failures. Without that file the real launcher runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m tests.support.fakes.failing ...` is `millrace` with real workers, some of which fail.
 
 FAIL=train@2026-10:DATA,infer@2026-05:OOM: the job of that stage and span ends with that class at its first sign of life
-(training after its first progress), as its workers are told to stop.
+(training after its first progress), while its workers are being stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workers without arithmetic that tell of their steps, draw a proper curve, and can be held in the middle by a test.
+"""Workers without arithmetic that report their steps and a loss curve, and that a test can hold in the middle.
 
 A test holds a stage by a file named `train-2021-Q1` in the folder HOLDS, and lets it go by deleting it.
 """
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.1
 
 
 class HeldRunner(FakeRunner):
-    """Each stage tells of STEPS steps; a held one stops at HELD_AT, where it still hears that it is cancelled."""
+    """Each stage reports STEPS steps; a held one stops at HELD_AT, where it can still be cancelled."""
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         stage = spec.stage.value

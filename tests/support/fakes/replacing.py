@@ -1,4 +1,4 @@
-"""Puts stand-ins into modules of the product as they are loaded, in processes that a test only starts.
+"""Puts stand-ins into modules of the product as they are loaded, in processes that a test starts.
 
 Workers do no arithmetic, gates are compared without great-expectations (five seconds to load), and runs have no pages
 (drawing them takes longer than all else) unless a test looks at them in a browser.
@@ -48,7 +48,7 @@ STAND_INS: dict[str, Callable[[], dict[str, object]]] = {
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a module as ever, and then puts the stand-ins into it."""
+    """Loads a module, then puts the stand-ins into it."""
 
     def __init__(self, real: importlib.abc.Loader) -> None:
         self._real = real

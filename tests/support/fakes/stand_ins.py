@@ -1,4 +1,4 @@
-"""Stages that do what a test says, run by the real runner through the real door of the worker plane.
+"""Stages that do what a test wants, started by the real runner as `python -m tasks.worker`.
 
 A `sitecustomize.py` on the workers' PYTHONPATH puts a module in the place of `tasks.worker.health`; all else is real.
 """
@@ -67,7 +67,7 @@ class Heard:
             raise CancelledError("the test wants it to stop")
 
     def numbers(self, word: str) -> list[int]:
-        """The numbers in the lines `<word> <number>`, such as the pids that workers told."""
+        """The numbers in the lines `<word> <number>`, such as the pids that workers print."""
         said = (line.rpartition("] ")[2].split() for line in self.lines)
         return [int(words[1]) for words in said if len(words) == 2 and words[0] == word]
 

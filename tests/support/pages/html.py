@@ -1,4 +1,4 @@
-"""What a page shows, read as a browser would: its words, tables, images and addresses; and what it must not have."""
+"""What an HTML page shows: its words, tables, images and addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sections hold, for tests: their rows and commands, whichever part they stand in."""
+"""The rows and commands of sections and all their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages read back as a browser reads them: what the cells of a table show, not how they are written."""
+"""What the tables and code blocks of a Markdown page show, as its reader sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings that are to end alike, whatever happened to one of them on the way."""
+"""Trainings that must end the same, although one of them was interrupted."""
 
 from __future__ import annotations
 

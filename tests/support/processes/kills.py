@@ -1,4 +1,4 @@
-"""Workers to which something happens at an exact place, each in a process of its own: SIGKILL, SIGTERM, a hang."""
+"""Workers, each in a process of its own, that get SIGKILL or SIGTERM or hang at an exact place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that run beside a test, each with its own process group, until the test is over with them."""
+"""Programs that run during a test, each in its own process group, and end with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END_SECONDS = 20.0
 def running(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, cwd: Path = ROOT
 ) -> Iterator[None]:
-    """Run a command inside the block, what it says into `log`; at the end nothing of its group is left."""
+    """Run a command during the block, its output in `log`; at the end nothing of its group is left."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

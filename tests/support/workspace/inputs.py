@@ -1,4 +1,4 @@
-"""A user's input files, in each format, plain or gzip, and their way into a workspace."""
+"""A user's input files, in each format, plain or gzip, and their ingest into a workspace."""
 
 import csv
 import gzip
@@ -39,7 +39,7 @@ def encoded(rows: Sequence[dict[str, Any]], form: Format) -> bytes:
 
 
 def write_input(path: Path, rows: Sequence[dict[str, Any]], form: Format = Format.jsonl, packed: bool = False) -> Path:
-    """One input file. `packed` says whether it is gzip; the name has no say in it."""
+    """One input file. With `packed` it is gzip, whatever its name."""
     content = encoded(rows, form)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content, mtime=0) if packed else content)

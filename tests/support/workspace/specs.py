@@ -1,4 +1,4 @@
-"""Specs of any stage, whose inputs name things that need not be there."""
+"""Specs of any stage; what their inputs name need not exist."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def spec_of(
 
 
 def written_spec(store: Store, stage: Stage | Chore, workers: int = 1, *overrides: str, attempt: int = 1) -> JobSpec:
-    """One that lies in the workspace, as the control plane puts it there before the work starts."""
+    """A spec in the workspace, written as the control plane does before the work starts."""
     spec = spec_of(stage, workers, *overrides, attempt=attempt, workspace=store.uri)
     store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
     return spec
