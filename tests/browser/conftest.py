@@ -44,7 +44,7 @@ def strangers(browser: Browser) -> Iterator[list[str]]:
 def page(browser: Browser, strangers: list[str], album: Album, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A window of 1280 by 1400 that waits patiently; the album shows what a failed test saw last."""
     failed_before = request.session.testsfailed
-    with browser.new_context(viewport={"width": 1280, "height": 1400}) as context:
+    with browser.new_context(viewport={"width": 1280, "height": 1400}, reduced_motion="reduce") as context:
 
         def answer(route: Route) -> None:
             address = urlsplit(route.request.url)
@@ -59,7 +59,7 @@ def page(browser: Browser, strangers: list[str], album: Album, request: pytest.F
         page = context.new_page()
         yield page
         if request.session.testsfailed > failed_before:
-            album.add(context.pages[-1], "failed")
+            album.take(context.pages[-1], "failed")
         context.unroute_all(behavior="ignoreErrors")
 
 

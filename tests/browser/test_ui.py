@@ -25,6 +25,7 @@ def one(server: Server, browser: Browser, tmp_path_factory: pytest.TempPathFacto
         yield one
 
 
+@pytest.mark.proof
 def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operated, page: Page, album: Album) -> None:
     form = RunForm(page, one.url, "backfill/by-hand")
     assert [label for label, text in form.help_texts().items() if not text] == []
@@ -72,7 +73,7 @@ def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operate
 @pytest.mark.parametrize(
     ("deployment", "fields", "name"),
     [
-        ("pipeline/scheduled", {"span": "2021-Q1"}, "2021-Q1 attempt 1"),
+        pytest.param("pipeline/scheduled", {"span": "2021-Q1"}, "2021-Q1 attempt 1", marks=pytest.mark.proof),
         ("backfill/by-hand", {"first": "2021-Q1", "last": "2021-Q2"}, "2021-Q1 to 2021-Q2"),
     ],
     ids=["pipeline", "backfill"],

@@ -48,10 +48,13 @@ ELSEWHERE = {
     "aws": "there is no account",
     "systemctl": "there are no services",
     "journalctl": "there are no services",
-    "prefect deployment schedule pause": "its argument is an id that only the command before it tells",
+    "prefect deployment schedule pause": "its argument is an id that only the command before it prints",
     "cd /opt/millrace": "there is no such installation, and nothing to fetch",
     ".venv/bin/pip": "it would install",
 }
+
+# Commands that change nothing: each is run where it stands first.
+READS = ("millrace doctor", "millrace freshness", "millrace releases", "millrace report", "prefect flow-run ls")
 
 
 class Block(NamedTuple):
@@ -184,19 +187,21 @@ def _planned_run() -> str:
 
 
 def test_every_command_runs_as_written(installation: Installation) -> None:
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     for block in blocks():
         if block.language != "bash":
             continue
         for command in block.commands:
+            if command in printed and command.startswith(READS):
+                continue
             done = installation.bash(command)
             where = f"docs/runbook.md, block at line {block.line}: {command}\n"
             assert done.returncode == 0, f"{where}ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-            told[command] = done.stdout
+            printed[command] = done.stdout
 
-    assert "FAIL" not in told['millrace doctor --config "$MILLRACE_CONFIG"']
-    assert "the champion stays" in told["millrace report --span 2026-W44"]
-    assert told["millrace hosts --forgive i-0abc1234"].startswith("forgiven: i-0abc1234\n")
+    assert "FAIL" not in printed['millrace doctor --config "$MILLRACE_CONFIG"']
+    assert "the champion stays" in printed["millrace report --span 2026-W44"]
+    assert printed["millrace hosts --forgive i-0abc1234"].startswith("forgiven: i-0abc1234\n")
     assert all((installation.folder / name).stat().st_size > 1000 for name in ("run.html", "history.html"))
 
     # The corrected spans are in the weights that serve now, which the lineage goes on from.

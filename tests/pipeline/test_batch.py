@@ -1,6 +1,6 @@
 """The same shop by local workers and on AWS Batch with its workspace on S3: what differs is one line of configuration.
 
-Batch is the emulator, which executes the jobs for real: training on two nodes, inference as an array of four.
+Batch is the emulator, which executes the jobs for real: training on two nodes, inference as an array of two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
 
-WORKERS = ("--set", "train.workers=2", "--set", "infer.workers=4", "--set", "infer.shard_rows=32")
+WORKERS = ("--set", "train.workers=2", "--set", "infer.workers=2", "--set", "infer.shard_rows=32")
 ON_BATCH = (
     *("--set", "compute=batch"),
     *("--set", "batch.accelerator_dollars_per_node_hour=21.5"),
@@ -78,7 +78,7 @@ def test_every_stage_was_one_job_of_its_kind(places: Places, cloud: Cloud) -> No
         "train": 2,
     }
     assert {stage: job["arrayProperties"]["size"] for stage, job in jobs.items() if "arrayProperties" in job} == {
-        "infer": 4
+        "infer": 2
     }
     assert [stage for stage, job in jobs.items() if job["jobQueue"].endswith("millrace-cpu")] == ["validate", "release"]
     run_key = places.batch.output["report"]["run_key"]
@@ -91,7 +91,7 @@ def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None
         (stage, 1, None) for stage in STAGES
     ]
     for one in report["ledger"]:
-        nodes = {"health": 2, "warmup": 2, "train": 2, "infer": 4}.get(one["stage"], 1)
+        nodes = {"health": 2, "warmup": 2, "train": 2, "infer": 2}.get(one["stage"], 1)
         price = 0.5 if one["stage"] in ("validate", "release") else 21.5
         assert one["dollars_per_hour"] == nodes * price
         assert len(one["hosts"]) == nodes

@@ -25,7 +25,7 @@ from tasks.validate import validate
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import SPANS, Shop, open_shop
 
-pytestmark = pytest.mark.pipeline
+pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
 
 SETTINGS = (
     "train.batch_rows=32",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from sklearn.metrics import f1_score, roc_auc_score
 
 CHUNK_QUERIES = 512
 
@@ -35,6 +34,8 @@ def ranks_of_targets(queries: np.ndarray, corpus: np.ndarray, targets: np.ndarra
 
 def _auc(classes: np.ndarray, probabilities: np.ndarray) -> float | None:
     """None where only one of the classes is there."""
+    from sklearn.metrics import roc_auc_score  # takes two seconds to load, with pandas and scipy
+
     return float(roc_auc_score(classes, probabilities)) if len(np.unique(classes)) == 2 else None
 
 
@@ -44,6 +45,8 @@ def _accuracy(classes: np.ndarray, probabilities: np.ndarray) -> float:
 
 def _macro_f1(classes: np.ndarray, probabilities: np.ndarray) -> float:
     """The mean of the two classes' F1; that of a class neither there nor predicted is 0."""
+    from sklearn.metrics import f1_score
+
     predicted = _predicted(probabilities)
     return float(f1_score(classes, predicted, labels=[0, 1], average="macro", zero_division=0.0))  # type: ignore[arg-type]
 

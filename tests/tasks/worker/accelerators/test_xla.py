@@ -118,7 +118,7 @@ def test_without_warmup_nothing_is_trained(warm: Warm):
     [
         "model.dropout=0.1",
         pytest.param("train.precision=bf16", marks=pytest.mark.proof),
-        "train.precision=bf16-weights",
+        pytest.param("train.precision=bf16-weights", marks=pytest.mark.proof),
     ],
 )
 def test_random_numbers_and_lower_precision_make_no_new_graphs(tmp_path: Path, setting: str):
