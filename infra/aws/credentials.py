@@ -1,8 +1,9 @@
-"""What botocore raises where it finds no usable credentials, for any service."""
+"""Errors of botocore, for any service: the code in a reply, and those where it finds no usable credentials."""
 
 from __future__ import annotations
 
 from botocore.exceptions import (
+    ClientError,
     ConfigNotFound,
     ConfigParseError,
     NoCredentialsError,
@@ -21,3 +22,8 @@ NO_CREDENTIALS = (
     SSOError,
     TokenRetrievalError,
 )
+
+
+def code_of(error: Exception) -> str:
+    """Return AWS's name for the error, the HTTP status of a reply without a body; empty where there was no reply."""
+    return error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""

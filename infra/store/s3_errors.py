@@ -17,8 +17,8 @@ from botocore.exceptions import (
 )
 from s3transfer.exceptions import RetriesExceededError
 
-from infra.aws.credentials import NO_CREDENTIALS
-from tasks.foundation.errors import ConfigError, StageError, StoreError
+from infra.aws.credentials import NO_CREDENTIALS, code_of
+from tasks.foundation.errors import ConfigError, StageError, StoreError, one_line
 
 MISSING = ("NoSuchKey", "404")
 LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", *MISSING)  # for a conditional write
@@ -27,11 +27,6 @@ _DENIED = ("AccessDenied", "AllAccessDisabled", "403")
 _NOT_ACCEPTED = ("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired")
 _ELSEWHERE = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect", "301")
 _UNKNOWN = ("NotImplemented", "501")
-
-
-def code_of(error: ClientError) -> str:
-    """S3's name for what went wrong; for a reply without a body, its HTTP status."""
-    return error.response.get("Error", {}).get("Code", "")
 
 
 @contextlib.contextmanager
@@ -48,10 +43,10 @@ def explained(bucket: str, where: str) -> Iterator[None]:
         ) from error
     except ParamValidationError as error:
         raise ConfigError(
-            f"{where}: bucket {bucket!r} cannot be requested: {_one_line(error)}; correct the workspace's name"
+            f"{where}: bucket {bucket!r} cannot be requested: {one_line(error)}; correct the workspace's name"
         ) from error
     except (BotoCoreError, RetriesExceededError) as error:
-        raise StoreError(f"{where}: bucket {bucket!r} could not be used: {_one_line(error)}") from error
+        raise StoreError(f"{where}: bucket {bucket!r} could not be used: {one_line(error)}") from error
 
 
 def _of_reply(error: ClientError, bucket: str, where: str) -> StageError:
@@ -88,7 +83,3 @@ def _of_reply(error: ClientError, bucket: str, where: str) -> StageError:
 def _region(reply: Any) -> str:
     named = reply.get("Error", {}).get("Region", "")
     return named or reply.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

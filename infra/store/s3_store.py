@@ -25,9 +25,10 @@ from botocore.exceptions import (
 )
 from s3transfer.manager import TransferManager
 
+from infra.aws.credentials import code_of
 from infra.store.base import Conflict
 from infra.store.lease import TTL_SECONDS, hold
-from infra.store.s3_errors import LOST, MISSING, code_of, explained
+from infra.store.s3_errors import LOST, MISSING, explained
 from infra.store.s3_mirror import Object, mirror_of
 from tasks.foundation.errors import ConfigError, StoreError
 

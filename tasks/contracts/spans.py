@@ -53,38 +53,22 @@ def span_of(moment: dt.datetime, kind: SpanKind) -> str:
 
 
 def kind_of(span: str) -> SpanKind:
-    """Return the length of a span, from its name.
-
-    Raises:
-        ConfigError: as `first_day` does.
-    """
+    """Return the length of a span, from its name. Raises ConfigError as `first_day` does."""
     return _parse(span)[0]
 
 
 def first_day(span: str) -> dt.date:
-    """Return the first day of a span.
-
-    Raises:
-        ConfigError: `span` is not a day, week, month or quarter in ISO form.
-    """
+    """Return the first day of a span. Raises ConfigError: `span` is not a day, week, month or quarter in ISO form."""
     return _parse(span)[1]
 
 
 def last_day(span: str) -> dt.date:
-    """Return the last day of a span, inclusive.
-
-    Raises:
-        ConfigError: as `first_day` does.
-    """
+    """Return the last day of a span, inclusive. Raises ConfigError as `first_day` does."""
     return first_day(after(span)) - dt.timedelta(days=1)
 
 
 def after(span: str) -> str:
-    """Return the next span of the same length.
-
-    Raises:
-        ConfigError: as `first_day` does.
-    """
+    """Return the next span of the same length. Raises ConfigError as `first_day` does."""
     kind, first = _parse(span)
     return span_of(_midnight(first + _INTO_THE_NEXT[kind]), kind)
 

@@ -12,14 +12,15 @@ from botocore.config import Config as Network
 from botocore.exceptions import ClientError
 
 from configs.schema.config import Config
-from infra.aws.credentials import NO_CREDENTIALS
+from infra.aws.credentials import NO_CREDENTIALS, code_of
 from infra.compute.batch.checking import checked
 from infra.compute.batch.client.api import Api
 from infra.compute.batch.client.backoff import WaitPolicy
-from infra.compute.batch.client.errors import NOT_ACCEPTED, code_of
+from infra.compute.batch.client.errors import NOT_ACCEPTED
 from infra.compute.batch.job import definition_of
 from tasks.contracts.stages import Stage
-from tasks.doctor.check import CheckResult, one_line
+from tasks.doctor.check import CheckResult
+from tasks.foundation.errors import one_line
 
 _HURRIED = Network(retries={"mode": "standard", "total_max_attempts": 2}, connect_timeout=4, read_timeout=4)
 _BATCH_SECONDS = 8.0
@@ -61,7 +62,7 @@ def date_of_bucket(workspace: str) -> str | None:
 
 def batch(config: Config, stages: Sequence[Stage]) -> CheckResult:
     """Check the queues and job definitions of the stages. Raises ConfigError: names the first wrong one."""
-    api = Api.connect(WaitPolicy(lambda: None, lambda line: None, _BATCH_SECONDS))
+    api = Api.connect(WaitPolicy(seconds=_BATCH_SECONDS))
     found = (checked(api, stage, config.batch, api.definition(definition_of(stage, config.batch))) for stage in stages)
     queues = sorted({queue.name for queue, _ in found})
     return CheckResult("ok", f"queues {' and '.join(queues)} and {len(stages)} job definitions in {api.region}")

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from tasks.foundation.errors import StageError
+from tasks.foundation.errors import StageError, one_line
 from tasks.foundation.records import Record
 
 CHECK_SECONDS = 20.0  # a bucket or mount that does not answer must not hold up the other checks
@@ -78,8 +78,3 @@ def _isolated(run: Callable[[], CheckResult]) -> CheckResult:
         return CheckResult(
             "FAIL", f"{type(error).__name__}: {one_line(error)}", "repair what this names, and run again"
         )
-
-
-def one_line(error: Exception) -> str:
-    """Return the error's message without line breaks."""
-    return " ".join(str(error).split())

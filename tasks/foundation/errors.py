@@ -165,3 +165,8 @@ def from_exit_code(code: int) -> FailureClass:
     if code < 0 or code > 128:
         return FailureClass.HOST
     return FailureClass.CODE
+
+
+def one_line(error: Exception) -> str:
+    """Return the error's message without line breaks."""
+    return " ".join(str(error).split())

@@ -108,11 +108,7 @@ def known_hosts(store: Store) -> tuple[HostRecord, ...]:
 
 
 def forgive(store: Store, host: str) -> None:
-    """Delete the record of a host.
-
-    Raises:
-        ConfigError: it has no record.
-    """
+    """Delete the record of a host. Raises ConfigError: it has no record."""
     key = _key(host)
     if not store.exists(key):
         known = ", ".join(record.host for record in known_hosts(store)) or "none"

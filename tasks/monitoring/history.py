@@ -126,11 +126,7 @@ class History(NamedTuple):
 
 
 def read_history(store: Store) -> History:
-    """The whole past.
-
-    Raises:
-        StoreError: the workspace could not be read.
-    """
+    """The whole past. Raises StoreError: the workspace could not be read."""
     reader = Reader(store)
     of_run = {release.run_key: release for release in reader.releases}
     # A folder without a plan is a side of a comparison.

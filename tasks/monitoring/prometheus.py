@@ -31,11 +31,7 @@ METRICS_KEY = "reports/metrics.prom"
 
 
 def metrics_text(store: Store, at: dt.datetime | None = None) -> bytes:
-    """Return the text; ages are those at `at`, by default now.
-
-    Raises:
-        StoreError: the workspace could not be read.
-    """
+    """Return the text; ages are those at `at`, by default now. Raises StoreError: the workspace could not be read."""
     return metrics_text_of(store, read_history(store), at or dt.datetime.now(dt.UTC))
 
 

@@ -124,11 +124,7 @@ def compare(lineage: str, left: Trained, right: Trained) -> ParityReport:
 
 
 def paired(left: Sequence[CurvePoint], right: Sequence[CurvePoint], what: str) -> tuple[ParityPoint, ...]:
-    """Pair the numbers of two curves, by step.
-
-    Raises:
-        CodeError: one side lacks a step or a metric; names the first.
-    """
+    """Pair the numbers of two curves, by step. Raises CodeError: one side lacks a step or a metric; names the first."""
     ours, theirs = ({point.step: point.metrics for point in curve} for curve in (left, right))
     if differing := sorted(ours.keys() ^ theirs.keys()):
         has, lacks = ("left", "right") if differing[0] in ours else ("right", "left")

@@ -32,11 +32,7 @@ _ORDER = ("run", "span", "lineage", "stage", "attempt", "node", "rank", "flow_ru
 
 
 def enabled() -> bool:
-    """Whether log lines are to be JSON.
-
-    Raises:
-        ConfigError: MILLRACE_LOG has an unknown value.
-    """
+    """Whether log lines are to be JSON. Raises ConfigError: MILLRACE_LOG has an unknown value."""
     form = os.environ.get(VARIABLE) or "text"
     if form not in _FORMS:
         raise ConfigError(f"{VARIABLE} is {form!r}; known are {' and '.join(_FORMS)}, and unset is text")

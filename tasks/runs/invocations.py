@@ -91,11 +91,7 @@ def end(
 
 
 def of_run(store: Store, run_key: str) -> list[Invocation]:
-    """Return all invocations of a run, oldest first.
-
-    Raises:
-        StoreError: a record is not readable; names the file.
-    """
+    """Return all invocations of a run, oldest first. Raises StoreError: a record is not readable; names the file."""
     return [_read(store, f"{_prefix(run_key)}/{number}.json") for number in _numbers(store, run_key)]
 
 

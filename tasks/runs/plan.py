@@ -154,11 +154,7 @@ def save_plan(store: Store, plan: RunPlan) -> None:
 
 
 def read_plan(store: Store, run_key: str) -> RunPlan:
-    """The plan of an earlier run.
-
-    Raises:
-        StoreError: there is none, or this version can't read it.
-    """
+    """The plan of an earlier run. Raises StoreError: there is none, or this version can't read it."""
     return read_record(store, plan_key(run_key), RunPlan, f"restore it from a backup, or {NEW_LINEAGE}")
 
 

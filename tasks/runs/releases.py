@@ -62,11 +62,7 @@ def of_run(store: Store, run_key: str) -> Release | None:
 
 
 def read(store: Store, number: int) -> Release:
-    """One release by its number.
-
-    Raises:
-        StoreError: it is gone or damaged; names the file.
-    """
+    """One release by its number. Raises StoreError: it is gone or damaged; names the file."""
     way_out = "restore it, or go to another: millrace rollback --to N"
     return read_record(store, f"releases/{number}.json", Release, way_out)
 

@@ -62,11 +62,7 @@ def missed(store: Store, config: Config, up_to: str) -> list[str]:
 
 
 def require_arrived(store: Store, span: str) -> str:
-    """Return a due span that must have arrived.
-
-    Raises:
-        DataError: it has not; says what happens when it does.
-    """
+    """Return a due span that must have arrived. Raises DataError: it has not; says what happens when it does."""
     if span_versions.latest_version(store, span) is None:
         names = [ref.name for ref in span_versions.list_spans(store)]
         newest = f"the newest that has is {names[-1]}" if names else "none has"

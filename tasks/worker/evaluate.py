@@ -25,11 +25,7 @@ from tasks.worker.training.pairs import load_rows, split_holdout
 
 
 def run(job: Job) -> EvaluateOutcome:
-    """Measure both models.
-
-    Raises:
-        DataError: the spans have no holdout row.
-    """
+    """Measure both models. Raises DataError: the spans have no holdout row."""
     inputs = job.spec.inputs
     assert isinstance(inputs, EvaluateInputs)
     config = job.config

@@ -157,11 +157,7 @@ class ReportOutput(Record):
 
 
 def status(store: Store) -> StatusOutput:
-    """The workspace as it stands.
-
-    Raises:
-        StoreError: a record is not readable; names the file.
-    """
+    """The workspace as it stands. Raises StoreError: a record is not readable; names the file."""
     reports = all_reports(store)
     names = sorted({key.split("/")[1] for key in store.list("lineages")})
     heads = {name: head for name in names if (head := lineage.head(store, name)) is not None}
@@ -217,11 +213,7 @@ def rollback(store: Store, to: int | None) -> RollbackOutput:
 
 
 def last_run(store: Store, span: str | None) -> str:
-    """The key of the run that was tried last, over this span if one is named.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The key of the run that was tried last, over this span if one is named. Raises ConfigError: there is none."""
     keys = _run_keys(store)
     if span is not None:
         first_day(span)  # a name in no known form gets that error

@@ -24,11 +24,7 @@ from tasks.runs.run_report import RunReport
 
 
 def dry_run(store: Store, span: str | None, config_file: Path | None, overrides: Sequence[str]) -> DryRunOutput:
-    """The resolved configuration and the plan; writes nothing.
-
-    Raises:
-        StageError: as `load_config` and `plan_run` do.
-    """
+    """The resolved configuration and the plan; writes nothing. Raises StageError as `load_config` and `plan_run` do."""
     config = load_config(config_file, overrides)
     shown = outputs.config_output(config)
     try:

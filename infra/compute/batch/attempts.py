@@ -30,8 +30,9 @@ class JobPart:
     @property
     def runs(self) -> tuple[Run, ...]:
         """The attempts that have ended, with one more for a job that was ended before its next attempt began."""
-        detail = self.detail
-        if detail.status == "FAILED" and (not detail.runs or (detail.asked_to_end and _is_repeated(detail.runs[-1]))):
+        detail, last = self.detail, self.detail.runs[-1] if self.detail.runs else None
+        begins_again = last is None or (detail.asked_to_end and is_repeated(last.status_reason, last.exit_code))
+        if detail.status == "FAILED" and begins_again:
             never = Run(stopped_at=detail.stopped_at, reason=detail.now.reason, status_reason=detail.status_reason)
             return (*detail.runs, never)
         return detail.runs
@@ -134,10 +135,6 @@ def _ended_for(detail: JobDetail) -> str | None:
     """Return the reason with which a job was ended; None where it ended by itself."""
     by_itself = detail.status_reason.startswith((HOST_LOST, TIMED_OUT, EXITED))
     return detail.status_reason if detail.asked_to_end and not by_itself else None
-
-
-def _is_repeated(run: Run) -> bool:
-    return is_repeated(run.status_reason, run.exit_code)
 
 
 def _hosts(part: JobPart, number: int) -> list[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from infra.compute.batch.client.job_detail import BY_QUEUE, Run
-from infra.compute.batch.job import definition_name
+from infra.compute.batch.job import definition_of
 from infra.compute.batch.retries import HOST_LOST
 from infra.root_cause import CONSEQUENCES, Ending
 from infra.store.base import Store
@@ -68,7 +68,7 @@ def cause_of(
 def _cause_by_batch(spec: JobSpec, run: Run, ended_for: str | None, image: str) -> Cause | None:
     if ended_for is not None:
         return _ended(spec, ended_for)
-    definition = f"job definition {definition_name(spec)}"
+    definition = f"job definition {definition_of(spec.stage, spec.config.batch)}"
     if run.status_reason.startswith(HOST_LOST):
         return Cause(FailureClass.HOST, f"{spec.stage}: the machine was lost: {run.status_reason}")
     if TIMED_OUT in (run.status_reason, run.reason):

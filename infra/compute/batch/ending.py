@@ -1,6 +1,6 @@
 """Ending jobs: those of an interrupted attempt, and those that no process waits for any more.
 
-`millrace reap` uses what is below `connect`; it knows which flow runs are over.
+`millrace reap` uses what is below `flow_run_of`; it knows which flow runs are over.
 """
 
 from __future__ import annotations
@@ -8,19 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from pydantic import Field
-
 from infra.compute.batch import submitting
 from infra.compute.batch.claim import advance, read_claim
 from infra.compute.batch.client.api import Api
-from infra.compute.batch.client.backoff import WaitPolicy
 from infra.compute.batch.client.job_detail import JobDetail
 from infra.compute.batch.job import TAG
 from infra.compute.batch.submitting import look_up
 from infra.store.base import Store
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.stages import Chore, Stage
-from tasks.foundation.records import Record
 
 _LOOK_EVERY_SECONDS = 0.5
 
@@ -44,7 +40,8 @@ def end_and_wait(api: Api, store: Store, prefix: str, reason: str, seconds: floa
     else:
         found = api.named(claim.queue, claim.name)
     ids = list(dict.fromkeys([*filter(None, [claim.job_id]), *(job.id for job in found)]))
-    left = [job_id for job_id in ids if not _is_over(api.describe([job_id]).get(job_id))]
+    known = api.describe(ids)
+    left = [job_id for job_id in ids if job_id not in known or not known[job_id].over]  # new ones may not be shown yet
     for job_id in left:
         api.terminate(job_id, reason)
     while left := [job.id for job in api.describe(left).values() if not job.over]:
@@ -55,67 +52,36 @@ def end_and_wait(api: Api, store: Store, prefix: str, reason: str, seconds: floa
     return True
 
 
-def _is_over(job: JobDetail | None) -> bool:
-    """Whether a job is over; one that AWS Batch does not show may be too new to be shown."""
-    return job is not None and job.over
+def flow_run_of(job: JobDetail) -> str:
+    """Return the id of the Prefect flow run that submitted a job, from its tags; empty outside of a flow run."""
+    return job.tags.get(f"{TAG}-flow-run", "")
 
 
-class LiveJob(Record):
-    """A job of this project that is not over."""
-
-    id: str
-    name: str
-    queue: str
-    status: str
-    created_at: float = Field(description="seconds since the epoch")
-    tags: dict[str, str]
-
-    @property
-    def flow_run(self) -> str:
-        """Id of the Prefect flow run that submitted it; empty outside of a flow run."""
-        return self.tags.get(f"{TAG}-flow-run", "")
-
-    @property
-    def attempt_prefix(self) -> str | None:
-        """The folder of its attempt in the workspace, from its tags; None without those tags."""
-        run, stage, attempt = (self.tags.get(f"{TAG}-{key}", "") for key in ("run", "stage", "attempt"))
-        works = {work.value: work for work in (*Stage, *Chore)}
-        return f"{stage_prefix(run, works[stage])}/attempt-{attempt}" if run and attempt and stage in works else None
+def attempt_prefix_of(job: JobDetail) -> str | None:
+    """Return the folder of a job's attempt in the workspace, from its tags; None without those tags."""
+    run, stage, attempt = (job.tags.get(f"{TAG}-{key}", "") for key in ("run", "stage", "attempt"))
+    works = {work.value: work for work in (*Stage, *Chore)}
+    return f"{stage_prefix(run, works[stage])}/attempt-{attempt}" if run and attempt and stage in works else None
 
 
-def connect(policy: WaitPolicy | None = None) -> Api:
-    """Return AWS Batch's API, without progress reporting. Raises ConfigError: no region is configured."""
-    return Api.connect(policy or WaitPolicy(pulse=lambda: None, say=lambda line: None))
-
-
-def live_jobs(api: Api, queues: Iterable[str]) -> tuple[LiveJob, ...]:
-    """Return the live jobs on these queues that this project submitted, oldest first.
+def live_jobs(api: Api, queues: Iterable[str]) -> list[JobDetail]:
+    """Return the jobs on these queues that this project submitted and that are not over, oldest first.
 
     Raises:
         ConfigError: a queue does not exist, or AWS refuses.
         HostError: AWS Batch gives no answer.
     """
     found = [job for queue in dict.fromkeys(queues) for job in api.live(queue) if TAG in job.tags]
-    return tuple(
-        LiveJob(
-            id=job.id,
-            name=job.name,
-            queue=job.queue,
-            status=job.status,
-            created_at=job.created_at,
-            tags=dict(job.tags),
-        )
-        for job in sorted(found, key=lambda job: (job.created_at, job.id))
-    )
+    return sorted(found, key=lambda job: (job.created_at, job.id))
 
 
-def end_job(api: Api, store: Store, job: LiveJob, reason: str) -> None:
+def end_job(api: Api, store: Store, job: JobDetail, reason: str) -> None:
     """Ask AWS Batch to end a job. Its claim in the workspace is changed first, so that no process waits for it again.
 
     Raises:
         ConfigError, HostError, StoreError: AWS Batch or the workspace could not be asked.
     """
-    if (prefix := job.attempt_prefix) is not None:
+    if (prefix := attempt_prefix_of(job)) is not None:
         claim = read_claim(store, prefix)
         if claim is not None and job.id == (claim.job_id or job.id):
             advance(store, prefix, "ending", job.id)

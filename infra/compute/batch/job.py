@@ -38,17 +38,9 @@ def queue_key(stage: Work) -> str:
     return f"{TRAITS[stage].queue}_queue"
 
 
-def queue_name(spec: JobSpec) -> str:
-    return queue_of(spec.stage, spec.config.batch)
-
-
 def queue_of(stage: Work, batch: BatchConfig) -> str:
     name: str = getattr(batch, queue_key(stage))
     return name
-
-
-def definition_name(spec: JobSpec) -> str:
-    return definition_of(spec.stage, spec.config.batch)
 
 
 def definition_of(stage: Work, batch: BatchConfig) -> str:

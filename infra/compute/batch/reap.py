@@ -15,7 +15,9 @@ from prefect.exceptions import ObjectNotFound
 
 from configs.schema.config import Config
 from infra.compute.batch.client.api import Api
-from infra.compute.batch.ending import LiveJob, connect, end_job, live_jobs
+from infra.compute.batch.client.backoff import WaitPolicy
+from infra.compute.batch.client.job_detail import JobDetail
+from infra.compute.batch.ending import attempt_prefix_of, end_job, flow_run_of, live_jobs
 from infra.compute.batch.job import WORKSPACE_TAG
 from infra.compute.batch.waiter_lease import waited_for_until
 from infra.store.factory import open_store
@@ -58,7 +60,7 @@ def reap(
     """
     if not _on_batch(config):
         return ReapReport(queues=(), grace_minutes=grace_minutes, jobs=())
-    api, now, grace = connect(), time.time(), 60 * grace_minutes
+    api, now, grace = Api.connect(WaitPolicy()), time.time(), 60 * grace_minutes
     examined = []
     for job in live_jobs(api, _queues(config)):
         try:
@@ -72,15 +74,11 @@ def reap(
 
 
 def end_jobs_of(config: Config, flow_run: str) -> list[Reaped]:
-    """End all jobs that were submitted for a flow run which was cancelled.
-
-    Raises:
-        ConfigError, HostError: as `reap`.
-    """
+    """End all jobs that were submitted for a flow run which was cancelled. Raises ConfigError, HostError as `reap`."""
     if not _on_batch(config):
         return []
-    api = connect()
-    mine = [job for job in live_jobs(api, _queues(config)) if job.flow_run == flow_run]
+    api = Api.connect(WaitPolicy())
+    mine = [job for job in live_jobs(api, _queues(config)) if flow_run_of(job) == flow_run]
     return [_end(api, job, "its flow run was cancelled") for job in mine]
 
 
@@ -92,12 +90,12 @@ def _queues(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys((config.batch.cpu_queue, config.batch.accelerator_queue)))
 
 
-def _judge(job: LiveJob, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
+def _judge(job: JobDetail, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
     """Whether to end it, and why or why not. Times in seconds since the epoch."""
     attended = _waited_for_until(job)
     if attended > now:
         return False, "a process waits for it"
-    run = _flow_run(job.flow_run) if ask_prefect and job.flow_run else None
+    run = _flow_run(flow_run_of(job)) if ask_prefect and flow_run_of(job) else None
     if run is not None and run.state is not None and (run.state.is_completed() or run.state.is_cancelled()):
         return True, f"its flow run {run.name} is {run.state.name}"
     silent = now - max(attended, job.created_at)
@@ -107,18 +105,18 @@ def _judge(job: LiveJob, now: float, grace: float, ask_prefect: bool) -> tuple[b
     return (True, why) if silent > grace else (False, f"{why}: it may be run again")
 
 
-def _waited_for_until(job: LiveJob) -> float:
+def _waited_for_until(job: JobDetail) -> float:
     """Return when the waiter's lease expires or was released; 0 where no process ever waited."""
-    workspace, prefix = job.tags.get(WORKSPACE_TAG), job.attempt_prefix
+    workspace, prefix = job.tags.get(WORKSPACE_TAG), attempt_prefix_of(job)
     return waited_for_until(open_store(workspace), prefix) if workspace and prefix else 0.0
 
 
-def _end(api: Api, job: LiveJob, why: str) -> Reaped:
+def _end(api: Api, job: JobDetail, why: str) -> Reaped:
     end_job(api, open_store(job.tags[WORKSPACE_TAG]), job, f"millrace reap: {why}")
     return _reaped(job, "ended", why)
 
 
-def _reaped(job: LiveJob, action: Literal["ended", "kept", "failed"], why: str) -> Reaped:
+def _reaped(job: JobDetail, action: Literal["ended", "kept", "failed"], why: str) -> Reaped:
     return Reaped(job=job.id, name=job.name, status=job.status, action=action, why=why)
 
 

@@ -11,7 +11,7 @@ from infra.compute.batch.client.api import LOG_GROUP, Api, Definition, Queue
 from infra.compute.batch.client.backoff import WaitPolicy
 from infra.compute.batch.client.job_detail import JobDetail
 from infra.compute.batch.ending import end_and_wait
-from infra.compute.batch.job import definition_name, job_name, queue_name, submission
+from infra.compute.batch.job import definition_of, job_name, queue_of, submission
 from infra.compute.batch.submitting import keep_one, look_up, submit
 from infra.compute.batch.waiter_lease import WaiterLease
 from infra.compute.batch.watch import Watch
@@ -59,7 +59,7 @@ class BatchRunner:
         """Submit the job, or find it, and return a watch on it."""
         claim = read_claim(self.store, spec.job_prefix)
         found_again = claim is not None
-        definition = api.definition(definition_name(spec))
+        definition = api.definition(definition_of(spec.stage, spec.config.batch))
         if claim is not None and (claim.state == "ending" or (claim.state == "over" and claim.job_id is None)):
             raise _given_up(spec)
         job_id = claim.job_id if claim else None
@@ -83,7 +83,7 @@ class BatchRunner:
             name=job_name(spec),
             state="claimed",
             job_id=None,
-            queue=queue_name(spec),
+            queue=queue_of(spec.stage, spec.config.batch),
             flow_run=waiter.flow_run,
             claimed_at=now,
         )
@@ -134,7 +134,7 @@ class BatchRunner:
             return
         why = f"the waiter was interrupted: {interruption or type(interruption).__name__}"
         waiter.log(f"{spec.stage}: ends job {claim.job_id or claim.name}")
-        hurried = api.with_policy(WaitPolicy(lambda: None, waiter.log, ENDING_SECONDS / 3))
+        hurried = api.with_policy(WaitPolicy(say=waiter.log, seconds=ENDING_SECONDS / 3))
         try:
             over = end_and_wait(hurried, self.store, spec.job_prefix, why, ENDING_SECONDS)
             for watch in watches:

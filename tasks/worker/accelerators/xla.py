@@ -156,7 +156,7 @@ class XlaAccelerator(Accelerator):
     def _compiled_graphs(self) -> dict[str, int]:
         """Return name -> bytes. The processor runtime writes one file per graph, named by the hash of the graph."""
         if self.environment.neuron:
-            return {name: graph.bytes for name, graph in list_graphs(self.environment.cache).items()}
+            return list_graphs(self.environment.cache)
         return {path.name: path.stat().st_size for path in self.environment.cache.iterdir()}
 
     # --- collectives ----------------------------------------------------------------------------------------------

@@ -68,11 +68,7 @@ def exchange(
 
 
 def wait_until(done: Callable[[], bool], missing: Callable[[], str], seconds: float = WAIT_SECONDS) -> None:
-    """Poll until `done` is true.
-
-    Raises:
-        HangError: it took longer than `seconds`; says what is `missing`.
-    """
+    """Poll until `done` is true. Raises HangError: it took longer than `seconds`; says what is `missing`."""
     deadline, pause = time.monotonic() + seconds, SHORTEST_POLL_SECONDS
     while not done():
         if time.monotonic() > deadline:

@@ -144,7 +144,7 @@ def _compile(job: Job, cache: Path) -> tuple[Graph, ...]:
     command = [sys.executable, "-m", "tasks.worker", job.spec.stage.value, "--spec", uri]
     if rank.world > 1:
         command = [sys.executable, "-m", "torch.distributed.run", *_torchrun_options(rank), *command[1:]]
-    report = precompile(
+    graphs = precompile(
         command,
         cache,
         cache.with_name(f"{cache.name}-work"),
@@ -152,15 +152,15 @@ def _compile(job: Job, cache: Path) -> tuple[Graph, ...]:
         job.config.compiler.parallel_jobs,
         _say,
     )
-    _say(f"compiled {len(report.graphs)} graphs ahead of time")
-    sizes = {name: graph.bytes for name, graph in list_graphs(cache).items()}
-    return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in report.graphs)
+    _say(f"compiled {len(graphs)} graphs ahead of time")
+    sizes = list_graphs(cache)
+    return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in graphs)
 
 
 def _left_by_the_tool(cache: Path | None) -> tuple[Graph, ...]:
     """Return the graphs that did compile when others failed; their seconds are lost with the report."""
-    left = list_graphs(cache).values() if cache is not None else ()
-    return tuple(Graph(graph.name, "ahead of time", 0.0, graph.bytes) for graph in left)
+    left = list_graphs(cache) if cache is not None else {}
+    return tuple(Graph(name, "ahead of time", 0.0, size) for name, size in left.items())
 
 
 def _torchrun_options(rank: Rank) -> list[str]:

@@ -6,7 +6,7 @@ A container sees only the devices that are mapped into it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -28,18 +28,11 @@ class NeuronProcess(_Listed):
 
     pid: int
     command: str
-    runtime_version: str = Field(default="", validation_alias="neuron_runtime_version")
 
 
 class NeuronDevice(_Listed):
-    """One device. `connected_to` has the numbers of its neighbours; null on a machine with one device."""
-
     number: int = Field(validation_alias="neuron_device")
-    bdf: str = Field(description="its address on the PCI bus")
     nc_count: int = Field(ge=1, description="NeuronCores: 2 on trn1; on trn2 logical ones")
-    logical_neuroncore_config: int | None = Field(default=None, description="physical cores in a logical one; trn2")
-    memory_bytes: int = Field(ge=1, validation_alias="memory_size")
-    connected_to: tuple[int, ...] | None
     processes: tuple[NeuronProcess, ...] | None = Field(validation_alias="neuron_processes")
 
 
@@ -71,16 +64,11 @@ def list_devices() -> tuple[NeuronDevice, ...]:
     return tuple(sorted(devices, key=lambda device: device.number))
 
 
-def check_devices(
-    devices: Sequence[NeuronDevice], expected: int | None, own_pids: Collection[int]
-) -> tuple[Check, ...]:
-    """Check that all devices are there, alike, and free.
-
-    `expected` None: at least one device; `own_pids` are the workers of this job.
-    """
+def check_devices(devices: Sequence[NeuronDevice], expected: int | None) -> tuple[Check, ...]:
+    """Check that all devices are there, alike, and free. `expected` None: at least one device."""
     if not devices:
         return (_count(devices, expected),)
-    return (_count(devices, expected), _alike(devices), _free(devices, own_pids))
+    return (_count(devices, expected), _alike(devices), _free(devices))
 
 
 def _count(devices: Sequence[NeuronDevice], expected: int | None) -> Check:
@@ -107,17 +95,17 @@ def _alike(devices: Sequence[NeuronDevice]) -> Check:
     return _check("neuron cores", not odd, sum(device.nc_count for device in devices), sentence, "exclude host")
 
 
-def _free(devices: Sequence[NeuronDevice], own_pids: Collection[int]) -> Check:
+def _free(devices: Sequence[NeuronDevice]) -> Check:
     found = [(process, device) for device in devices for process in device.processes or ()]
-    foreign = {process.pid: process for process, _ in found if process.pid not in own_pids}
-    held = {pid: [str(device.number) for process, device in found if process.pid == pid] for pid in foreign}
+    holding = {process.pid: process for process, _ in found}
+    held = {pid: [str(device.number) for process, device in found if process.pid == pid] for pid in holding}
     sentence = "no other process holds NeuronCores"
-    if foreign:
+    if holding:
         holders = (
-            f"process {pid} ({process.command}) on device {', '.join(held[pid])}" for pid, process in foreign.items()
+            f"process {pid} ({process.command}) on device {', '.join(held[pid])}" for pid, process in holding.items()
         )
         sentence = f"NeuronCores are held by {'; '.join(holders)}. Stop it, or wait for its end"
-    return _check("neuron processes", not foreign, len(foreign), sentence, "retry elsewhere")
+    return _check("neuron processes", not holding, len(holding), sentence, "retry elsewhere")
 
 
 def _check(name: str, passed: bool, observed: int, sentence: str, action: Action) -> Check:

@@ -9,7 +9,6 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,7 +16,6 @@ from tasks.foundation.errors import CodeError, HostError
 from tasks.foundation.records import Record
 from tasks.worker.neuron.tools import ToolOutput, explain, parse_json, run_tool, tail
 
-Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv", "permute"]
 TIMEOUT_SECONDS = 600.0
 
 _ERRORS = re.compile(r"(\d+) errors? found")
@@ -30,16 +28,12 @@ class WrongNumbers(HostError):
 
 
 class CollectiveSpeed(Record):
-    """One operation at one size. A GB is 2**30 bytes here, as in the tool."""
+    """The all-reduce at one size. A GB is 2**30 bytes here, as in the tool."""
 
     model_config = ConfigDict(extra="ignore", validate_by_name=True)
 
     bytes: int = Field(ge=0, validation_alias="size(B)")
-    elements: int = Field(ge=0, validation_alias="count(elems)")
-    type: str
-    algorithm_gb_per_second: float = Field(ge=0, allow_inf_nan=False, validation_alias="algbw(GB/s)")
     bus_gb_per_second: float = Field(ge=0, allow_inf_nan=False, validation_alias="busbw(GB/s)")
-    microseconds: float = Field(ge=0, allow_inf_nan=False, validation_alias="time:avg(us)")
 
 
 class _Report(BaseModel):
@@ -47,9 +41,9 @@ class _Report(BaseModel):
 
 
 def measure(
-    op: Operation, ranks: int, begin: int, end: int, factor: int = 4, timeout_seconds: float = TIMEOUT_SECONDS
+    ranks: int, begin: int, end: int, factor: int, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> tuple[CollectiveSpeed, ...]:
-    """Run `op` over `ranks` cores with random fp32 numbers, from `begin` to `end` bytes in steps of `factor`.
+    """Run an all-reduce over `ranks` cores with random fp32 numbers, from `begin` to `end` bytes in steps of `factor`.
 
     Raises:
         ConfigError: nccom-test is not installed.
@@ -58,30 +52,28 @@ def measure(
         HostError: nothing was measured.
         CodeError: its report has another format than the documented one; names the key.
     """
+    what = f"nccom-test all_reduce over {ranks} ranks"
     with tempfile.TemporaryDirectory(prefix="millrace-nccom-") as folder:
         report = Path(folder) / "report.json"
         output = run_tool(
             "nccom-test",
             *("-r", str(ranks), "-b", str(begin), "-e", str(end), "-f", str(factor), "-d", "fp32", "-c", "random"),
-            *("--non-interactive", "--report-to-json-file", str(report), op),
+            *("--non-interactive", "--report-to-json-file", str(report), "all_reduce"),
             timeout_seconds=timeout_seconds,
             environment={name: value for name, value in os.environ.items() if name not in _OF_ONE_WORKER},
         )
-        _refuse_errors(op, ranks, output)
+        _refuse_errors(what, output)
         if not report.exists():
-            raise HostError(
-                f"nccom-test {op} over {ranks} ranks exited with {output.code} and wrote no report. Output:\n"
-                f"{output.tail}"
-            )
-        return _read(report.read_text(errors="replace"), f"nccom-test {op} over {ranks} ranks", output)
+            raise HostError(f"{what} exited with {output.code} and wrote no report. Output:\n{output.tail}")
+        return _read(report.read_text(errors="replace"), what, output)
 
 
-def _refuse_errors(op: Operation, ranks: int, output: ToolOutput) -> None:
+def _refuse_errors(what: str, output: ToolOutput) -> None:
     """Read the text, which is documented, not the exit status, which is not."""
     counts = [int(count) for count in _ERRORS.findall(f"{output.stdout}\n{output.stderr}")]
     if any(counts):
         raise WrongNumbers(
-            f"nccom-test {op} over {ranks} ranks: {max(counts)} errors found, test failed. The cores of this machine "
+            f"{what}: {max(counts)} errors found, test failed. The cores of this machine "
             f"exchange wrong numbers; replace it. Output:\n{tail(output.stdout)}"
         )
 

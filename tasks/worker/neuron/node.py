@@ -34,7 +34,8 @@ def check_node(machine: MachineConfig | None, sysfs: Path) -> tuple[Check, ...]:
         checks += _checked("efa interfaces", lambda: [check_interfaces(list_interfaces(), expected)])
     if cores > 1:
         least = machine.min_node_bus_gb_s if machine else 0.0
-        checks += _checked("nccom all-reduce", lambda: [judge_nccom(_measure(cores), cores, least)])
+        sizes = (NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR)
+        checks += _checked("nccom all-reduce", lambda: [judge_nccom(measure(cores, *sizes), cores, least)])
     return tuple(checks)
 
 
@@ -44,13 +45,9 @@ def _devices(machine: MachineConfig | None) -> tuple[list[Check], int]:
         devices = list_devices()
     except StageError as error:
         return [_tool_failed("neuron devices", error)], 0
-    checks = check_devices(devices, machine.devices if machine else None, own_pids=())
+    checks = check_devices(devices, machine.devices if machine else None)
     fine = all(check.passed for check in checks)
     return [*checks], sum(device.nc_count for device in devices) if fine else 0
-
-
-def _measure(cores: int) -> Sequence[CollectiveSpeed]:
-    return measure("all_reduce", cores, NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR)
 
 
 def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> Check:

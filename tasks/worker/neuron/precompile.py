@@ -6,7 +6,6 @@ not its exit status: that is the number of failed graphs, so that 256 failures l
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shlex
@@ -19,9 +18,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from infra.store.base import sha256_of
 from tasks.foundation.errors import CodeError, CompileError, ConfigError
-from tasks.foundation.records import Record
 from tasks.worker.neuron.environment import CACHE, FLAGS
 from tasks.worker.neuron.tools import explain, find_tool, started, tail
 
@@ -41,41 +38,22 @@ _NOTHING_TO_DO = "no todo hlos found"
 _TRIAL_FAILED = "error in the training script"
 
 
-class GraphCompile(Record):
+class GraphCompile(NamedTuple):
     """One graph that the tool compiled or failed to; its name is MODULE_<hash of the graph>+<hash of the flags>."""
 
     name: str
     compiled: bool
-    retries: int
     seconds: float
-
-
-class CompileReport(Record):
-    """What was compiled now, without the graphs that were in the cache before."""
-
-    graphs: tuple[GraphCompile, ...]
-    seconds: float
-
-
-class GraphFile(Record):
-    """A compiled graph in the cache; bytes and checksum of its model.neff."""
-
-    name: str
-    compiler: str
-    bytes: int
-    sha256: str
 
 
 class _Entry(BaseModel):
     status: bool
-    retry: int
     compile_time: float
 
 
 class _Report(BaseModel):
     compilation_summary: dict[str, int]  # true and false -> graphs; a count of 0 is absent
     compilation_report: dict[str, _Entry]
-    compilation_time: float
 
 
 class _Finished(NamedTuple):
@@ -94,8 +72,8 @@ def precompile(
     environment: Mapping[str, str],
     jobs: int | None,
     say: Callable[[str], None],
-) -> CompileReport:
-    """Collect the graphs of `command`, and compile those that `cache` lacks into it.
+) -> tuple[GraphCompile, ...]:
+    """Collect the graphs of `command`, and compile those that `cache` lacks into it; return those.
 
     Args:
         command: the trial run. It starts in an empty folder, so paths in it must be absolute.
@@ -128,36 +106,22 @@ def precompile(
         clear_failed(cache)
 
 
-def clear_failed(cache: Path) -> tuple[str, ...]:
-    """Remove the graphs that failed to compile, which the tool would never try again; return their names."""
-    failed = [path for path in _modules(cache) if (path / "model.log").exists() and not _is_complete(path)]
-    for path in failed:
-        shutil.rmtree(path)
-    return tuple(path.name for path in failed)
-
-
-def clear_stale_locks(cache: Path) -> tuple[str, ...]:
-    """Remove the locks of killed compilers; call it only while none runs. Return their paths in the cache."""
-    locks = sorted(cache.rglob("*.lock"))
-    for path in locks:
-        path.unlink(missing_ok=True)
-    return tuple(path.relative_to(cache).as_posix() for path in locks)
-
-
-def list_graphs(cache: Path) -> dict[str, GraphFile]:
-    """Return the complete graphs by name; of two compilers' graphs with the same name, that of the later version."""
-    found = {}
+def clear_failed(cache: Path) -> None:
+    """Remove the graphs that failed to compile, which the tool would never try again."""
     for path in _modules(cache):
-        if _is_complete(path):
-            neff = path / "model.neff"
-            status = neff.stat()
-            found[path.name] = GraphFile(
-                name=path.name,
-                compiler=path.parent.name.removeprefix("neuronxcc-"),
-                bytes=status.st_size,
-                sha256=_checksum(neff, status.st_size, status.st_mtime_ns),
-            )
-    return found
+        if (path / "model.log").exists() and not _is_complete(path):
+            shutil.rmtree(path)
+
+
+def clear_stale_locks(cache: Path) -> None:
+    """Remove the locks of killed compilers; call it only while none runs."""
+    for path in cache.rglob("*.lock"):
+        path.unlink(missing_ok=True)
+
+
+def list_graphs(cache: Path) -> dict[str, int]:
+    """Return name -> bytes of the complete graphs; of two with one name, that of the later compiler."""
+    return {path.name: (path / "model.neff").stat().st_size for path in _modules(cache) if _is_complete(path)}
 
 
 def _run(
@@ -186,7 +150,7 @@ def _run(
     return _Finished(code, report, collected, idle, trial_failed, tail("\n".join(last), TAIL_LINES))
 
 
-def _judge(finished: _Finished, command: str, cache: Path) -> CompileReport:
+def _judge(finished: _Finished, command: str, cache: Path) -> tuple[GraphCompile, ...]:
     if finished.trial_failed:
         raise CompileError(f"the trial run that collects graphs failed: {command}\nIts last lines:\n{finished.tail}")
     if finished.report is None:
@@ -195,27 +159,26 @@ def _judge(finished: _Finished, command: str, cache: Path) -> CompileReport:
                 f"{TOOL} exited with {finished.code} and wrote no report, so nothing is known of the graphs of: "
                 f"{command}\nIts last lines:\n{finished.tail}"
             )
-        return CompileReport(graphs=(), seconds=0.0)
-    report = _read(finished.report)
-    if failed := [graph.name for graph in report.graphs if not graph.compiled]:
-        raise CompileError(_describe(failed, len(report.graphs), cache))
-    there = {path.name for path in _modules(cache) if _is_complete(path)}
-    if missing := sorted(({graph.name for graph in report.graphs} | finished.collected) - there):
+        return ()
+    graphs = _read(finished.report)
+    if failed := [graph.name for graph in graphs if not graph.compiled]:
+        raise CompileError(_describe(failed, len(graphs), cache))
+    if missing := sorted(({graph.name for graph in graphs} | finished.collected) - list_graphs(cache).keys()):
         raise CompileError(
             f"{len(missing)} of the graphs collected are not in {cache}, though {TOOL} names no failure: "
             f"{_first(missing)}. A compiler was killed (memory? then lower compiler.parallel_jobs), or another "
             f"program writes to the same cache. Last lines:\n{finished.tail}"
         )
-    return report
+    return graphs
 
 
-def _read(text: str) -> CompileReport:
+def _read(text: str) -> tuple[GraphCompile, ...]:
     try:
         report = _Report.model_validate_json(text)
     except ValidationError as error:
         raise CompileError(
             f"the report of {TOOL} is malformed, so no graph counts as compiled: {explain(error)}"
-        ) from (error)
+        ) from error
     entries = report.compilation_report
     counted = {key: report.compilation_summary.get(key, 0) for key in ("true", "false")}
     listed = {key: sum(entry.status is (key == "true") for entry in entries.values()) for key in counted}
@@ -224,13 +187,10 @@ def _read(text: str) -> CompileReport:
             f"the report of {TOOL} contradicts itself: its summary counts {counted['true']} compiled and "
             f"{counted['false']} failed graphs, its list {listed['true']} and {listed['false']}"
         )
-    graphs = (
-        GraphCompile(
-            name=_graph_name(path), compiled=entry.status, retries=entry.retry, seconds=round(entry.compile_time, 3)
-        )
+    return tuple(
+        GraphCompile(_graph_name(path), entry.status, round(entry.compile_time, 3))
         for path, entry in sorted(entries.items())
     )
-    return CompileReport(graphs=tuple(graphs), seconds=round(report.compilation_time, 3))
 
 
 def _describe(failed: Sequence[str], total: int, cache: Path) -> str:
@@ -272,11 +232,6 @@ def _version(folder: str) -> tuple[int, ...]:
 def _is_complete(module: Path) -> bool:
     neff = module / "model.neff"
     return (module / "model.done").exists() and neff.exists() and neff.stat().st_size > 0
-
-
-@functools.lru_cache(maxsize=4096)
-def _checksum(neff: Path, size: int, modified_ns: int) -> str:
-    return sha256_of(neff)  # cached: training lists the compile cache often
 
 
 def _graph_name(path: str) -> str:

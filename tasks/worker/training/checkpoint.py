@@ -138,11 +138,7 @@ class CheckpointWriter:
         self._last: CheckpointRef | None = None
 
     def save(self, state: CheckpointState) -> None:
-        """Start to write the model as it is now.
-
-        Raises:
-            StoreError, OSError: the write before this one failed.
-        """
+        """Start to write the model as it is now. Raises StoreError, OSError: the write before this one failed."""
         self.wait()
         model = self.parts.model
         weights = {name: _on_host(value) for name, value in model.state_dict().items()}

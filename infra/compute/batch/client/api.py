@@ -14,8 +14,9 @@ import boto3.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from infra.aws.credentials import code_of
 from infra.compute.batch.client.backoff import Backoff, WaitPolicy
-from infra.compute.batch.client.errors import code_of, config_error, never_accepted
+from infra.compute.batch.client.errors import config_error, never_accepted
 from infra.compute.batch.client.job_detail import JobDetail, detail_of
 
 T = TypeVar("T")

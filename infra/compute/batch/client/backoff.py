@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from infra.compute.batch.client.errors import one_line
-from tasks.foundation.errors import HostError
+from tasks.foundation.errors import HostError, one_line
 
 CONTACT_SECONDS = 600.0
 _SLEEP_SECONDS = 1.0
@@ -20,8 +19,8 @@ _SAY_AFTER_SECONDS = 5.0
 class WaitPolicy:
     """How to wait. `pulse` is called every second and may raise; `seconds` limits repeated calls."""
 
-    pulse: Callable[[], None]
-    say: Callable[[str], None]
+    pulse: Callable[[], None] = lambda: None
+    say: Callable[[str], None] = lambda line: None
     seconds: float | None = None
 
     def sleep(self, seconds: float) -> None:
@@ -46,11 +45,7 @@ class Backoff:
         self._said = False
 
     def wait_after(self, error: Exception) -> None:
-        """Wait before the next call.
-
-        Raises:
-            HostError: the time limit is over.
-        """
+        """Wait before the next call. Raises HostError: the time limit is over."""
         now = time.monotonic()
         if now >= self._until:
             raise HostError(

@@ -15,8 +15,8 @@ from botocore.exceptions import (
     ProxyConnectionError,
 )
 
-from infra.aws.credentials import NO_CREDENTIALS
-from tasks.foundation.errors import ConfigError
+from infra.aws.credentials import NO_CREDENTIALS, code_of
+from tasks.foundation.errors import ConfigError, one_line
 
 _DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation")
 NOT_ACCEPTED = (
@@ -42,11 +42,6 @@ _THROTTLED = (
     "TooManyRequestsException",
 )
 _NOT_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
-
-
-def code_of(error: Exception) -> str:
-    """Return AWS's name for the error; empty where there was no answer."""
-    return error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
 
 
 def never_accepted(error: Exception) -> bool:
@@ -103,7 +98,3 @@ def _of_reply(error: ClientError, about: str, region: str) -> ConfigError | None
 
 def _status(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

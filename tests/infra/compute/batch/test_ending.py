@@ -1,12 +1,15 @@
 """Jobs found by their tags and ended, on the emulator of AWS Batch."""
 
+from dataclasses import replace
 from typing import Any
 
 import boto3
 import pytest
 
 from infra.compute.batch.claim import Claim, make_claim, read_claim
-from infra.compute.batch.ending import connect, end_job, live_jobs
+from infra.compute.batch.client.api import Api
+from infra.compute.batch.client.backoff import WaitPolicy
+from infra.compute.batch.ending import attempt_prefix_of, end_job, flow_run_of, live_jobs
 from infra.compute.batch.job import tags_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
@@ -40,7 +43,7 @@ def test_live_jobs_of_the_project_are_found_on_all_queues_with_their_tags(batch:
     )
     submit(store, tags={"team": "other"})
     over = submit(store)
-    api = connect()
+    api = Api.connect(WaitPolicy())
     api.terminate(over, "enough")
     while over in [job.id for job in live_jobs(api, [CPU_QUEUE])]:
         pass
@@ -48,7 +51,7 @@ def test_live_jobs_of_the_project_are_found_on_all_queues_with_their_tags(batch:
     assert [job.id for job in found] == [mine, array]
     first = found[0]
     assert (first.name, first.queue) == ("some-job", CPU_QUEUE)
-    assert (first.flow_run, first.attempt_prefix) == ("flow-run-1", PREFIX)
+    assert (flow_run_of(first), attempt_prefix_of(first)) == ("flow-run-1", PREFIX)
 
 
 def test_many_jobs_are_listed_and_described_in_pages(batch: BatchServer, store) -> None:
@@ -56,7 +59,7 @@ def test_many_jobs_are_listed_and_described_in_pages(batch: BatchServer, store) 
     client = boto3.client("batch")
     for _ in range(105):
         submit(store, client)
-    assert len(live_jobs(connect(), [CPU_QUEUE])) == 105
+    assert len(live_jobs(Api.connect(WaitPolicy()), [CPU_QUEUE])) == 105
     described = [len(call["request"]["jobs"]) for call in batch.calls("DescribeJobs")]
     assert sum(described) == 105
     assert max(described) <= 100
@@ -74,7 +77,7 @@ def test_ending_a_job_marks_its_claim_unless_it_is_another_jobs(batch, store, jo
         claimed_at="now",
     )
     make_claim(store, PREFIX, claim)
-    api = connect()
+    api = Api.connect(WaitPolicy())
     (job,) = live_jobs(api, [CPU_QUEUE])
     end_job(api, store, job, "no waiter")
     changed = read_claim(store, PREFIX)
@@ -87,15 +90,15 @@ def test_ending_a_job_marks_its_claim_unless_it_is_another_jobs(batch, store, jo
 
 def test_a_job_without_a_claim_or_with_odd_tags_is_ended_too(batch, store) -> None:
     submit(store, tags={"millrace": "millrace", "millrace-stage": "bake"})
-    api = connect()
+    api = Api.connect(WaitPolicy())
     (job,) = live_jobs(api, [CPU_QUEUE])
-    assert (job.flow_run, job.attempt_prefix) == ("", None)
+    assert (flow_run_of(job), attempt_prefix_of(job)) == ("", None)
     end_job(api, store, job, "no waiter")
-    end_job(api, store, job.model_copy(update={"id": "forgotten"}), "no waiter")
+    end_job(api, store, replace(job, id="forgotten"), "no waiter")
     while live_jobs(api, [CPU_QUEUE]):
         pass
 
 
 def test_a_queue_that_does_not_exist_is_named(batch) -> None:
     with pytest.raises(ConfigError, match="'nowhere'"):
-        live_jobs(connect(), ["nowhere"])
+        live_jobs(Api.connect(WaitPolicy()), ["nowhere"])

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from infra.compute.batch.client.api import Definition, Queue
-from infra.compute.batch.job import job_name, layout_of, nodes_of, queue_name, submission, tag_value, tags_of
+from infra.compute.batch.job import job_name, layout_of, nodes_of, queue_of, submission, tag_value, tags_of
 from infra.compute.batch.retries import evaluate_on_exit
 from tasks.contracts.stages import Chore, Layout, Stage
 from tests.support.workspace.specs import spec_of
@@ -34,7 +34,8 @@ def test_the_stage_and_its_workers_decide_layout_and_nodes(stage, workers, layou
 
 @pytest.mark.parametrize(("stage", "queue"), [(Stage.release, "cheap"), (Stage.infer, "dear")])
 def test_stages_without_a_model_go_to_the_cheap_queue(stage, queue) -> None:
-    assert queue_name(spec_of(stage, 1, "batch.cpu_queue=cheap", "batch.accelerator_queue=dear")) == queue
+    spec = spec_of(stage, 1, "batch.cpu_queue=cheap", "batch.accelerator_queue=dear")
+    assert queue_of(stage, spec.config.batch) == queue
 
 
 def test_a_jobs_name_is_fixed_by_its_attempt() -> None:
