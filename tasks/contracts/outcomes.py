@@ -29,6 +29,16 @@ class Check(Record):
     host: str = Field(default="", description="the machine it is about; empty: all machines, or the input")
     action: Action = Field(default="proceed", description="what to do after a failure")
 
+    @classmethod
+    def critical(
+        cls, name: str, passed: bool, sentence: str, otherwise: Action = "proceed", observed: float | None = None,
+        host: str = "",
+    ) -> Check:  # fmt: skip
+        """Return a check whose failure stops the stage; `otherwise` is what to do then."""
+        action: Action = "proceed" if passed else otherwise
+        return cls(name=name, passed=passed, severity="critical", observed=observed, sentence=sentence, host=host,
+                   action=action)  # fmt: skip
+
 
 class ValidateOutcome(Record):
     stage: Literal[Stage.validate] = Stage.validate

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
 
-from infra.store.base import Conflict, Store
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
+from infra.store.probe import broken_guarantee, succeeds
 from tasks.data import span_versions
 from tasks.doctor.check import CheckResult
 from tasks.hosts import host_records
@@ -76,33 +76,15 @@ def excluded(store: Store) -> CheckResult:
 
 def _broken(store: Store, key: str) -> str:
     """Return the guarantee that the store breaks; empty if it keeps all."""
-    store.create(key, b"1")
-    if store.read(key) != b"1":
-        return "an object reads differently than it was written"
-    if _succeeds(lambda: store.create(key, b"2")):
-        return "an existing object was created again"
-    store.swap(key, b"2", expected=b"1")
-    if _succeeds(lambda: store.swap(key, b"3", expected=b"1")):
-        return "an object was swapped although it had changed"
-    if store.read(key) != b"2" or key not in store.list(SCRATCH):
-        return "a swapped object is not read or listed as swapped"
+    if broken := broken_guarantee(store, key):
+        return broken
     with store.lock(key):
-        if _succeeds(lambda: _lock(store, key)):
-            return "a lock was given twice at once"
-    return ""
+        return "a lock was given twice at once" if succeeds(lambda: _lock(store, key)) else ""
 
 
 def _lock(store: Store, key: str) -> None:
     with store.lock(key):
         pass
-
-
-def _succeeds(act: Callable[[], None]) -> bool:
-    try:
-        act()
-    except Conflict:
-        return False
-    return True
 
 
 def _remove(store: Store, folder: str, name: str) -> None:

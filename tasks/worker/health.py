@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.schema.stages import HealthConfig
-from infra.store.base import Conflict, Store
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
+from infra.store.probe import broken_guarantee
 from tasks.contracts.outcomes import Check, HealthOutcome
 from tasks.contracts.progress import report
 from tasks.foundation.errors import HostError, StoreError
@@ -82,43 +83,24 @@ def probe_store(store: Store, prefix: str) -> Check:
     """Write, read back, and check that conflicting writes are refused; delete everything under `prefix`.
 
     Raises:
-        StoreError: an operation failed; names it.
+        StoreError: an operation failed, or the store breaks a guarantee; names which.
     """
     key = f"{prefix}/probe"
     try:
         try:
-            _probe(store, key)
+            broken = broken_guarantee(store, key)
         finally:
             store.delete(prefix)
     except OSError as error:
         raise StoreError(
             f"{store.uri}/{key}: {error}. Check that the workspace is mounted, has room, and is writable"
         ) from error
-    sentence = f"{store.uri} takes writes, reads them back, and refuses conflicting writes"
-    return Check(name="store", passed=True, severity="critical", observed=None, sentence=sentence)
-
-
-def _probe(store: Store, key: str) -> None:
-    first, second = b"first\n", b"second\n"
-    store.write(key, first)
-    if (got := store.read(key)) != first:
-        raise StoreError(f"{store.uri}/{key}: {got!r} was read where {first!r} had been written")
-    conflicting = {
-        "create": lambda: store.create(key, second),
-        "compare-and-swap": lambda: store.swap(key, second, expected=second),
-    }
-    for name, write in conflicting.items():
-        try:
-            write()
-        except Conflict:
-            continue
+    if broken:
         raise StoreError(
-            f"{store.uri}/{key}: {name} replaced an object that it must not replace. "
-            "Two runs could overwrite each other's release here; use a file system or bucket with conditional writes"
+            f"{store.uri}/{key}: {broken}. Two runs could overwrite each other's release here; "
+            "use a file system or bucket with conditional writes"
         )
-    store.swap(key, second, expected=first)
-    if (got := store.read(key)) != second:
-        raise StoreError(f"{store.uri}/{key}: {got!r} was read after a compare-and-swap to {second!r}")
+    return Check.critical("store", True, f"{store.uri} takes writes, reads them back, and refuses conflicting writes")
 
 
 def _measure(job: Job, accelerator: Accelerator) -> WorkerFindings:
@@ -138,20 +120,9 @@ def _measure(job: Job, accelerator: Accelerator) -> WorkerFindings:
             numbers[f"{precision}_seconds"] = time_product(accelerator, problem, precision)
         except HostError as error:
             numbers[f"{precision}_seconds"] = math.nan
-            checks.append(_wrong_product(precision, error))
+            host = this_host()
+            checks.append(Check.critical(f"matmul {precision}", False, str(error), "exclude host", host=host))
     return WorkerFindings(host=this_host(), numbers=numbers | _free_gib(accelerator, job.store), checks=tuple(checks))
-
-
-def _wrong_product(precision: Precision, error: HostError) -> Check:
-    return Check(
-        name=f"matmul {precision}",
-        passed=False,
-        severity="critical",
-        observed=None,
-        sentence=str(error),
-        host=this_host(),
-        action="exclude host",
-    )
 
 
 def _judge(job: Job, before: Sequence[Check], findings: Sequence[WorkerFindings], precision: Precision) -> list[Check]:

@@ -40,14 +40,7 @@ def check_collectives(accelerator: Accelerator) -> tuple[Check, ...]:
 def _judge(accelerator: Accelerator, name: str, check: Callable[[Accelerator, str, int], str]) -> Check:
     wrong = [problem for size in SIZES if (problem := check(accelerator, name, size))]
     sentence = f"{name} over {accelerator.rank.world} workers is exact for {', '.join(map(str, SIZES))} elements"
-    return Check(
-        name=name,
-        passed=not wrong,
-        severity="critical",
-        observed=float(len(wrong)),
-        sentence=wrong[0] if wrong else sentence,
-        action="retry elsewhere" if wrong else "proceed",
-    )
+    return Check.critical(name, not wrong, wrong[0] if wrong else sentence, "retry elsewhere", len(wrong))
 
 
 def time_collectives(accelerator: Accelerator, mib: int) -> dict[str, float]:

@@ -123,13 +123,12 @@ def check_columns(parts: Sequence[ParquetPart], config: Config) -> tuple[Check, 
             "\n".join(problems.values())
             + "\nIngest the span again with these columns, or name others in the configuration."
         )
-    names, files = len(types), len(parts)
+    present = f"All {len(types)} columns in use are in all {len(parts)} files of the window."
+    typed = f"All {len(types)} columns in use have a type that fits their use."
     return (
-        Check(name="columns present", passed=True, severity="critical", observed=float(names),
-              sentence=f"All {names} columns in use are in all {files} files of the window."),
-        Check(name="column types", passed=True, severity="critical", observed=float(names),
-              sentence=f"All {names} columns in use have a type that fits their use."),
-    )  # fmt: skip
+        Check.critical("columns present", True, present, observed=len(types)),
+        Check.critical("column types", True, typed, observed=len(types)),
+    )
 
 
 def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:

@@ -63,7 +63,7 @@ def judge_product(name: str, seconds: Sequence[float], limits: HealthConfig) -> 
     speeds = ", ".join(f"{gflops(limits.matmul_size, each):g}" for each in seconds)
     shape = f"{limits.matmul_size} x {limits.matmul_size}"
     sentence = f"a {shape} product in {precision} is correct on every worker, at {speeds} GFLOP/s"
-    return [Check(name=f"matmul {precision}", passed=True, severity="critical", observed=None, sentence=sentence)]
+    return [Check.critical(f"matmul {precision}", True, sentence)]
 
 
 def judge_rates(rates: dict[str, float], world: int, machine: MachineConfig) -> list[Check]:
@@ -79,15 +79,9 @@ def judge_rates(rates: dict[str, float], world: int, machine: MachineConfig) -> 
          f"of 4 bytes takes {latency:g} us; max_latency_us of the machine is {machine.max_latency_us:g}"),
     )  # fmt: skip
     advice = ". Do all nodes use EFA (FI_PROVIDER=efa), in one placement group? If so, one of them is degraded"
+    about = f"the all-reduce over {world} workers"
     return [
-        Check(
-            name=name,
-            passed=passed,
-            severity="critical",
-            observed=observed,
-            sentence=f"the all-reduce over {world} workers {what}{'' if passed else advice}",
-            action="proceed" if passed else "retry elsewhere",
-        )
+        Check.critical(name, passed, f"{about} {what}{'' if passed else advice}", "retry elsewhere", observed)
         for name, observed, passed, what in kinds
     ]
 
@@ -114,19 +108,9 @@ def judge_space(
         passed = free >= least
         sentence = f"worker {worst} has {free:.2f} GiB {where}, the least of {len(ranks)}; {setting} is {least:g}"
         sentence += "" if passed else f". {advice}"
-        action: Action = "proceed" if passed or name == WORKSPACE_DISK else "retry elsewhere"
+        action: Action = "proceed" if name == WORKSPACE_DISK else "retry elsewhere"
         host = "" if name == WORKSPACE_DISK else names[worst]
-        checks.append(
-            Check(
-                name=name,
-                passed=passed,
-                severity="critical",
-                observed=round(free, 3),
-                sentence=sentence,
-                host=host,
-                action=action,
-            )
-        )
+        checks.append(Check.critical(name, passed, sentence, action, round(free, 3), host))
     return checks
 
 

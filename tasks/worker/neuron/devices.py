@@ -83,7 +83,7 @@ def _count(devices: Sequence[NeuronDevice], expected: int | None) -> Check:
         missing = sorted(set(range(expected or 1)) - {device.number for device in devices})
         sentence += f"; missing: {', '.join(map(str, missing))}" if missing else ""
         sentence += ". Map all of /dev/neuron* into the container; if they are mapped, reboot or replace the machine"
-    return _check("neuron devices", passed, len(devices), sentence, action)
+    return Check.critical("neuron devices", passed, sentence, action, len(devices))
 
 
 def _alike(devices: Sequence[NeuronDevice]) -> Check:
@@ -92,7 +92,8 @@ def _alike(devices: Sequence[NeuronDevice]) -> Check:
     sentence = f"{usual} NeuronCores on every device"
     if odd:
         sentence = f"most devices have {usual} NeuronCores, but {', '.join(odd)}. Reboot or replace the machine"
-    return _check("neuron cores", not odd, sum(device.nc_count for device in devices), sentence, "exclude host")
+    cores = sum(device.nc_count for device in devices)
+    return Check.critical("neuron cores", not odd, sentence, "exclude host", cores)
 
 
 def _free(devices: Sequence[NeuronDevice]) -> Check:
@@ -105,15 +106,4 @@ def _free(devices: Sequence[NeuronDevice]) -> Check:
             f"process {pid} ({process.command}) on device {', '.join(held[pid])}" for pid, process in holding.items()
         )
         sentence = f"NeuronCores are held by {'; '.join(holders)}. Stop it, or wait for its end"
-    return _check("neuron processes", not holding, len(holding), sentence, "retry elsewhere")
-
-
-def _check(name: str, passed: bool, observed: int, sentence: str, action: Action) -> Check:
-    return Check(
-        name=name,
-        passed=passed,
-        severity="critical",
-        observed=float(observed),
-        sentence=sentence,
-        action="proceed" if passed else action,
-    )
+    return Check.critical("neuron processes", not holding, sentence, "retry elsewhere", len(holding))

@@ -39,7 +39,7 @@ def list_interfaces() -> tuple[str, ...]:
 def check_interfaces(found: tuple[str, ...], expected: int) -> Check:
     """Check that there are as many interfaces as such a machine has."""
     passed = len(found) >= expected
-    action: Action = "proceed" if passed else "exclude host" if found else "stop"
+    action: Action = "exclude host" if found else "stop"
     sentence = f"fi_info lists {len(found)} EFA interfaces ({', '.join(found) or 'none'}); {expected} are expected"
     if not passed and found:
         sentence += ". Map all of /dev/infiniband/uverbs* into the container; if they are mapped, replace the machine"
@@ -48,14 +48,7 @@ def check_interfaces(found: tuple[str, ...], expected: int) -> Check:
             ". Map /dev/infiniband/uverbs* into the container, and start machines with EFA interfaces and its driver "
             "(health.machine says which kind this should be)"
         )
-    return Check(
-        name="efa interfaces",
-        passed=passed,
-        severity="critical",
-        observed=float(len(found)),
-        sentence=sentence,
-        action=action,
-    )
+    return Check.critical("efa interfaces", passed, sentence, action, len(found))
 
 
 def _interface(domain: str) -> str:

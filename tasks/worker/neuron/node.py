@@ -58,17 +58,9 @@ def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> 
         f"nccom-test all_reduce over {cores} NeuronCores gives right numbers at {got:g} GB/s on the bus "
         f"({best.bytes / 2**20:g} MiB); at least {least:g} is expected"
     )
-    sentence += (
-        "" if passed else ". Something else uses the links, or one is degraded; if it stays, replace the machine"
-    )
-    return Check(
-        name="nccom all-reduce",
-        passed=passed,
-        severity="critical",
-        observed=got,
-        sentence=sentence,
-        action="proceed" if passed else "retry elsewhere",
-    )
+    if not passed:
+        sentence += ". Something else uses the links, or one is degraded; if it stays, replace the machine"
+    return Check.critical("nccom all-reduce", passed, sentence, "retry elsewhere", got)
 
 
 def _checked(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
@@ -83,4 +75,4 @@ def _tool_failed(name: str, error: StageError) -> Check:
     action: Action = "exclude host" if isinstance(error, WrongNumbers) else "retry elsewhere"
     if isinstance(error, ConfigError | CodeError):  # not installed, or of another release: the same on all machines
         action = "stop"
-    return Check(name=name, passed=False, severity="critical", observed=None, sentence=str(error), action=action)
+    return Check.critical(name, False, str(error), action)

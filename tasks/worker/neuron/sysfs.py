@@ -48,14 +48,7 @@ def _judge(name: str, counts: Counts, kinds: Mapping[str, str], what: str, actio
     sentence = f"no {what}"
     if found:
         sentence = f"{what}: {', '.join(where for where, _ in found)}. {advice}"
-    return Check(
-        name=name,
-        passed=not found,
-        severity="critical",
-        observed=float(sum(count for _, count in found)),
-        sentence=sentence,
-        action=action if found else "proceed",
-    )
+    return Check.critical(name, not found, sentence, action, sum(count for _, count in found))
 
 
 def _unread(counts: Counts) -> Check:

@@ -130,10 +130,10 @@ class MayNotWrite(DirectoryStore):
 @pytest.mark.parametrize(
     ("kind", "complaint"),
     [
-        (CreateReplaces, "create replaced an object"),
-        (SwapIsBlind, "compare-and-swap replaced an object"),
-        (SwapDoesNothing, "was read after a compare-and-swap"),
-        (ForgetsWrites, "was read where .* had been written"),
+        (CreateReplaces, "created again"),
+        (SwapIsBlind, "swapped although it had changed"),
+        (SwapDoesNothing, "not read or listed as swapped"),
+        (ForgetsWrites, "reads differently than it was written"),
         (MayNotWrite, "Permission denied.*writable"),
     ],
 )
