@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from configs.schema.config import BESIDE_THE_WORK, Config
@@ -10,13 +11,14 @@ from configs.schema.config import BESIDE_THE_WORK, Config
 def differences(then: Config, now: Config) -> list[str]:
     """Return the settings that decide what a run makes and that differ, as in `train.epochs (1 then, 2 now)`."""
     now = now.model_copy(update={name: getattr(then, name) for name in BESIDE_THE_WORK})
-    old, new = _flat(then.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
+    old, new = leaves(then.tree()), leaves(now.tree())
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     return [f"{key} ({old.get(key)} then, {new.get(key)} now)" for key in keys]
 
 
-def _flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
+def leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the settings of a tree by their dotted keys."""
+    found: dict[str, Any] = {}
     for key, value in tree.items():
-        leaves |= _flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
-    return leaves
+        found |= leaves(value, f"{path}{key}.") if isinstance(value, dict) and value else {f"{path}{key}": value}
+    return found

@@ -55,7 +55,7 @@ def config_hash(config: Config) -> str:
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration as YAML that loads again."""
-    return yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False)
+    return yaml.safe_dump(config.tree(), sort_keys=False)
 
 
 def _read(path: Path) -> dict[str, Any]:

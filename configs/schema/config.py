@@ -6,7 +6,7 @@ training.py, stages.py, compute.py and operations.py.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -60,6 +60,10 @@ class Config(Record):
     schedule: ScheduleConfig
     freshness: FreshnessConfig
     links: LinksConfig
+
+    def tree(self) -> dict[str, Any]:
+        """Return the settings with the keys that they have in YAML."""
+        return self.model_dump(mode="json", by_alias=True)
 
     def same_work_as(self, other: Config) -> bool:
         """Whether both make the same model and vectors; settings of where, when and how often may differ."""

@@ -5,10 +5,11 @@ matplotlib is imported when something is drawn, and not before.
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.presentation.model import Figure, thinned
@@ -17,8 +18,6 @@ from flows.presentation.wording import number
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
-
-Curve = Sequence[tuple[int, float]]  # (step, value), by step
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -49,6 +48,8 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",  # needs no font that the reader may lack
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 9.5,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
     "hatch.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -74,17 +75,26 @@ _drawing = threading.Lock()  # matplotlib's settings are those of the whole proc
 
 def svg(figure: Figure) -> bytes:
     """Draw a figure. Threads may call this at the same time; they take turns."""
+    return drawn(figure.draw, WIDTH_PX, figure.height)
+
+
+def drawn(draw: Callable[[Canvas], None], width: float, height: float, title: str | None = None) -> bytes:
+    """Return an SVG of what `draw` draws. Sizes are in pixels; the title is in its metadata."""
     with _drawing:
         import matplotlib as mpl
         from matplotlib.figure import Figure as Canvas
 
         with mpl.rc_context(STYLE):
-            size = (WIDTH_PX * _PX, figure.height * _PX)
-            canvas = Canvas(figsize=size, facecolor="white", layout="constrained")
-            figure.draw(canvas)
-            drawn = io.BytesIO()
-            canvas.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
-    return drawn.getvalue()
+            canvas = Canvas(figsize=(width * _PX, height * _PX), facecolor="white", layout="constrained")
+            draw(canvas)
+            file = io.BytesIO()
+            canvas.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
+    return file.getvalue()
+
+
+def data_uri(drawn: bytes) -> str:
+    """Return the address of an SVG that is inside of a page, so that the ids in two of them can't meet."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(drawn).decode()}"
 
 
 def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, float]]]) -> Figure:

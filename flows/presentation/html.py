@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import posixpath
 import re
 from pathlib import Path
 
-from flows.presentation.figures import WIDTH_PX, svg
-from flows.presentation.model import Cell, Figure, Page
+from flows.presentation.figures import WIDTH_PX, data_uri, svg
+from flows.presentation.model import Cell, Page
 from flows.presentation.wording import moment, now
 
 _SERVED = re.compile(r"runs/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html")  # by `millrace serve`
@@ -31,12 +30,7 @@ def render(page: Page) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"address": address, "data_uri": _data_uri}
+    environment.filters |= {"address": address, "data_uri": lambda figure: data_uri(svg(figure))}
     made_at = moment(now().isoformat())
     template = environment.get_template("page.html.jinja")
     return template.render(page=page, made_at=made_at, figure_width=WIDTH_PX).encode() + b"\n"
-
-
-def _data_uri(figure: Figure) -> str:
-    """Each figure is an image of its own, so that the ids inside of two can't meet."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg(figure)).decode()}"

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from flows.presentation.figures import svg
+from flows.presentation.figures import data_uri, svg
 from flows.presentation.model import Cell, Column, Section, thinned
-from flows.presentation.wording import address, uri
+from flows.presentation.wording import uri
+from infra.store.factory import console_page
 
 MOST_ROWS = 10  # of a table that a report folds
 MOST_LETTERS, MOST_LINES = 70, 12  # in one cell of a table
@@ -48,10 +48,6 @@ def code(words: str) -> Markup:
     fence = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(line)), default=0))
     pad = " " if "`" in line else ""
     return Markup(f"{fence}{pad}{line}{pad}{fence}") if line else Markup()
-
-
-def bold(words: str) -> Markup:
-    return Markup(f"**{text(words)}**")
 
 
 def link(words: str, address: str) -> Markup:
@@ -90,7 +86,7 @@ def cell(content: Cell, workspace: str = "") -> str:
     """The content of a cell, plain text where it needs no markup."""
     if content.key:
         stored = uri(workspace, content.key)
-        if opened := address(workspace, content.key):
+        if opened := console_page(workspace, content.key):
             return link(content.text or stored, opened)
         return content.text or code(stored)
     if content.link.startswith(("http://", "https://")):
@@ -98,12 +94,12 @@ def cell(content: Cell, workspace: str = "") -> str:
     if content.code:
         return code(content.text)
     signed = f"{content.sign} {content.text}".lstrip()
-    return bold(signed) if content.mood in ("bad", "refused") else signed
+    return Markup(f"**{text(signed)}**") if content.mood in ("bad", "refused") else signed
 
 
 def image(alt: str, drawn: bytes) -> Markup:
     """An SVG inside of the page; `alt` is for those who can't see it."""
-    return Markup(f"![{text(alt)}](data:image/svg+xml;base64,{base64.b64encode(drawn).decode()})")
+    return Markup(f"![{text(alt)}]({data_uri(drawn)})")
 
 
 def commands(*lines: str) -> list[str]:

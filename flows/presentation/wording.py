@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping
-from urllib.parse import quote
 
 import tasks.foundation.durations
 
@@ -80,19 +79,6 @@ def plural(how_many: int, what: str) -> str:
 def sentence(words: str) -> str:
     """With a capital letter and a full stop."""
     return f"{words[:1].upper()}{words[1:].rstrip('.')}."
-
-
-def address(workspace: str, key: str) -> str:
-    """The page of a key in AWS's console; empty for a local directory, as a browser opens no path from a page."""
-    scheme, separator, rest = workspace.partition("://")
-    if not separator or scheme != "s3":
-        return ""
-    bucket, _, prefix = rest.partition("/")
-    inside = "/".join(part for part in (prefix.strip("/"), key) if part)
-    is_file = key.endswith((".json", ".html", ".parquet", ".svg"))
-    inside += "/" if inside and not is_file else ""
-    kind = "object" if is_file else "buckets"
-    return f"https://s3.console.aws.amazon.com/s3/{kind}/{bucket}?prefix={quote(inside)}"
 
 
 def uri(workspace: str, key: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
@@ -16,11 +17,28 @@ def open_store(uri: str) -> Store:
     Raises:
         ConfigError: the scheme is unknown, or an s3:// URI names no bucket.
     """
-    scheme, separator, _ = uri.partition("://")
-    scheme = scheme if separator else "file"
+    scheme = scheme_of(uri)
     if scheme not in STORES:
         raise ConfigError(f"workspace {uri!r}: unknown scheme {scheme!r}; use a local directory or s3://bucket/prefix")
     return STORES[scheme](uri)
+
+
+def scheme_of(uri: str) -> str:
+    """Return the kind of store of a workspace URI, the key in `STORES`."""
+    scheme, separator, _ = uri.partition("://")
+    return scheme if separator else "file"
+
+
+def console_page(uri: str, key: str) -> str:
+    """Return the page of a key in AWS's console; empty for a local directory, which no page can link to."""
+    if scheme_of(uri) != "s3":
+        return ""
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    inside = "/".join(part for part in (prefix.strip("/"), key) if part)
+    is_file = key.endswith((".json", ".html", ".parquet", ".svg"))
+    inside += "/" if inside and not is_file else ""
+    kind = "object" if is_file else "buckets"
+    return f"https://s3.console.aws.amazon.com/s3/{kind}/{bucket}?prefix={quote(inside)}"
 
 
 def _directory(uri: str) -> Store:

@@ -15,6 +15,7 @@ from infra import prefect_server
 from infra.prefect_server import Server
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
+from infra.store.factory import scheme_of
 from tasks.contracts.stages import Stage, compute_of
 from tasks.doctor import clock, machine, prefect_api, workspace
 from tasks.doctor.check import Check, CheckResult, Finding, run_check, run_checks
@@ -96,7 +97,7 @@ def _of_workspace(store: Store) -> list[Check]:
 
 def _of_aws(uri: str, config: Config | None) -> list[Check]:
     stages = [stage for stage in Stage if config is not None and compute_of(config, stage) == "batch"]
-    in_bucket = uri.startswith("s3://")
+    in_bucket = scheme_of(uri) == "s3"
     if not stages and not in_bucket:
         return []
     from tasks.doctor import aws  # boto3 is slow to import, and a local workspace does not need it

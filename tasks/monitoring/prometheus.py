@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -52,7 +52,7 @@ class _Numbers(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from _sums(self._history)
-        yield from _spans(self._history)
+        yield _spans(self._history)
         yield from _release(self._history, self._at)
         if self._history.last is not None:
             yield from _last_run(self._history.last)
@@ -60,10 +60,8 @@ class _Numbers(Collector):
         yield _gauge("millrace_unreadable_records", unreadable, len(self._history.problems))
         if self._problems is not None:
             text = "What is wrong with the lineage of the last run, by kind, as reported by: millrace freshness."
-            problems = GaugeMetricFamily("millrace_problems", text, labels=["kind"])
-            for kind in get_args(Kind):
-                problems.add_metric([kind.replace(" ", "_")], self._problems[kind])
-            yield problems
+            counts = {kind.replace(" ", "_"): self._problems[kind] for kind in get_args(Kind)}
+            yield _by_label(GaugeMetricFamily, "millrace_problems", text, "kind", counts)
         yield _gauge("millrace_exposition_timestamp_seconds", "When these numbers were made.", self._at.timestamp())
 
 
@@ -83,40 +81,32 @@ def _sums(history: History) -> Iterator[Metric]:
     """Over all runs and attempts."""
     summed = history.totals
     states = [run.state for run in history.runs]
-    runs = GaugeMetricFamily("millrace_runs", "Runs by the state that they are in.", labels=["state"])
-    for state in RunState:
-        runs.add_metric([state.lower()], states.count(state))
-    yield runs
+    counts = {state.lower(): states.count(state) for state in RunState}
+    yield _by_label(GaugeMetricFamily, "millrace_runs", "Runs by the state that they are in.", "state", counts)
     succeeded, over = history.judged_runs
     text = "Runs that came to a result, a rejection included, over all that ended and were not cancelled."
     yield _gauge("millrace_run_success_ratio", text, succeeded / over if over else None)
 
-    attempts = CounterMetricFamily(
-        "millrace_attempts", "Attempts of stages that ended, by failure class; OK: done.", labels=["class"]
-    )
-    lost = CounterMetricFamily("millrace_failed_attempt_seconds", "Wall time of failed attempts.", labels=["class"])
-    attempts.add_metric(["OK"], summed.succeeded)
-    for failure in FailureClass:
-        attempts.add_metric([failure.value], summed.attempts_by_class.get(failure, 0))
-        lost.add_metric([failure.value], summed.seconds_by_class.get(failure, 0.0))
-    yield from (attempts, lost)
+    attempts = {"OK": summed.succeeded} | {each.value: summed.attempts_by_class.get(each, 0) for each in FailureClass}
+    text = "Attempts of stages that ended, by failure class; OK: done."
+    yield _by_label(CounterMetricFamily, "millrace_attempts", text, "class", attempts)
+    lost = {each.value: summed.seconds_by_class.get(each, 0.0) for each in FailureClass}
+    text = "Wall time of failed attempts."
+    yield _by_label(CounterMetricFamily, "millrace_failed_attempt_seconds", text, "class", lost)
     yield _gauge("millrace_attempts_open", "Attempts without an end on record: running, or lost.", summed.running)
 
-    spent = CounterMetricFamily("millrace_attempt_seconds", "Wall time of all attempts, by phase.", labels=["phase"])
-    for phase in Phases.model_fields:
-        spent.add_metric([phase], getattr(summed.seconds, phase))
-    yield spent
+    text = "Wall time of all attempts, by phase."
+    yield _by_label(CounterMetricFamily, "millrace_attempt_seconds", text, "phase", summed.seconds.model_dump())
     yield _gauge("millrace_goodput_ratio", "Productive seconds over all seconds of all attempts.", summed.goodput)
-    yield _counter("millrace_cost_dollars", "What all attempts cost.", summed.cost)
-    yield _counter("millrace_vectors", "Vectors that all runs made.", history.vectors)
+    yield CounterMetricFamily("millrace_cost_dollars", "What all attempts cost.", value=summed.cost)
+    yield CounterMetricFamily("millrace_vectors", "Vectors that all runs made.", value=history.vectors)
 
 
-def _spans(history: History) -> Iterator[Metric]:
-    spans = GaugeMetricFamily("millrace_spans", "The newest spans by how far they have come.", labels=["state"])
-    states = [row.state.lower() for row in history.spans]
-    for state in sorted(set(states)):
-        spans.add_metric([state], states.count(state))
-    yield spans
+def _spans(history: History) -> Metric:
+    states = Counter(row.state.lower() for row in sorted(history.spans, key=lambda row: row.state))
+    return _by_label(
+        GaugeMetricFamily, "millrace_spans", "The newest spans by how far they have come.", "state", states
+    )
 
 
 def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
@@ -136,12 +126,8 @@ def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
     yield _gauge("millrace_release_vectors", "Vectors of the release that serves.", current.vectors)
     names = {"span": current.span.name, "model": current.model.version, "run": current.run_key}
     yield _info("millrace_release_info", "The release that serves, in its labels; always 1.", names)
-    quality = GaugeMetricFamily(
-        "millrace_release_quality", "Holdout metrics of the release that serves.", labels=["metric"]
-    )
-    for name, value in current.metrics.items():
-        quality.add_metric([name], value)
-    yield quality
+    text = "Holdout metrics of the release that serves."
+    yield _by_label(GaugeMetricFamily, "millrace_release_quality", text, "metric", current.metrics)
 
 
 def _last_run(run: PastRun) -> Iterator[Metric]:
@@ -180,8 +166,14 @@ def _gauge(name: str, text: str, value: float | None) -> Metric:
     return gauge
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
+def _by_label(
+    family: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, label: str, values: Mapping[str, float]
+) -> Metric:
+    """Numbers that one label distinguishes."""
+    metric = family(name, text, labels=[label])
+    for each, value in values.items():
+        metric.add_metric([each], value)
+    return metric
 
 
 def _info(name: str, text: str, names: dict[str, str]) -> Metric:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 import tasks.runs.releases
-from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.checkpoints import CurvePoint
@@ -264,11 +263,6 @@ def plan_output(plan: RunPlan) -> PlanOutput:
         parent=plan.parent.prefix if plan.parent else None,
         parent_step=plan.parent.step if plan.parent else None,
     )
-
-
-def config_output(config: Config) -> dict[str, Any]:
-    """The resolved configuration with the keys that it has in YAML."""
-    return config.model_dump(mode="json", by_alias=True)
 
 
 def stage_lines(

@@ -26,11 +26,10 @@ from tasks.runs.run_report import RunReport
 def dry_run(store: Store, span: str | None, config_file: Path | None, overrides: Sequence[str]) -> DryRunOutput:
     """The resolved configuration and the plan; writes nothing. Raises StageError as `load_config` and `plan_run` do."""
     config = load_config(config_file, overrides)
-    shown = outputs.config_output(config)
     try:
-        return DryRunOutput(config=shown, plan=outputs.plan_output(plan_run(store, config, span)), sentence="")
+        return DryRunOutput(config=config.tree(), plan=outputs.plan_output(plan_run(store, config, span)), sentence="")
     except NothingToDo as error:
-        return DryRunOutput(config=shown, plan=None, sentence=str(error))
+        return DryRunOutput(config=config.tree(), plan=None, sentence=str(error))
 
 
 def run(store: Store, span: str | None, config_file: Path | None, overrides: Sequence[str], verbose: bool) -> RunOutput:

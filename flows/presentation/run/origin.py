@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from configs.differences import leaves
 from configs.load import load_config
-from configs.schema.config import Config
 from flows.presentation.model import Cell, Command, Named, Section, facts, state, table
 from flows.presentation.wording import NONE, moment, plural
 from tasks.contracts.jobs import stage_prefix
@@ -107,7 +106,7 @@ def invocations(all_of: Sequence[Invocation]) -> tuple[Section, ...]:
 
 def settings(plan: RunPlan) -> Section:
     """What differs from the base configuration."""
-    base, own = _flat(_tree(load_config())), _flat(_tree(plan.config))
+    base, own = leaves(load_config().tree()), leaves(plan.config.tree())
     keys = [key for key in dict.fromkeys([*base, *own]) if base.get(key) != own.get(key)]
     rows = [(Cell(key, code=True), _value(own.get(key)), _value(base.get(key))) for key in keys]
     if not rows:
@@ -137,18 +136,6 @@ def _deadline(deadline: str, ended_at: str | None) -> Cell:
         return Cell(moment(deadline))
     late = ended_at > deadline
     return Cell(f"{moment(deadline)} missed" if late else "kept", "!" if late else "✓", "bad" if late else "good")
-
-
-def _tree(config: Config) -> dict[str, Any]:
-    """With the keys that it has in YAML."""
-    return config.model_dump(mode="json", by_alias=True)
-
-
-def _flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        leaves |= _flat(value, f"{path}{key}.") if isinstance(value, dict) and value else {f"{path}{key}": value}
-    return leaves
 
 
 def _value(value: object) -> str:

@@ -54,9 +54,7 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
     _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
-    _write_json(
-        folder / "millrace.json", {"model_version": version, "config": config.model_dump(mode="json", by_alias=True)}
-    )
+    _write_json(folder / "millrace.json", {"model_version": version, "config": config.tree()})
 
 
 def _entry(index: int, path: str, kind: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.console import Console
 from flows.presentation import html, markdown, terminal, wording
 from flows.presentation.figures import MOST_POINTS, curves, svg
 from flows.presentation.model import Cell, Command, Page, Section, Tile, files, table, thinned
+from infra.store.factory import console_page
 from tests.support.pages.html import Page as Shown
 from tests.support.pages.tables import blocks, tables
 
@@ -204,10 +205,10 @@ def test_long_curves_are_thinned_and_keep_their_ends() -> None:
         (wording.plural(1, "shard"), "1 shard"),
         (wording.plural(2000, "shard"), "2,000 shards"),
         (wording.moment("2026-11-23T06:00:59+01:00"), "2026-11-23 05:00"),
-        (wording.address("s3://bucket", ""), "https://s3.console.aws.amazon.com/s3/buckets/bucket?prefix="),
-        (wording.address("s3://b/p", "releases/3.json"), "https://s3.console.aws.amazon.com/s3/object/b?prefix=p/releases/3.json"),
-        (wording.address("s3://b", "runs/a b"), "https://s3.console.aws.amazon.com/s3/buckets/b?prefix=runs/a%20b/"),
-        (wording.address("/data", "runs"), ""),
+        (console_page("s3://bucket", ""), "https://s3.console.aws.amazon.com/s3/buckets/bucket?prefix="),
+        (console_page("s3://b/p", "releases/3.json"), "https://s3.console.aws.amazon.com/s3/object/b?prefix=p/releases/3.json"),
+        (console_page("s3://b", "runs/a b"), "https://s3.console.aws.amazon.com/s3/buckets/b?prefix=runs/a%20b/"),
+        (console_page("/data", "runs"), ""),
     ],
 )  # fmt: skip
 def test_durations_dollars_shares_and_addresses_are_written_like_this(said: str, words: str) -> None:
