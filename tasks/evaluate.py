@@ -35,10 +35,8 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
 
 def champion_for(store: Store, plan: RunPlan) -> ModelRef | None:
     """The released model, but never this run's own: a run that is asked again does not compete with itself."""
-    release = releases.current(store)
-    while release is not None and release.run_key == plan.run_key:
-        release = releases.read(store, release.previous) if release.previous is not None else None
-    return release.model if release is not None else None
+    others = (release.model for release in releases.current_and_before(store) if release.run_key != plan.run_key)
+    return next(others, None)
 
 
 def forget_outdated(store: Store, plan: RunPlan, judged: Judgement) -> bool:

@@ -47,16 +47,16 @@ def show(workspace: str, *overrides: str) -> None:
     store = open_store(workspace)
     with ThreadPoolExecutor(max_workers=1) as background:
         server = background.submit(prefect_server.up, prefect_server.state_home())  # slow to start the first time
-        _say(f"writing the searches of a small shop over {SPANS} months to {SOURCE}")
+        console.note(f"writing the searches of a small shop over {SPANS} months to {SOURCE}")
         SOURCE.parent.mkdir(parents=True, exist_ok=True)
         write_shop(SOURCE, spans=SPANS, rows_per_span=ROWS_PER_SPAN, seed=SEED)
         summary = ingest(store, SOURCE, Format.jsonl, "searched_at", SpanKind.month, COLUMNS)
-        _say(f"{summary.rows} rows in {len(summary.spans)} spans in {workspace}")
-        _say("starting the Prefect server, whose pages show the runs")
+        console.note(f"{summary.rows} rows in {len(summary.spans)} spans in {workspace}")
+        console.note("starting the Prefect server, whose pages show the runs")
         server.result()
     outputs = []
     for span in list_spans(store):
-        _say(f"span {span.name}")
+        console.note(f"span {span.name}")
         outputs.append((span.name, running.run(store, span.name, CONFIG_FILE, overrides, verbose=False)))
     _print_table(outputs, time.monotonic() - began)
 
@@ -88,10 +88,6 @@ def _print_table(outputs: list[tuple[str, RunOutput]], seconds: float) -> None:
     console.show_table(columns, rows)
     url = outputs[-1][1].ui_url
     console.say(f"{seconds:.0f} s in all. The runs are in the Prefect UI: {url}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

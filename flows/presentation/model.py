@@ -163,6 +163,13 @@ def state(of: str, text: str = "") -> Cell:
     return Cell(text or of, sign, mood)
 
 
+def ended_as(run_state: str, release: int | None, failure: str | None = None) -> str:
+    """Return the state of a run with its release or failure class, as in `Released as 4` and `Failed: HOST`."""
+    if release is not None:
+        return f"{run_state} as {release}"
+    return f"{run_state}: {failure}" if run_state == "Failed" else run_state
+
+
 def passed(yes: bool | None, severity: str) -> Cell:
     """What a check or a gate came to; None: it does not apply."""
     if yes is None:

@@ -50,6 +50,11 @@ def refused(verdicts: Sequence[Verdict]) -> bool:
     return any(verdict.severity == "critical" and verdict.passed is False for verdict in verdicts)
 
 
+def refusals(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return the sentences of the gates that refused."""
+    return tuple(verdict.sentence for verdict in verdicts if refused([verdict]))
+
+
 def _measured(outcome: EvaluateOutcome, gate: GateConfig) -> float:
     """Return the challenger's value; NaN if the holdout gave no value."""
     return outcome.challenger.get(gate.metric, math.nan)

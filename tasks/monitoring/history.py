@@ -25,6 +25,7 @@ from tasks.monitoring.span_progress import SpanRow, span_end, span_rows, survey
 from tasks.runs import branches, releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.plan import plan_key
 from tasks.runs.results import Judgement, judgement_key, result_key
 from tasks.runs.run_state import run_state
 
@@ -130,7 +131,7 @@ def read_history(store: Store) -> History:
     reader = Reader(store)
     of_run = {release.run_key: release for release in reader.releases}
     # A folder without a plan is a side of a comparison.
-    planned = {run: keys for run, keys in reader.runs.items() if f"runs/{run}/plan.json" in keys}
+    planned = {run: keys for run, keys in reader.runs.items() if plan_key(run) in keys}
     reader.fetch(key for run, keys in planned.items() for key in keys if _is_record(key, run, _WITH_SPEED))
     unsorted = [_run(reader, run, keys, _WITH_SPEED, of_run.get(run)) for run, keys in planned.items()]
     runs = sorted(unsorted, key=lambda run: (run.began_at, run.run_key))
@@ -154,7 +155,7 @@ def read_run(store: Store, run_key: str) -> tuple[PastRun, tuple[str, ...]]:
         StoreError: the workspace could not be read.
     """
     keys = store.list(f"runs/{run_key}")
-    if f"runs/{run_key}/plan.json" not in keys:
+    if plan_key(run_key) not in keys:
         raise ConfigError(f"{store.uri} holds no run {run_key}; list the runs with: millrace history")
     reader = Reader(store)
     release = next((release for release in reader.releases if release.run_key == run_key), None)
@@ -175,7 +176,7 @@ def by_span(runs: Iterable[PastRun]) -> list[PastRun]:
 def _run(
     reader: Reader, run_key: str, keys: Sequence[str], stages: Sequence[Stage], release: Release | None
 ) -> PastRun:
-    plan = reader.read(f"runs/{run_key}/plan.json", RunPlan)
+    plan = reader.read(plan_key(run_key), RunPlan)
     attempts = [reader.read(key, LedgerRecord) for key in keys if key.endswith("/ledger.json")]
     ledger = sorted((each for each in attempts if each is not None), key=lambda each: each.started_at)
     recorded = [reader.read(key, Invocation) for key in keys if key.split("/")[2:3] == ["invocations"]]

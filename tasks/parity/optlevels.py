@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import starmap
 
 from pydantic import Field
 
@@ -15,13 +16,13 @@ from infra.store.base import Store
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import SpanRef
-from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
+from tasks.parity.parity_report import relative_difference
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage import run_stage
 from tasks.running.stage_output import logger
-from tasks.runs.plan import plan_work, run_key
+from tasks.runs.plan import plan_work, with_settings
 from tasks.validate import validate
 
 LEVELS = (1, 2, 3)
@@ -68,31 +69,22 @@ def compare_levels(store: Store, config: Config, span: str, levels: Sequence[int
         rows = validate.fn(work).rows
         outcomes = []
         for level in levels:
-            plan = _at_level(work, level)
+            plan = with_settings(work, compiler=work.config.compiler.model_copy(update={"optlevel": level}))
             inputs = WarmupInputs(rows=rows, parent=plan.parent)
             outcomes.append(run_stage(plan, inputs, WarmupOutcome))
     lines = tuple(_line(level, outcome, outcomes[0]) for level, outcome in zip(levels, outcomes, strict=True))
     return LevelReport(span=work.span, accelerator=config.accelerator, device=outcomes[0].device, levels=lines)
 
 
-def _at_level(work: RunPlan, level: int) -> RunPlan:
-    compiler = work.config.compiler.model_copy(update={"optlevel": level})
-    config = work.config.model_copy(update={"compiler": compiler})
-    return work.model_copy(update={"config": config, "run_key": run_key(config, work.window, work.parent)})
-
-
 def _line(level: int, outcome: WarmupOutcome, first: WarmupOutcome) -> LevelLine:
     assert outcome.compiled is not None, "the accelerator compiles"
+    losses = zip(outcome.trial_losses, first.trial_losses, strict=True)
     metrics = [(outcome.trial_metrics[name], value) for name, value in first.trial_metrics.items()]
     return LevelLine(
         level=level,
         graphs=outcome.compiled.graphs,
         compile_seconds=outcome.compiled.seconds,
         step_seconds=round(statistics.mean(shape.step_seconds for shape in outcome.shapes), 4),
-        loss_difference=_largest(list(zip(outcome.trial_losses, first.trial_losses, strict=True))),
-        metric_difference=_largest(metrics),
+        loss_difference=max(starmap(relative_difference, losses), default=0.0),
+        metric_difference=max(starmap(relative_difference, metrics), default=0.0),
     )
-
-
-def _largest(pairs: list[tuple[float, float]]) -> float:
-    return max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)

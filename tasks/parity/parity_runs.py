@@ -5,13 +5,14 @@ They change neither the compared lineage nor the list of runs. The ledger record
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
+from configs.schema.accelerators import ACCELERATORS
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import ConfigError
-from tasks.runs.plan import plan_work, run_key
+from tasks.runs.plan import plan_work, run_key, with_settings
 
 
 class ParityRuns(NamedTuple):
@@ -39,19 +40,18 @@ def plan_parity_runs(store: Store, config: Config, span: str, left: str, right: 
         ConfigError: an accelerator is unknown, or the span can't be trained next; names those that can.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
-    known = get_args(Config.model_fields["accelerator"].annotation)
     for side in (left, right):
-        if side not in known:
-            raise ConfigError(f"unknown accelerator {side!r}; known are {', '.join(known)}")
+        if side not in ACCELERATORS:
+            raise ConfigError(f"unknown accelerator {side!r}; known are {', '.join(ACCELERATORS)}")
     work = plan_work(store, _same_precision(config), span)
-    neutral = work.config.model_copy(update={"accelerator": known[0]})
+    neutral = work.config.model_copy(update={"accelerator": ACCELERATORS[0]})
     name = f"{config.lineage}-parity-{run_key(neutral, work.window, work.parent)[:8]}"
     again = "-again" if left == right else ""
     return ParityRuns(
         lineage=config.lineage,
-        common=_in_lineage(work, name, known[0]),
-        left=_in_lineage(work, f"{name}-{left}", left),
-        right=_in_lineage(work, f"{name}-{right}{again}", right),
+        common=with_settings(work, lineage=name, accelerator=ACCELERATORS[0]),
+        left=with_settings(work, lineage=f"{name}-{left}", accelerator=left),
+        right=with_settings(work, lineage=f"{name}-{right}{again}", accelerator=right),
     )
 
 
@@ -64,9 +64,3 @@ def _same_precision(config: Config) -> Config:
     if config.train.precision != "auto":
         return config
     return config.model_copy(update={"train": config.train.model_copy(update={"precision": "fp32"})})
-
-
-def _in_lineage(work: RunPlan, lineage: str, accelerator: str) -> RunPlan:
-    """Return the same work in another lineage, on another accelerator."""
-    config = work.config.model_copy(update={"lineage": lineage, "accelerator": accelerator})
-    return work.model_copy(update={"config": config, "run_key": run_key(config, work.window, work.parent)})

@@ -6,6 +6,7 @@ Only successful attempts count, so an estimate is for a run without failures. Wi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, assert_never
@@ -124,10 +125,8 @@ def _released(store: Store) -> list[str]:
     """Return the keys of the runs of the current release and those before it, oldest first."""
     keys: list[str] = []
     with contextlib.suppress(StoreError):
-        release = releases.current(store)
-        while release is not None and len(keys) < ATTEMPTS:
+        for release in itertools.islice(releases.current_and_before(store), ATTEMPTS):
             keys.insert(0, release.run_key)
-            release = releases.read(store, release.previous) if release.previous is not None else None
     return keys
 
 

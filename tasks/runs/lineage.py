@@ -10,10 +10,9 @@ import hashlib
 import re
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, read_manifest
+from infra.store.records import parse_record
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef
 from tasks.runs.branches import branch_of
@@ -96,11 +95,4 @@ def _read_state(store: Store, folder: str, manifest: Manifest) -> CheckpointStat
         raise CorruptFolder(f"{where} is gone, so the checkpoint can't be continued; {_WAY_OUT}") from error
     if hashlib.sha256(data).hexdigest() != checksum:
         raise CorruptFolder(f"{where} does not match its checksum in {MANIFEST}; {_WAY_OUT}")
-    try:
-        return CheckpointState.model_validate_json(data)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        raise CorruptFolder(
-            f"{where} was written by another version: {key or 'file'}: {problem['msg']}; {_WAY_OUT}"
-        ) from error
+    return parse_record(where, data, CheckpointState, _WAY_OUT, CorruptFolder)

@@ -173,8 +173,19 @@ def _plan(
 
 
 def plan_key(run_key: str) -> str:
-    """Where a run's plan lies."""
+    """Return where the plan of a run is stored."""
     return f"runs/{run_key}/plan.json"
+
+
+def planned_runs(store: Store) -> list[str]:
+    """Return the keys of all runs, which are the folders with a plan."""
+    return [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]
+
+
+def with_settings(work: RunPlan, **changes: object) -> RunPlan:
+    """Return the same work with some settings of its configuration changed, and so with another run key."""
+    config = work.config.model_copy(update=changes)
+    return work.model_copy(update={"config": config, "run_key": run_key(config, work.window, work.parent)})
 
 
 def _spans(store: Store, name: str | None) -> tuple[list[SpanRef], SpanRef | None]:

@@ -6,6 +6,7 @@ Model and vectors move together because there is nothing else to move. Nothing i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from pydantic import Field
 
@@ -41,6 +42,14 @@ def current(store: Store) -> Release | None:
     """
     _, pointer = _read_pointer(store)
     return read(store, pointer.release) if pointer else None
+
+
+def current_and_before(store: Store) -> Iterator[Release]:
+    """Yield the release that serves, the one that was current before it, and so on. Raises what `current` does."""
+    release = current(store)
+    while release is not None:
+        yield release
+        release = read(store, release.previous) if release.previous is not None else None
 
 
 def history(store: Store) -> list[Release]:

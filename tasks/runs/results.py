@@ -23,7 +23,7 @@ from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.gates.verdicts import refused
+from tasks.gates.verdicts import refusals, refused
 
 
 class UnusableResult(StoreError):
@@ -44,7 +44,7 @@ class Judgement(Record):
     @property
     def why(self) -> str:
         """The sentences of the gates that refused."""
-        return " ".join(verdict.sentence for verdict in self.verdicts if refused([verdict]))
+        return " ".join(refusals(self.verdicts))
 
 
 def result_key(run_key: str, stage: Stage | Chore) -> str:

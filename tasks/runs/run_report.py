@@ -12,9 +12,9 @@ from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.foundation.records import Record
-from tasks.gates.verdicts import refused
+from tasks.gates.verdicts import refusals
 from tasks.runs import ledger, lineage, releases
-from tasks.runs.plan import read_plan
+from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import read_judgement, read_result, result_key
 from tasks.runs.run_state import reached_state, run_state
 
@@ -41,7 +41,7 @@ class RunReport(Record):
     @property
     def why(self) -> str:
         """The sentences of the gates that refused."""
-        return " ".join(verdict.sentence for verdict in self.verdicts if refused([verdict]))
+        return " ".join(refusals(self.verdicts))
 
 
 def run_report(store: Store, plan: RunPlan, since: str | None = None) -> RunReport:
@@ -82,9 +82,8 @@ def all_reports(store: Store) -> list[RunReport]:
     Raises:
         StoreError: a record is not readable; names the file.
     """
-    keys = [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]
     by_run = {release.run_key: release for release in releases.history(store)}
-    reports = [_report(store, read_plan(store, key), by_run.get(key)) for key in keys]
+    reports = [_report(store, read_plan(store, key), by_run.get(key)) for key in planned_runs(store)]
     return sorted(reports, key=lambda report: (report.lineage, first_day(report.span), report.run_key))
 
 

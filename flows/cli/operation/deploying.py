@@ -18,7 +18,7 @@ import yaml
 from pydantic import Field
 
 from configs.schema.config import Config
-from flows.cli.terminal.console import say, show_table
+from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.run_options import RunOptions
 from infra import prefect_server
 from infra.prefect_server import Server
@@ -73,14 +73,14 @@ def deploy(options: RunOptions, alert_url: str | None) -> DeployOutput:
         raise ConfigError(f"{FILE} is missing: deploy from the repository or the control image")
     if alert_url is not None and not alert_url.startswith(("http://", "https://")):
         raise ConfigError("--alert-url must begin with http:// or https://")  # a secret, so it is not shown
-    server = prefect_server.up(prefect_server.state_home(), _say)
+    server = prefect_server.up(prefect_server.state_home(), note)
     os.environ.update(prefect_server.client_environment(server))
     check_schedule(config.schedule.cron, config.schedule.timezone)
     config_file = str(options.config_file.resolve()) if options.config_file else None  # workers run elsewhere
     tree = _rendered(options.overrides)
     pool = str(tree["deployments"][0]["work_pool"]["name"])
     queue = _make_pool_and_queue(config, pool)
-    _say("deploying; takes about 15 seconds")
+    note("deploying; takes about 15 seconds")
     _send(tree, _environment(config, store, config_file))
 
     from infra import alerts
@@ -106,9 +106,9 @@ def show(output: DeployOutput) -> None:
     """As people read it."""
     rows = []
     for line in output.deployments:
-        note = f"takes {line.next_span}" if line.next_span else "" if line.active else "paused in the UI"
+        remark = f"takes {line.next_span}" if line.next_span else "" if line.active else "paused in the UI"
         then = (line.next_at or "")[:16].replace("T", " ")
-        rows.append((line.name, line.cron or "by hand", line.timezone or "", then, note))
+        rows.append((line.name, line.cron or "by hand", line.timezone or "", then, remark))
     show_table(("deployment", "cron", "time zone", "next run", "note"), rows)
     for name in output.left_over:
         say(f"left over, and may still run: {name}; end it: prefect deployment delete {name}")
@@ -220,7 +220,3 @@ def _line(name: str, deployment: Any, server: Server, store: Store, config: Conf
         next_span=span,
         url=f"{server.ui_url}/deployments/deployment/{deployment.id}",
     )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from flows.cli.terminal.console import say, show_table
-from flows.presentation.model import Cell, state
+from flows.presentation.model import Cell, ended_as, state
 from flows.presentation.wording import dollars, duration, moment, now, number, share
 from infra.store.base import Store
 from tasks.contracts.runs import RunState
@@ -82,13 +82,7 @@ def show(output: HistoryOutput) -> None:
 
 
 def _row(run: PastRunLine) -> tuple[Cell | str, ...]:
-    text = (
-        f"{run.state} as {run.release}"
-        if run.release
-        else f"{run.state}: {run.failure}"
-        if run.state == "Failed"
-        else run.state
-    )
+    text = ended_as(run.state, run.release, run.failure)
     metric = ", ".join(f"{name} {number(value)}" for name, value in list(run.metrics.items())[:1])
     spent = (duration(run.seconds), share(run.goodput), str(run.attempts), dollars(run.cost))
     return (run.span, run.run_key, state(run.state, text), moment(run.began_at), *spent, metric)

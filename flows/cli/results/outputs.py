@@ -36,7 +36,7 @@ from tasks.foundation.records import Record
 from tasks.hosts.findings import last_findings
 from tasks.runs import ledger, lineage
 from tasks.runs.ledger import LedgerRecord, Totals
-from tasks.runs.plan import read_plan
+from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import read_judgement, read_result, vectors_made
 from tasks.runs.run_report import RunReport, all_reports, run_report
 
@@ -213,7 +213,7 @@ def rollback(store: Store, to: int | None) -> RollbackOutput:
 
 def last_run(store: Store, span: str | None) -> str:
     """The key of the run that was tried last, over this span if one is named. Raises ConfigError: there is none."""
-    keys = _run_keys(store)
+    keys = planned_runs(store)
     if span is not None:
         first_day(span)  # a name in no known form gets that error
         keys = [key for key in keys if read_plan(store, key).span.name == span]
@@ -230,7 +230,7 @@ def report(store: Store, run_key: str) -> ReportOutput:
         ConfigError: there is no such run.
         StoreError: a record of the run is not readable; names the file.
     """
-    keys = _run_keys(store)
+    keys = planned_runs(store)
     if run_key not in keys:
         raise ConfigError(f"{store.uri} holds no run {run_key}; list the runs with: millrace history")
     plan = read_plan(store, run_key)
@@ -300,7 +300,3 @@ def _graphs(result: StageResult) -> list[StageGraphs]:
     if isinstance(outcome, WarmupOutcome | TrainOutcome) and outcome.graphs:
         return [StageGraphs(stage=outcome.stage, **outcome.graphs.model_dump())]
     return []
-
-
-def _run_keys(store: Store) -> list[str]:
-    return [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]

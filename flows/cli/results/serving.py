@@ -83,8 +83,9 @@ class Pages:
         from flows.presentation.run.origin import report_key
         from flows.presentation.run.report import run_html
         from tasks.runs.invocations import of_run
+        from tasks.runs.plan import plan_key
 
-        if not self._store.exists(f"runs/{run_key}/plan.json"):
+        if not self._store.exists(plan_key(run_key)):
             return None
         started = of_run(self._store, run_key)
         over = bool(started) and started[-1].ended_at is not None

@@ -10,7 +10,7 @@ from flows.cli.results import outputs
 from flows.cli.terminal import console
 from flows.cli.terminal.console import say, show_table
 from flows.presentation import terminal
-from flows.presentation.model import Section
+from flows.presentation.model import Section, ended_as
 from flows.presentation.run.report import run_page
 from flows.presentation.stages import evaluate
 from flows.presentation.wording import NONE, count, dollars, moment, number, seconds, share
@@ -64,7 +64,7 @@ def status(output: outputs.StatusOutput) -> None:
             f"v{span.version}",
             f"{span.rows:,}",
             ", ".join(span.trained),
-            ", ".join(map(_run_state, span.runs)),
+            ", ".join(ended_as(run.state, run.release) for run in span.runs),
         ]
         for span in output.spans
     )
@@ -151,10 +151,6 @@ def _verdict(run: RunReport) -> None:
         say("Rejected: the champion stays, nothing was released")
     else:
         say("Unfinished: run the span again, and it continues from here")
-
-
-def _run_state(run: outputs.SpanRun) -> str:
-    return f"{run.state} as {run.release}" if run.release is not None else run.state
 
 
 def _release(release: Release) -> str:

@@ -19,6 +19,11 @@ def say(*lines: str) -> None:
         _console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def note(line: str) -> None:
+    """Print a line about the work that goes on, on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> None:
     """Print a table; `>` before a column's name sets its numbers to the right, `~` lets its text run over lines."""
     show([terminal.Columns(table("", columns, rows))])

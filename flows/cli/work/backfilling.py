@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
 from pydantic import Field
 
-from flows.cli.terminal.console import say, show_table
+from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.run_options import RunOptions
 from flows.cli.work.running import run_flow
 from flows.presentation.wording import moment
@@ -135,7 +134,7 @@ def backfill(options: RunOptions, request: BackfillRequest, verbose: bool) -> Ba
         done = planned(plan).model_copy(update={"state": state, "sentence": " ".join(plan.sentences)})
         return BackfillOutput(ui_url=None, run_url=None, backfill=done)
     for sentence in plan.sentences:
-        print(sentence, file=sys.stderr, flush=True)
+        note(sentence)
     span_range = (request.first, request.last, request.stages, request.parallel, request.reason)
     ended = run_flow("backfill", verbose, options.store.uri, *span_range, False, *options.flow_settings())
     assert isinstance(ended.value, BackfillState)

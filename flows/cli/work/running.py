@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from configs.load import load_config
 from flows.cli.results import outputs
 from flows.cli.results.outputs import DryRunOutput, RunOutput
+from flows.cli.terminal.console import note
 from flows.cli.terminal.progress_bars import display
 from infra import prefect_server
 from infra.store.base import Store
@@ -75,8 +75,8 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
         StageError: of the class that stopped the flow.
     """
     verbose = verbose or json_logs.enabled()
-    server = prefect_server.up(prefect_server.state_home(), _say)
-    _say(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
+    server = prefect_server.up(prefect_server.state_home(), note)
+    note(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
     os.environ.update(prefect_server.client_environment(server))
     # The log is in the UI. Here its lines would run through the bars, and tell each error with two tracebacks.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
@@ -89,11 +89,7 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
             state = flow(*parameters, return_state=True)
     url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
     if state.is_failed():
-        _say(f"log: {url}")
+        note(f"log: {url}")
     if state.is_cancelled():
         raise CancelledError(state.message or "the flow run was cancelled")
     return FlowDone(state.result(), server.ui_url, url)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import datetime as dt
 
 from flows.presentation import html
 from flows.presentation.history import figures
-from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, facts, state, table, unreadable
+from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
 from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share
 from infra.store.base import Store
 from tasks.foundation.errors import POLICIES
@@ -159,13 +159,7 @@ def _runs(history: History) -> Section:
     for run in shown:
         summed = run.totals
         failed = summed.attempts - summed.succeeded
-        ended = (
-            f"{run.state} as {run.release.number}"
-            if run.release
-            else f"{run.state}: {run.failure}"
-            if run.state == "Failed"
-            else ""
-        )
+        ended = ended_as(run.state, run.release.number if run.release else None, run.failure)
         rows.append(
             (
                 Cell(run.span or run.run_key, key=f"runs/{run.run_key}/report.html"),

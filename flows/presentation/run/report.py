@@ -5,7 +5,19 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from flows.presentation import html
-from flows.presentation.model import HISTORY_KEY, Cell, Command, Page, Section, Tile, facts, files, state, unreadable
+from flows.presentation.model import (
+    HISTORY_KEY,
+    Cell,
+    Command,
+    Page,
+    Section,
+    Tile,
+    ended_as,
+    facts,
+    files,
+    state,
+    unreadable,
+)
 from flows.presentation.run import account, origin
 from flows.presentation.run.origin import report_key
 from flows.presentation.stages import failure
@@ -59,7 +71,7 @@ def run_page(store: Store, run_key: str) -> Page:
         heading=run.span,
         summary=_summary(run),
         about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),
-        state=state(run.state, f"{run.state} as {run.release.number}" if run.release else ""),
+        state=state(run.state, ended_as(run.state, run.release.number) if run.release else ""),
         tiles=tuple(_tiles(run)),
         boxes=(*_trouble(store, run), *unreadable((*problems, *more_problems))),
         sections=(*stages, *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts),

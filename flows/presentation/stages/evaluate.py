@@ -8,7 +8,7 @@ from flows.presentation.model import Section, Table, passed, table
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural
 from tasks.contracts.outcomes import EvaluateOutcome, SliceMetrics, Verdict
-from tasks.gates.verdicts import refused
+from tasks.gates.verdicts import refusals, refused
 
 
 def section(facts: StageFacts) -> Section:
@@ -50,8 +50,7 @@ def _sentences(facts: StageFacts) -> tuple[str, ...]:
     if facts.judged is None:
         return ()
     verdicts = facts.judged.verdicts
-    against = tuple(verdict.sentence for verdict in verdicts if refused([verdict]))
-    return against or ("Every critical gate lets it pass." if verdicts else "No gate is configured.",)
+    return refusals(verdicts) or ("Every critical gate lets it pass." if verdicts else "No gate is configured.",)
 
 
 def _slices(value: EvaluateOutcome, verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 
 from infra.compute.batch.attempts import BatchAttempts, JobPart, streams_of
 from infra.compute.batch.claim import advance, owner_of
@@ -27,25 +27,23 @@ STRAGGLER_SECONDS = 10.0  # parts of a job that is over may be shown as running 
 _SHORTEST, _LONGEST = 0.3, 5.0  # seconds between two looks
 
 
+@dataclass(eq=False)
 class Watch:
     """One attempt's job. `wait` is called once; `conclude` after an interruption of it."""
 
-    def __init__(
-        self,
-        api: Api,
-        store: Store,
-        spec: JobSpec,
-        waiter: Waiter,
-        job_id: str,
-        log_group: str | None,
-        capacity_seconds: float,
-        found_again: bool,
-    ) -> None:
-        self._api, self._store, self._spec, self._waiter = api, store, spec, waiter
-        self._capacity_seconds = capacity_seconds
-        self._logs = LogFollower(api, log_group, waiter, found_again)
+    api: Api
+    store: Store
+    spec: JobSpec
+    waiter: Waiter
+    job_id: str
+    log_group: InitVar[str | None]
+    capacity_seconds: float
+    found_again: InitVar[bool]
+
+    def __post_init__(self, log_group: str | None, found_again: bool) -> None:
+        self._logs = LogFollower(self.api, log_group, self.waiter, found_again)
         self._began = time.monotonic()
-        self._turn_to(job_id)
+        self._turn_to(self.job_id)
 
     def wait(self, lease: WaiterLease) -> None:
         """Wait until the job has succeeded.
@@ -56,24 +54,24 @@ class Watch:
         """
         job, parts = self._until_over(lease)
         for pause in LAST_LOOKS:
-            self._api.policy.sleep(pause)
+            self.api.policy.sleep(pause)
             self._logs.look()
         self._report_attempts(parts)
         self._end_twins(job)
-        advance(self._store, self._spec.job_prefix, "over")
+        advance(self.store, self.spec.job_prefix, "over")
         if job.status != "SUCCEEDED":
             raise self._failure(job, parts)
 
     def conclude(self, api: Api) -> None:
         """Report the attempts of a job that was ended meanwhile."""
-        self._api = api
+        self.api = api
         job, parts = self._describe()
         if job is not None and job.over:
             self._report_attempts(parts)
 
     def _turn_to(self, job_id: str) -> None:
-        self._job_id = job_id
-        self._tries = BatchAttempts(self._spec, self._store, job_id, self._logs.tail)
+        self.job_id = job_id
+        self._tries = BatchAttempts(self.spec, self.store, job_id, self._logs.tail)
         self._state = ""
         self._waiting_since: float | None = None
         self._asked_to_end = False
@@ -98,26 +96,26 @@ class Watch:
                 self._report_attempts(parts)
                 self._check_capacity(job, parts)
             elif now - seen_at > UNKNOWN_SECONDS:
-                advance(self._store, self._spec.job_prefix, "ending")
+                advance(self.store, self.spec.job_prefix, "ending")
                 raise HostError(
-                    f"{self._spec.stage}: AWS Batch in {self._api.region} does not know job {self._job_id}; it forgets "
+                    f"{self.spec.stage}: AWS Batch in {self.api.region} does not know job {self.job_id}; it forgets "
                     "jobs some days after their end"
                 )
             lease.keep()
-            self._api.policy.sleep(self._pause())
+            self.api.policy.sleep(self._pause())
 
     def _describe(self) -> tuple[JobDetail | None, Sequence[JobPart]]:
         """Return the job and its parts; no parts while AWS Batch does not show all of them."""
-        count, layout = nodes_of(self._spec), layout_of(self._spec)
+        count, layout = nodes_of(self.spec), layout_of(self.spec)
         mark = {Layout.single: "", Layout.array: ":", Layout.nodes: "#"}[layout]
-        ids = [f"{self._job_id}{mark}{index}" for index in range(count)] if mark else []
-        found = self._api.describe([self._job_id, *ids])
-        job = found.get(self._job_id)
+        ids = [f"{self.job_id}{mark}{index}" for index in range(count)] if mark else []
+        found = self.api.describe([self.job_id, *ids])
+        job = found.get(self.job_id)
         if job is None or layout is Layout.single:
             return job, [JobPart(job)] if job else []
         some = [found[one] for one in ids if one in found]
         if layout is Layout.nodes:
-            main = found.get(f"{self._job_id}#{job.main_node}")
+            main = found.get(f"{self.job_id}#{job.main_node}")
             return job, [JobPart(with_main_node(job, main), machines=count, nodes=tuple(some))]
         children = [replace(one, asked_to_end=one.asked_to_end or job.asked_to_end) for one in some]
         parts = [JobPart(child, index=index) for index, child in enumerate(children)]
@@ -136,13 +134,13 @@ class Watch:
             state += f" on {', '.join(hosts)}"
         if state != self._state:
             self._state = state
-            self._waiter.log(state)
+            self.waiter.log(state)
 
     def _report_attempts(self, parts: Sequence[JobPart]) -> None:
         for one in self._tries.see(parts, time.time()):
             if one.failure is not None:
-                self._waiter.log(f"{self._spec.stage}: attempt {one.attempt} ended with {one.failure}: {one.message}")
-            self._waiter.tried(one)
+                self.waiter.log(f"{self.spec.stage}: attempt {one.attempt} ended with {one.failure}: {one.message}")
+            self.waiter.tried(one)
 
     def _check_capacity(self, job: JobDetail, parts: Sequence[JobPart]) -> None:
         """End a job none of whose parts got a machine within the time limit."""
@@ -153,16 +151,16 @@ class Watch:
         if self._waiting_since is None:
             ends = [run.stopped_at for one in waiting for run in one.runs if run.stopped_at]
             self._waiting_since = max([job.created_at, *ends])
-        if time.time() - self._waiting_since > self._capacity_seconds and not self._asked_to_end:
+        if time.time() - self._waiting_since > self.capacity_seconds and not self._asked_to_end:
             said = job.status_reason or waiting[0].status_reason
-            why = f"no machine in queue {job.queue} for {self._capacity_seconds:.0f} s"
+            why = f"no machine in queue {job.queue} for {self.capacity_seconds:.0f} s"
             why = (
                 f"{said}; {why}"
                 if said.startswith("MISCONFIGURATION")
                 else f"CAPACITY: {why}" + (f"; AWS Batch says: {said}" if said else "")
             )
-            advance(self._store, self._spec.job_prefix, "ending")
-            self._api.terminate(job.id, why)
+            advance(self.store, self.spec.job_prefix, "ending")
+            self.api.terminate(job.id, why)
             self._asked_to_end = True
 
     def _turned_to_owner(self, job: JobDetail, parts: Sequence[JobPart]) -> bool:
@@ -172,32 +170,30 @@ class Watch:
         """
         if job.status == "SUCCEEDED" or any(part.detail.status in ON_MACHINE for part in parts):
             return False
-        owner = owner_of(self._store, self._spec.job_prefix)
+        owner = owner_of(self.store, self.spec.job_prefix)
         if owner is None or owner == job.id:
             return False
-        self._waiter.log(f"job {owner} owns the attempt already; job {job.id} is ended, and job {owner} is waited for")
-        advance(self._store, self._spec.job_prefix, "submitted", owner)
-        self._api.terminate(job.id, TWIN)
+        self.waiter.log(f"job {owner} owns the attempt already; job {job.id} is ended, and job {owner} is waited for")
+        advance(self.store, self.spec.job_prefix, "submitted", owner)
+        self.api.terminate(job.id, TWIN)
         self._turn_to(owner)
         return True
 
     def _end_twins(self, job: JobDetail) -> None:
-        for other in self._api.named(job.queue, job.name):
+        for other in self.api.named(job.queue, job.name):
             if other.id != job.id and not other.over:
-                self._api.terminate(other.id, TWIN)
+                self.api.terminate(other.id, TWIN)
 
     def _failure(self, job: JobDetail, parts: Sequence[JobPart]) -> StageError:
         last = self._tries.reported[-1] if self._tries.reported else None
         stream = next((part.runs[-1].stream for part in parts if part.gave_up and part.runs[-1].stream), "")
         where = f"(AWS Batch job {job.id}" + (f", log stream {stream} in {self._logs.group})" if stream else ")")
         if last is None or last.failure is None:
-            return HostError(
-                f"{self._spec.stage}: the job failed: {job.status_reason or 'no reason was given'} {where}"
-            )
+            return HostError(f"{self.spec.stage}: the job failed: {job.status_reason or 'no reason was given'} {where}")
         gap = "\n" if "\n" in last.message else " "
         return ERRORS[last.failure](f"{last.message}{gap}{where}")
 
     def _pause(self) -> float:
         """Seconds until the next look: longer for old jobs, and for those that take many requests to describe."""
-        pages = 1 + nodes_of(self._spec) // JOBS_AT_ONCE
+        pages = 1 + nodes_of(self.spec) // JOBS_AT_ONCE
         return pages * min(_LONGEST, max(_SHORTEST, 0.05 * (time.monotonic() - self._began)))

@@ -6,6 +6,7 @@ The global step alone decides when each is due, so that a resumed run does it at
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,33 +25,24 @@ from tasks.worker.training.holdout import Holdout, judge
 from tasks.worker.training.step import TrainStep
 
 
+@dataclass(eq=False)
 class LoopRecorder:
     """Records losses, holdout curve and checkpoints of one run, at the steps when they are due."""
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        store: Store,
-        accelerator: Accelerator,
-        parts: ModelParts,
-        writer: CheckpointWriter,
-        state: CheckpointState,
-        last_step: int,
-        folder: Path,
-    ) -> None:
-        """`folder` is an empty local one for TensorBoard's event files."""
-        self.spec = spec
-        self.store = store
-        self.accelerator = accelerator
-        self.parts = parts
-        self.writer = writer
-        self.state = state
-        self.last_step = last_step
-        self.losses = list(state.losses)
-        self.curve = list(state.curve)
-        self.folder = folder
-        self.events = SummaryWriter(str(folder)) if accelerator.rank.is_main else None
-        self._stopping = False
+    spec: JobSpec
+    store: Store
+    accelerator: Accelerator
+    parts: ModelParts
+    writer: CheckpointWriter
+    state: CheckpointState
+    last_step: int
+    folder: Path  # an empty local one, for TensorBoard's event files
+    _stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.losses = list(self.state.losses)
+        self.curve = list(self.state.curve)
+        self.events = SummaryWriter(str(self.folder)) if self.accelerator.rank.is_main else None
 
     def losses_due(self, step: int) -> bool:
         """Every `train.log_every_steps`, at the last step, and at checkpoints, where a resumed run starts new sums."""

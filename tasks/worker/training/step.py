@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from configs.schema.config import Config
@@ -13,6 +15,7 @@ from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.optimizer import learning_rate
 
 
+@dataclass(eq=False)
 class TrainStep:
     """Forward, backward, sum over the workers, clip, update; on compiled devices two graphs, cut here and only here.
 
@@ -20,22 +23,14 @@ class TrainStep:
     shape of the ladder.
     """
 
-    def __init__(
-        self,
-        model: EmbeddingModel,
-        optimizer: torch.optim.AdamW,
-        accelerator: Accelerator,
-        config: Config,
-        precision: Precision,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.accelerator = accelerator
-        self.config = config
-        self.precision: Precision = precision
-        self._names: tuple[str, ...] = ()
-        self._sums: torch.Tensor | None = None  # float32 (losses,) on the device
-        self._steps = 0
+    model: EmbeddingModel
+    optimizer: torch.optim.AdamW
+    accelerator: Accelerator
+    config: Config
+    precision: Precision
+    _names: tuple[str, ...] = ()
+    _sums: torch.Tensor | None = None  # float32 (losses,) on the device
+    _steps: int = 0
 
     def __call__(self, batch: Batch, step: int) -> dict[str, torch.Tensor]:
         """Take global step `step` on this worker's part of a batch, which must be on the device.

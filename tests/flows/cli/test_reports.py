@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.results.serving import FRESH_SECONDS, Pages, make_server
-from flows.cli.terminal.files import write_file
+from flows.cli.terminal.files import write
 from flows.presentation.run.report import write_run_report
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(millrace: Command, tmp
     assert told.code == 74
     assert f"STORE: {tmp_path}/nowhere/millrace.prom can't be written: No such file or directory" in told.err
     with pytest.raises(StoreError, match="can't be written"):
-        write_file(tmp_path / "workspace", b"")
+        write(tmp_path / "workspace", b"")
     assert list(tmp_path.glob(".workspace*")) == []
 
 
