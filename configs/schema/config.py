@@ -11,13 +11,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from configs.schema.accelerators import AcceleratorName
-from configs.schema.compute import (
-    BatchConfig,
-    CompilerConfig,
-    Compute,
-    CostConfig,
-    RetryConfig,
-)
+from configs.schema.compute import BatchConfig, CompilerConfig, Compute, CostConfig, RetryConfig
 from configs.schema.metrics import METRICS
 from configs.schema.operations import FreshnessConfig, LinksConfig, ScheduleConfig
 from configs.schema.stages import (

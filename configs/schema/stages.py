@@ -6,11 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from configs.schema.compute import (
-    Compute,
-    MachineConfig,
-    Positive,
-)
+from configs.schema.compute import Compute, MachineConfig, Positive
 from configs.schema.metrics import MetricName
 from tasks.foundation.records import Record
 

@@ -6,9 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from configs.schema.compute import (
-    Positive,
-)
+from configs.schema.compute import Positive
 from configs.schema.stages import Share, WorkersConfig
 from tasks.foundation.records import Record
 

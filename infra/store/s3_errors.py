@@ -10,11 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ParamValidationError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from s3transfer.exceptions import RetriesExceededError
 
 from infra.aws.credentials import NO_CREDENTIALS, code_of

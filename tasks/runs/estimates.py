@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, assert_never
 
 from pydantic import Field
@@ -47,8 +47,8 @@ class Past(NamedTuple):
 def past(store: Store, history: Sequence[RowsRef]) -> Past:
     """Return the attempts and rows of the last runs in `history`, the spans that a lineage has consumed.
 
-    For a stage that none of those did, the runs of the last releases are read. Runs that can't be read are left out.
-    A year of runs costs no more to read than a month.
+    If none of those did a stage, the runs of the last releases are read too. Runs that can't be read are left out. The
+    number of runs that are read is limited, however long the history is.
     """
     keys = list(dict.fromkeys(rows.prefix.split("/")[1] for rows in history))[-ATTEMPTS:]
     records = _records(store, keys)
@@ -95,16 +95,10 @@ def estimate_work(
     )
 
 
-def estimate_run(store: Store, plan: RunPlan, done: Collection[Stage] | None = None) -> float | None:
-    """Estimate the seconds until the run of a plan ends; None where a stage that is left was never done.
-
-    Args:
-        done: the stages to leave out; by default those that have a result.
-    """
-    if done is None:
-        there = set(store.list(f"runs/{plan.run_key}"))
-        done = {stage for stage in Stage if result_key(plan.run_key, stage) in there}
-    left = [stage for stage in Stage if stage not in done]
+def estimate_run(store: Store, plan: RunPlan) -> float | None:
+    """Estimate the seconds that the run of a plan still takes; None where a stage that is left was never done."""
+    there = set(store.list(f"runs/{plan.run_key}"))
+    left = [stage for stage in Stage if result_key(plan.run_key, stage) not in there]
     if not left:
         return 0.0
     expected = estimate_work(past(store, plan.history), plan.config, left, rows_of(store, plan.window))
@@ -146,7 +140,7 @@ def _rows_of_run(store: Store, run_key: str) -> tuple[int, ...] | None:
 
 
 def _ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | None) -> float:
-    """How much more input there is than there was; 1 where that is not known or does not matter."""
+    """Return the amount of input now over the amount then; 1 where it is not known or does not matter."""
     if not rows or not then:
         return 1.0
     match TRAITS[stage].time_grows_with:
@@ -162,7 +156,7 @@ def _ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | None)
 
 
 def _scaled(record: LedgerRecord, ratio: float) -> tuple[float, float]:
-    """Seconds and dollars, had the attempt had `ratio` times the input; what is no work takes as long as it did."""
+    """Return the seconds and dollars of an attempt with `ratio` times the input. Only its productive time grows."""
     wall = record.wall_seconds
     seconds = wall + (ratio - 1) * record.seconds.productive
     return seconds, record.cost * seconds / wall if wall else record.cost

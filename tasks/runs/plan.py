@@ -1,7 +1,7 @@
-"""What a run will do, decided from the ingested spans and the head of the lineage before anything is done.
+"""Plans runs: what a run will do follows from the ingested spans and from the head of the lineage.
 
-Asking is free: `plan_run` writes nothing, and asking twice for the same work gives the same run key. Where a branch of
-the lineage was adopted, that is what is planned on, and what the plan's configuration names.
+`plan_run` writes nothing, and planning the same work twice gives the same run key. If the lineage has adopted a branch,
+the run is planned on that branch, and the plan's configuration names it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ BACKFILL = "millrace backfill --from {first} --to {last}"  # trains spans again,
 
 
 class NothingToDo(ConfigError):
-    """Every ingested span is trained already; no fault of anybody's."""
+    """Every ingested span is trained already. This is not an error of the user."""
 
 
 def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
-    """The run over `span`, or over the oldest span not yet trained; a finished run is found again, not planned anew.
+    """Plan the run over `span`, by default over the oldest span not yet trained. A finished run keeps its plan.
 
-    A lineage that holds imported weights and nothing else begins like a new one, but from them.
-    Without a span, a run that was interrupted after its training comes first, if the configuration is still its own.
+    A lineage with only imported weights begins like a new one, but from those weights. Without a span, a run that was
+    interrupted after its training comes first, if the configuration has not changed since.
 
     Raises:
-        NothingToDo: no span was named, and the lineage has trained all there are.
-        ConfigError: no spans, an unknown span, or one that can't come next; says which can, and the way out.
+        NothingToDo: no span was named, and the lineage has trained all spans.
+        ConfigError: there are no spans, the span is unknown, or it can't come next; says which can, and the way out.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
     config = on_active(store, config)
@@ -61,10 +61,10 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
 
 
 def plan_work(store: Store, config: Config, span: str) -> RunPlan:
-    """The work over `span` with these settings, to be done beside the lineage instead of on it.
+    """Plan the work over `span` with these settings, to be done outside of the lineage.
 
-    It is that of `plan_run`; but where the lineage has trained the span, with these settings or others, it is the same
-    spans from the same checkpoint once more.
+    The work is that of `plan_run`. If the lineage has trained the span, with these or other settings, it is the same
+    spans from the same checkpoint.
 
     Raises:
         ConfigError, StoreError: as `plan_run` does.
@@ -79,12 +79,12 @@ def plan_work(store: Store, config: Config, span: str) -> RunPlan:
 
 
 def plan_import(store: Store, config: Config, span: str | None = None) -> RunPlan:
-    """The first run that a lineage would have if it began anew: imported weights replace those of its new model.
+    """Plan the first run of a new lineage, whose model gets imported weights.
 
-    Where the lineage began with such an import and was not trained since, it is that import's plan.
+    If the lineage already holds such an import and was not trained since, it is the plan of that import.
 
     Raises:
-        ConfigError: the lineage has begun otherwise; or as `plan_run`.
+        ConfigError: the lineage has begun in another way; or as `plan_run`.
         StoreError: as `plan_run`.
     """
     config = on_active(store, config)
@@ -98,10 +98,10 @@ def plan_import(store: Store, config: Config, span: str | None = None) -> RunPla
                 f"nothing is imported on top of that, so {NEW_LINEAGE}"
             )
     elif head[1].consumed or head[1].run_key != plan.run_key:
-        stands = "was trained already" if head[1].consumed else "holds imported weights already"
+        state = "was trained already" if head[1].consumed else "holds imported weights already"
         raise ConfigError(
-            f"lineage {config.lineage} {stands} ({head[0].prefix}); weights are imported only where nothing "
-            f"is, so {NEW_LINEAGE}"
+            f"lineage {config.lineage} {state} ({head[0].prefix}); weights are imported only into a lineage that has "
+            f"not begun, so {NEW_LINEAGE}"
         )
     return plan
 
@@ -109,13 +109,13 @@ def plan_import(store: Store, config: Config, span: str | None = None) -> RunPla
 def plan_window(
     store: Store, config: Config, window: Sequence[SpanRef], head: tuple[CheckpointRef, CheckpointState] | None
 ) -> RunPlan:
-    """The run that trains exactly this window after `head`, whatever the order of the spans says."""
+    """Plan the run that trains exactly this window after `head`; the order of the spans is not checked."""
     parent, history = (head[0], head[1].consumed) if head else (None, ())
     return _plan(store, config, window, history, parent)
 
 
 def on_active(store: Store, config: Config) -> Config:
-    """The configuration for a run of its lineage: on the branch that was adopted, if one was.
+    """Return the configuration with the branch that its lineage has adopted, if any, as its lineage.
 
     Raises:
         StoreError: the pointer to the branch is not readable.
@@ -124,7 +124,7 @@ def on_active(store: Store, config: Config) -> Config:
 
 
 def run_key(config: Config, window: Sequence[SpanRef], parent: CheckpointRef | None) -> str:
-    """16 hex digits that name the work: pipeline, span and window with versions, configuration, parent weights."""
+    """Return 16 hex digits: a hash of pipeline, span and window with versions, configuration and parent weights."""
     work = {
         "pipeline": config.pipeline,
         "span": window[-1].model_dump(),
@@ -139,13 +139,13 @@ def save_plan(store: Store, plan: RunPlan) -> None:
     """Write `plan.json` and `config.yaml` of the run, unless they are there.
 
     Raises:
-        Conflict: another plan is there under this run key.
-        StoreError: what is there can't be read.
+        Conflict: another plan has this run key.
+        StoreError: the stored plan can't be read.
     """
     try:
         store.create(plan_key(plan.run_key), plan.to_json())
     except Conflict:
-        # Where things lie and run may have changed since; all else must not.
+        # Where it is stored and where it runs may have changed since; nothing else may.
         there = read_plan(store, plan.run_key)
         same = there.config.same_work_as(plan.config)
         if not same or there.model_copy(update={"workspace": plan.workspace, "config": plan.config}) != plan:
@@ -154,7 +154,7 @@ def save_plan(store: Store, plan: RunPlan) -> None:
 
 
 def read_plan(store: Store, run_key: str) -> RunPlan:
-    """The plan of an earlier run. Raises StoreError: there is none, or this version can't read it."""
+    """Return the plan of an earlier run. Raises StoreError: there is none, or this version can't read it."""
     return read_record(store, plan_key(run_key), RunPlan, f"restore it from a backup, or {NEW_LINEAGE}")
 
 
@@ -189,7 +189,7 @@ def with_settings(work: RunPlan, **changes: object) -> RunPlan:
 
 
 def _spans(store: Store, name: str | None) -> tuple[list[SpanRef], SpanRef | None]:
-    """All spans in order, of which there is one at least, and the one of this name, if it is given."""
+    """Return all spans in order, at least one, and the span of this name if a name is given."""
     spans = sorted(span_versions.list_spans(store), key=_position)
     if not spans:
         raise ConfigError(
@@ -201,7 +201,7 @@ def _spans(store: Store, name: str | None) -> tuple[list[SpanRef], SpanRef | Non
 
 
 def _first_window(spans: Sequence[SpanRef], wanted: SpanRef | None) -> Sequence[SpanRef]:
-    """What a lineage's first run trains on: the oldest span, or all up to the one that is asked for."""
+    """Return what a lineage's first run trains on: the oldest span, or all spans up to the wanted one."""
     return spans[:1] if wanted is None else spans[: spans.index(wanted) + 1]
 
 
@@ -214,7 +214,7 @@ def _trained(state: CheckpointState, span: SpanRef) -> SpanRef | None:
 
 
 def _next(name: str, spans: Sequence[SpanRef], state: CheckpointState, wanted: SpanRef | None) -> SpanRef:
-    """The one span that may be trained now; ConfigError if `wanted` is another."""
+    """Return the one span that may be trained now. Raises ConfigError if `wanted` is another."""
     watermark = max((rows.span for rows in state.consumed), key=_position)
     later = [span for span in spans if _position(span) > _position(watermark)]
     if wanted is None:
@@ -238,7 +238,7 @@ def _next(name: str, spans: Sequence[SpanRef], state: CheckpointState, wanted: S
 
 
 def _left_out(spans: Sequence[SpanRef], state: CheckpointState) -> str:
-    """What arrived too late for this lineage, as a clause for people; empty if nothing did."""
+    """Return a clause about the spans that arrived too late for this lineage; empty if none did."""
     late = [span.name for span in spans if _trained(state, span) != span]
     if not late:
         return ""
@@ -247,7 +247,7 @@ def _left_out(spans: Sequence[SpanRef], state: CheckpointState) -> str:
 
 
 def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef, last: str) -> RunPlan:
-    """The plan of the run that trained this span before; ConfigError if it was another run than the one asked for."""
+    """Return the plan of the run that trained this span. Raises ConfigError if its data or settings were others."""
     if wanted.version != trained.version:
         raise ConfigError(
             f"lineage {config.lineage} trained span {wanted.name} as v{trained.version}, and v{wanted.version} is the "
@@ -267,7 +267,7 @@ def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef, last
 
 
 def _in_the_lineage_of(plan: RunPlan, config: Config) -> Config:
-    """The configuration for a run that a branch may have inherited: it stays in the lineage where it was made."""
+    """Return the configuration with the lineage of the plan: a branch may have inherited the run."""
     return config.model_copy(update={"lineage": plan.config.lineage})
 
 
@@ -283,7 +283,7 @@ def _plan_that_trained(store: Store, name: str, span: SpanRef) -> RunPlan:
 
 
 def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan | None:
-    """The plan of the run that trained last, if it was neither released nor rejected and this configuration is its."""
+    """Return the plan of the last run if it was neither released nor rejected and has this configuration."""
     if reached_state(store, state.run_key) is not RunState.UNFINISHED:
         return None
     plan = read_plan(store, state.run_key)
@@ -294,5 +294,5 @@ def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """As in `a, b and 3 more`."""
+    """Join names, as in `a, b and 3 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

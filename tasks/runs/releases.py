@@ -1,6 +1,6 @@
-"""Releases: numbered, immutable records that bind a model to its vectors, and the one pointer to the current one.
+"""Releases: numbered records that bind a model to its vectors and never change, and the pointer to the current one.
 
-Model and vectors move together because there is nothing else to move. Nothing is ever deleted here.
+The pointer names a release, so model and vectors always change together. Nothing is deleted here.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _NUMBER = re.compile(r"releases/(\d+)\.json")
 
 
 class Pointer(Record):
-    """`releases/CURRENT`. `newest` is the highest number it ever pointed to: below it, nothing is published again."""
+    """`releases/CURRENT`. `newest` is the highest number it ever had; a release up to it is not published again."""
 
     release: int = Field(ge=1)
     newest: int = Field(ge=1)
 
 
 def current(store: Store) -> Release | None:
-    """The release that serves; None before the first.
+    """Return the current release; None before the first.
 
     Raises:
         StoreError: the pointer or the release is not readable; names the file and the way out.
@@ -45,7 +45,7 @@ def current(store: Store) -> Release | None:
 
 
 def current_and_before(store: Store) -> Iterator[Release]:
-    """Yield the release that serves, the one that was current before it, and so on. Raises what `current` does."""
+    """Yield the current release, the one that was current before it, and so on. Raises what `current` does."""
     release = current(store)
     while release is not None:
         yield release
@@ -53,14 +53,14 @@ def current_and_before(store: Store) -> Iterator[Release]:
 
 
 def history(store: Store) -> list[Release]:
-    """All releases, oldest first, whether or not they serve."""
+    """Return all releases, oldest first."""
     return [read(store, number) for number in _numbers(store)]
 
 
 def of_run(store: Store, run_key: str) -> Release | None:
-    """Return the release of a run, None where it has none. The newest releases are read first.
+    """Return the release of a run; None where it has none. The newest releases are read first.
 
-    A run that never began its release stage has none, so nothing is read for it.
+    If the run never began its release stage, no release is read.
 
     Raises:
         StoreError: a release is not readable; names the file.
@@ -71,7 +71,7 @@ def of_run(store: Store, run_key: str) -> Release | None:
 
 
 def read(store: Store, number: int) -> Release:
-    """One release by its number. Raises StoreError: it is gone or damaged; names the file."""
+    """Return a release by its number. Raises StoreError: it is gone or damaged; names the file."""
     way_out = "restore it, or go to another: millrace rollback --to N"
     return read_record(store, f"releases/{number}.json", Release, way_out)
 
@@ -89,9 +89,9 @@ def publish(
 ) -> Release:
     """Record a release of this run and make it the current one, unless that is of a later span.
 
-    Asking again for the same run finds its release. The pointer moves only to a release that is new, so asking again
-    undoes neither a later release nor a rollback; and it never goes back in time by itself: an old run that is
-    finished late is kept beside, for `rollback` to go to.
+    A run that has a release keeps it. The pointer moves only to a new release, so a second call undoes neither a later
+    release nor a rollback. The pointer never moves to an older span by itself: the release of an old run that ends late
+    is kept, and `rollback` can make it current.
 
     Raises:
         MissingFolder: the model or the vectors are not complete.
@@ -137,7 +137,7 @@ def rollback(store: Store, to: int | None = None) -> Release:
 
     Raises:
         ConfigError: there is no such release, it is current already, or its model or vectors are not whole.
-        Conflict: somebody else moved the pointer meanwhile.
+        Conflict: another process moved the pointer meanwhile.
         StoreError: the pointer is not readable and `to` was not given.
     """
     numbers = _numbers(store)

@@ -1,6 +1,7 @@
-"""What finished stages left in the workspace, and whether it can still be relied on.
+"""The results of finished stages: whether they exist, and whether they can still be used.
 
-"Done" is decided here and by nothing else: a readable `result.json` of the same work, whose folders are complete.
+Only this module decides that a stage is done: `result.json` is readable and of the same work, and its folders are
+complete.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tasks.gates.verdicts import refusals, refused
 
 
 class UnusableResult(StoreError):
-    """A stage's result is there, but it can't be read or is not of this work."""
+    """A stage has a result, but it can't be read or belongs to other work."""
 
 
 class Judgement(Record):
@@ -56,7 +57,7 @@ def judgement_key(run_key: str) -> str:
 
 
 def read_result(store: Store, run_key: str, stage: Stage | Chore) -> StageResult | None:
-    """The result of a stage; None where it has not finished.
+    """Return the result of a stage; None where it has not finished.
 
     Raises:
         UnusableResult: the file is damaged, or of another run or stage; names the file.
@@ -71,7 +72,7 @@ def read_result(store: Store, run_key: str, stage: Stage | Chore) -> StageResult
 
 
 def read_judgement(store: Store, run_key: str) -> Judgement | None:
-    """What the gates said; None where they have not been asked.
+    """Return the verdicts of the gates; None where they were not judged yet.
 
     Raises:
         UnusableResult: the file is damaged; names it.
@@ -80,12 +81,10 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
 
 
 def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:
-    """Check that a result was made from `inputs`.
-
-    The champion may have changed since, it is taken as it was then; and graphs may have been compiled again.
+    """Check that a result was made from `inputs`. The champion and the compiled graphs may have changed since.
 
     Raises:
-        UnusableResult: it was made from something else, because an earlier stage had to run again.
+        UnusableResult: it was made from other inputs, because an earlier stage had to run again.
     """
     key = f"{stage_prefix(result.run_key, inputs.stage)}/attempt-{result.attempt}/spec.json"
     made_from = read_record(store, key, JobSpec, "the inputs of the result are unknown", UnusableResult).inputs
@@ -118,7 +117,7 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
 
 
 def vectors_made(store: Store) -> int:
-    """Vectors that the infer stages of all runs made."""
+    """Return the number of vectors that all runs made."""
     suffix = f"/{Stage.infer.value}/result.json"
     results = (read_result(store, key.split("/")[1], Stage.infer) for key in store.list("runs") if key.endswith(suffix))
     return sum(
@@ -127,13 +126,13 @@ def vectors_made(store: Store) -> int:
 
 
 def same_work(one: JobSpec, other: JobSpec) -> bool:
-    """Whether two specs ask for the same: all but the champion and the compiled graphs, as in `check_inputs`."""
+    """Return whether two specs are for the same work; champion and compiled graphs may differ, as in `check_inputs`."""
     alike = {"inputs": _decisive(one.inputs), "config": other.config}
     other = other.model_copy(update={"inputs": _decisive(other.inputs)})
     return one.config.same_work_as(other.config) and one.model_copy(update=alike) == other
 
 
 def _decisive(inputs: Inputs) -> Inputs:
-    """The part of the inputs that decides the outcome."""
-    beside = {"champion", "compiled"} & set(type(inputs).model_fields)
-    return inputs.model_copy(update=dict.fromkeys(beside))
+    """Return the inputs without those that do not decide the outcome."""
+    others = {"champion", "compiled"} & set(type(inputs).model_fields)
+    return inputs.model_copy(update=dict.fromkeys(others))

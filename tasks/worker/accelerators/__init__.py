@@ -19,12 +19,9 @@ __all__ = ["Accelerator", "make_accelerator", "open_accelerator", "opened", "use
 def open_accelerator(
     name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
 ) -> Iterator[Accelerator]:
-    """The accelerator of that name, with device and process group open for the length of the block.
+    """Give the accelerator of that name; its device and process group are open inside the block.
 
-    Args: see `make_accelerator`.
-
-    Raises:
-        ConfigError: there is no such device on this machine.
+    Args are those of `make_accelerator`. Raises ConfigError: there is no such device on this machine.
     """
     accelerator = make_accelerator(name, rank, config, precision)
     with opened(accelerator):
@@ -33,10 +30,10 @@ def open_accelerator(
 
 @contextlib.contextmanager
 def opened(accelerator: Accelerator) -> Iterator[None]:
-    """Hold the device and its process group.
+    """Hold the device and its process group inside the block.
 
-    After an error the group is not left: its connections end with the process, which tells why it failed before that.
-    Else the others could be the first to tell of an error, that they have lost this one.
+    After an error this worker does not leave the group: its connections close when the process ends. So it can report
+    its error before the other workers report that they lost a connection.
     """
     accelerator.join()
     try:
@@ -50,11 +47,11 @@ def opened(accelerator: Accelerator) -> Iterator[None]:
 def make_accelerator(
     name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
 ) -> Accelerator:
-    """Return the accelerator of that name, not yet open. Imports what this device needs, and nothing for the others.
+    """Return the accelerator of that name, not yet open. Only the packages of this device are imported.
 
     Args:
-        config: how to compile, for the devices that do; None is the compiler's own choice.
-        precision: what the stage will ask for; some devices must know before they start.
+        config: has the compiler's settings, for devices that compile; None: the compiler's defaults.
+        precision: the one that the stage will request; some devices must know it before they start.
 
     Raises:
         ConfigError: there is no accelerator of that name, or its packages are not installed.

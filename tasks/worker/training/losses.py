@@ -1,4 +1,4 @@
-"""The losses of a global batch, computed by parts: each worker's part, summed over the workers, is the whole.
+"""The losses of a global batch. Each worker computes its part; the sum of the parts is the loss of the whole batch.
 
 Formulas: softmax over in-batch negatives as in Henderson et al. 2017 (arXiv:1705.00652, section 4.4); cross entropy.
 """
@@ -18,7 +18,7 @@ from tasks.worker.training.batches import Batch
 
 
 class Given(NamedTuple):
-    """What a loss is computed from; `query` and `item` are this worker's embeddings, (b, E), unit vectors."""
+    """The arguments of a loss. `query` and `item` are this worker's embeddings: unit vectors, float32 (b, E)."""
 
     model: EmbeddingModel
     batch: Batch
@@ -30,7 +30,7 @@ class Given(NamedTuple):
 def batch_losses(
     model: EmbeddingModel, batch: Batch, heads: HeadsConfig, accelerator: Accelerator
 ) -> dict[str, torch.Tensor]:
-    """This worker's part of each loss, float32 scalars on the device; `loss` is the weighted sum of the heads'."""
+    """Return this worker's part of each loss: float32 scalars on the device. `loss` is their weighted sum."""
     given = Given(model, batch, accelerator, query=model(batch.query), item=model(batch.item))
     parts: dict[str, torch.Tensor] = {}
     total = given.query.new_zeros(())
@@ -44,14 +44,14 @@ def batch_losses(
 
 
 def contrastive_part(query: torch.Tensor, items: torch.Tensor, batch: Batch, scale: float) -> torch.Tensor:
-    """-log softmax of the own item among all items of the global batch; query (b, E), items (B, E), unit vectors."""
+    """Return -log softmax of the own item among all items of the batch; query (b, E), items (B, E), unit vectors."""
     logits = (scale * query @ items.T).masked_fill(batch.excluded, float("-inf"))
     each = F.cross_entropy(logits, batch.position, reduction="none")
     return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
 
 
 def classification_part(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Cross entropy over the rows that have a class; logits (b, 2)."""
+    """Return the cross entropy over the rows that have a class; logits (b, 2)."""
     known = batch.label_class >= 0
     each = F.cross_entropy(logits, batch.label_class.clamp(min=0), reduction="none")
     return (each * known).sum() / batch.labels_in_all.clamp(min=1.0)

@@ -93,7 +93,7 @@ def test_the_way_out_works(store):
 def test_a_state_of_another_version_names_the_key(store):
     newer = state(20).to_json().decode().replace('"seed": 17', '"seeds": 17')
     commit_files(store, "lineages/main/step-00000020", {"state.json": newer}, "checkpoint")
-    with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json was written by another version: seed"):
+    with pytest.raises(CorruptFolder, match=r"step-00000020/state\.json is not a valid checkpoint state: seed"):
         head(store, "main")
 
 
