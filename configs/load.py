@@ -54,7 +54,7 @@ def config_hash(config: Config) -> str:
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved configuration as YAML that loads again."""
+    """Return the resolved configuration as YAML that can be loaded again."""
     return yaml.safe_dump(config.tree(), sort_keys=False)
 
 
@@ -86,7 +86,7 @@ def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tu
 
 
 def _known_keys(path: tuple[str, ...]) -> list[str] | None:
-    """The keys that the schema allows below `path`; None where the schema has no keys there."""
+    """Return the keys that the schema allows below `path`; None where the schema has no keys there."""
     model: type[BaseModel] | None = Config
     for part in path:
         model = _submodel(model, part)

@@ -213,7 +213,7 @@ def _server_environment(home: Path, port: int) -> dict[str, str]:
 
 
 def _wait(entry: _Entry, home: Path, seconds: float) -> bool:
-    """Whether the server of `entry` answers, as the server of `home`, before the time is over or it ends."""
+    """Return whether the server of `entry` answers, as the server of `home`, before the time is over or it ends."""
     deadline = time.monotonic() + seconds
     while _is_server(entry):
         if _answers(entry, home):
@@ -225,7 +225,7 @@ def _wait(entry: _Entry, home: Path, seconds: float) -> bool:
 
 
 def _answers(entry: _Entry, home: Path) -> bool:
-    """Whether it is healthy and ours: another state directory's server may have taken the port just before."""
+    """Return whether it is healthy and of `home`: another directory's server may have taken the port just before."""
     try:
         return _get(f"{entry.url}/health") is True and _get(f"{entry.url}/admin/settings")["home"] == str(home)
     except urllib.error.HTTPError as error:
@@ -261,7 +261,7 @@ def _end(entry: _Entry) -> None:
 
 
 def _is_server(entry: _Entry) -> bool:
-    """Whether the process exists and is the server that was started: pids are used again by others."""
+    """Return whether the process exists and is the server that was started: process ids are used again."""
     if child := _children.get(entry.pid):  # its command line is empty for a moment, while it starts
         return child.poll() is None
     command = _command_line(entry.pid)
@@ -269,7 +269,7 @@ def _is_server(entry: _Entry) -> bool:
 
 
 def _command_line(pid: int) -> str:
-    """The command line of a process; empty where there is none, and for one that ended but was not reaped."""
+    """Return the command line of a process; empty where there is none, or where it ended and was not reaped."""
     if sys.platform == "linux":
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -298,7 +298,7 @@ def _locked(home: Path) -> Iterator[None]:
 
 
 def _get(url: str) -> Any:
-    """The JSON at a URL; without a proxy on the loopback."""
+    """Return the JSON at a URL; on the loopback without a proxy."""
     direct = [urllib.request.ProxyHandler({})] if f"//{HOST}:" in url else []
     with urllib.request.build_opener(*direct).open(url, timeout=5) as answer:
         return json.load(answer)

@@ -19,7 +19,7 @@ from tasks.train import model_of
 
 @stage_task
 def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, trained: TrainOutcome) -> Judgement:
-    """Metrics and verdicts. The champion is the release that is current when this first runs.
+    """Measure challenger and champion, and judge the gates. The champion is the current release at the first try.
 
     A refused gate is no error: it is in the verdicts.
     """
@@ -34,13 +34,13 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
 
 
 def champion_for(store: Store, plan: RunPlan) -> ModelRef | None:
-    """The released model, but never this run's own: a run that is asked again does not compete with itself."""
+    """Return the released model of another run, None where there is none: a run does not compete with itself."""
     others = (release.model for release in releases.current_and_before(store) if release.run_key != plan.run_key)
     return next(others, None)
 
 
 def forget_outdated(store: Store, plan: RunPlan, judged: Judgement) -> bool:
-    """Set an evaluation aside that compared with another champion than serves now; whether that was so."""
+    """Move an evaluation away if it compared with another champion than the current one; return whether it did."""
     champion = champion_for(store, plan)
     if (champion.version if champion else None) == judged.outcome.champion_version:
         return False
@@ -49,7 +49,7 @@ def forget_outdated(store: Store, plan: RunPlan, judged: Judgement) -> bool:
 
 
 def _judge(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:
-    """The gates' verdicts on this outcome, asked once and kept."""
+    """Return the gates' verdicts on this outcome; they are judged once and stored."""
     key = judgement_key(plan.run_key)
     try:
         kept = read_judgement(store, plan.run_key)

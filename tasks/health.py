@@ -10,7 +10,7 @@ from tasks.running.stage import run_stage, stage_task, warn_of
 
 @stage_task
 def health(plan: RunPlan, after: ValidateOutcome) -> HealthOutcome:
-    """Measured numbers of as many workers as train. `after` orders the stages.
+    """Check as many workers as will train; return what they measured. `after` orders the stages.
 
     Raises:
         HostError: a worker computes wrong, is too slow or too small.

@@ -14,6 +14,6 @@ from tasks.train import model_of
 def infer(
     plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, trained: TrainOutcome, after: Judgement | None
 ) -> InferOutcome:
-    """The folder of vectors; shards that an earlier attempt completed are kept. `after` orders the stages."""
+    """Make a vector for every item; shards that an earlier attempt completed are kept. `after` orders the stages."""
     inputs = InferInputs(rows=validated.rows[-1], model=model_of(trained), compiled=warm.compiled)
     return run_stage(plan, inputs, InferOutcome)

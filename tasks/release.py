@@ -18,7 +18,7 @@ from tasks.train import model_of
 def release(
     plan: RunPlan, validated: ValidateOutcome, trained: TrainOutcome, judged: Judgement, inferred: InferOutcome
 ) -> Release:
-    """The release of this run; the current one too, unless one of a later span is, or it was rolled back."""
+    """Export the model and publish the release of this run. It becomes current unless that is of a later span."""
     model = model_of(trained)
     inputs = ReleaseInputs(model=model, vectors=inferred.prefix, rows=validated.rows[-1])
     exported = run_stage(plan, inputs, ReleaseOutcome)

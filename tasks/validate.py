@@ -10,7 +10,7 @@ from tasks.running.stage import run_stage, stage_task, warn_of
 
 @stage_task
 def validate(plan: RunPlan) -> ValidateOutcome:
-    """Clean rows for every span of the window.
+    """Check the rows of every span of the window, and write the clean ones.
 
     Raises:
         DataError: a critical check failed; the message has its numbers.

@@ -10,7 +10,7 @@ from tasks.running.stage import run_stage, stage_task
 
 @stage_task
 def warmup(plan: RunPlan, validated: ValidateOutcome, after: HealthOutcome) -> WarmupOutcome:
-    """Seconds per shape of a trial run on the run's own rows. `after` orders the stages.
+    """Try every shape on the run's own rows; return the seconds of each. `after` orders the stages.
 
     Raises:
         OutOfMemoryError: a shape does not fit.

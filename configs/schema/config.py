@@ -60,7 +60,7 @@ class Config(Record):
         return self.model_dump(mode="json", by_alias=True)
 
     def same_work_as(self, other: Config) -> bool:
-        """Whether both make the same model and vectors; settings of where, when and how often may differ."""
+        """Return whether both make the same model and vectors; settings of where, when and how often may differ."""
         return self.model_copy(update={name: getattr(other, name) for name in BESIDE_THE_WORK}) == other
 
     @model_validator(mode="after")

@@ -37,7 +37,7 @@ METRICS = {
 
 
 def names_of(family: Family) -> tuple[str, ...]:
-    """The names of a family's metrics."""
+    """Return the names of a family's metrics."""
     return tuple(name for name, metric in METRICS.items() if metric.family is family)
 
 

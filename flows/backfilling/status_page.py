@@ -46,7 +46,7 @@ class StatusPage:
         self._bar = cast(UUID, create_progress_artifact(0.0, f"{_key(plan)}-progress", self._summary()))
 
     def record(self, span: SpanPlan, what: str, step: str, error: BaseException | None) -> None:
-        """Record from a span's thread how a stage stands; with `flow_run` as `what`, the id of its flow run."""
+        """Record from a span's thread the state of a stage; with `flow_run` as `what`, the id of its flow run."""
         changes: dict[str, Any] = {what: step}
         if step == "failed" and error is not None:
             changes |= {"failure": classify(error), "message": f"{what}: {error}"}
@@ -114,7 +114,7 @@ def announce(plan: BackfillPlan, dry_run: bool) -> BackfillState:
 
 
 def rows(plan: BackfillPlan, state: BackfillState) -> list[dict[str, Any]]:
-    """One row for each span: its stages, the reason, the expected time and the failure."""
+    """Return one row for each span: its stages, the reason, the expected time and the failure."""
     return [
         {
             "span": f"{span.span.name} v{span.span.version}",
@@ -128,14 +128,14 @@ def rows(plan: BackfillPlan, state: BackfillState) -> list[dict[str, Any]]:
 
 
 def description(plan: BackfillPlan, state: BackfillState) -> str:
-    """The plan in sentences, as markdown; after the end, the result."""
+    """Return the plan in sentences, as Markdown; after the end, the result."""
     reason = f"Reason: {plan.reason}" if plan.reason else ""
     sentences = plan.sentences if state.ended_at is None else (_result(plan, state), text(state.sentence))
     return "\n\n".join(filter(None, (f"Backfill `{plan.id}`", reason, *sentences)))
 
 
 def _result(plan: BackfillPlan, state: BackfillState) -> str:
-    """As in `Failed: 2 spans from 2021-Q3 to 2021-Q4; this attempt did train 1, evaluate 1.`"""
+    """Return the result, as in `Failed: 2 spans from 2021-Q3 to 2021-Q4; this attempt did train 1, evaluate 1.`"""
     spans = list(zip(plan.spans, state.spans, strict=True))
     counts = [
         (stage, sum(stage in span.left and now.step(stage) == "done" for span, now in spans))

@@ -98,7 +98,7 @@ def data_uri(drawn: bytes) -> str:
 
 
 def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, float]]]) -> Figure:
-    """Numbers over the steps, on one scale; values that are no numbers leave a gap.
+    """Return a figure of numbers over the steps, on one scale; values that are not finite leave a gap.
 
     Args:
         points: at least one step, and what was measured there by name; by step.
@@ -124,7 +124,7 @@ def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, floa
 
 
 def whole_ticks(axes: Axes, y: int, x: int = 0) -> None:
-    """At most so many ticks on the y axis, and on the x axis if `x` is given, there at whole numbers."""
+    """Set at most so many ticks on the y axis and, if `x` is given, at whole numbers of the x axis."""
     from matplotlib.ticker import MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator(nbins=y))
@@ -133,14 +133,14 @@ def whole_ticks(axes: Axes, y: int, x: int = 0) -> None:
 
 
 def legend(axes: Axes, columns: int) -> None:
-    """Above the plot, where it hides nothing."""
+    """Draw the legend above the plot, where it hides nothing."""
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, borderaxespad=0, handletextpad=0.5, columnspacing=1.2
     )
 
 
 def name_value(axes: Axes, words: str, at: tuple[float, float], below: bool = False, align: str = "right") -> None:
-    """Words above or below a point of a line; a white rim keeps them legible on the line."""
+    """Write words above or below a point of a line; a white rim keeps them legible on the line."""
     from matplotlib.patheffects import withStroke
 
     axes.annotate(
@@ -156,7 +156,7 @@ def name_value(axes: Axes, words: str, at: tuple[float, float], below: bool = Fa
 
 
 def name_positions(axes: Axes, names: Sequence[str], most: int = 4) -> None:
-    """Names below the positions 0, 1, 2 ... of the x axis: the first, the last, and some between."""
+    """Write names below the positions 0, 1, 2 ... of the x axis: the first, the last, and some between."""
     last = len(names) - 1
     step = max(1, math.ceil(last / (most - 1)))
     shown = [position for position in range(0, last, step) if last - position >= step] + [last]
@@ -165,7 +165,7 @@ def name_positions(axes: Axes, names: Sequence[str], most: int = 4) -> None:
 
 
 def groups(length: int, most: int = MOST_BARS) -> list[range]:
-    """`length` positions put together, in order, into `most` groups of about one size; alone where they are fewer."""
+    """Divide `length` positions, in order, into `most` groups of about one size; into single ones if they are fewer."""
     many = min(length, most)
     return [range(length * i // many, length * (i + 1) // many) for i in range(many)]
 

@@ -14,11 +14,11 @@ _SERVED = re.compile(r"runs/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html
 
 
 def render(page: Page) -> bytes:
-    """The file; all that is put into it is escaped."""
+    """Return the file; all texts in it are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed to start a command
 
     def address(cell: Cell) -> str:
-        """What a cell links to: files that `millrace serve` shows are linked to relative to the page."""
+        """Return the address that a cell links to, relative to the page for files that `millrace serve` shows."""
         if cell.key and _SERVED.fullmatch(cell.key):
             return posixpath.relpath(cell.key, posixpath.dirname(page.key))
         return cell.link if cell.link.startswith(("http://", "https://")) else ""

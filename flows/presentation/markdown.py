@@ -30,20 +30,20 @@ class Markup(str):
 
 
 def text(words: str) -> Markup:
-    """Words from anywhere as one line that shows just them: no markup, no HTML, no end of a table's cell."""
+    """Return any words as one line that shows exactly them: without markup, HTML or the end of a table's cell."""
     line = _SPACE.sub(" ", words).strip()
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return Markup(_SPECIAL.sub(r"\\\1", line))
 
 
 def wrapped(words: str, letters: int = MOST_LETTERS) -> Markup:
-    """In several lines if long: the UI never breaks the lines of a cell, and hides what does not fit."""
+    """Break long words into several lines: the UI never breaks the lines of a cell, and hides what does not fit."""
     lines = textwrap.wrap(words, letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
     return Markup("<br>".join(text(line) for line in lines))
 
 
 def code(words: str) -> Markup:
-    """A name, path or command as one line of code; in a table too."""
+    """Return a name, path or command as one line of code, also for a table."""
     line = _SPACE.sub(" ", words).strip().replace("|", r"\|")
     fence = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(line)), default=0))
     pad = " " if "`" in line else ""
@@ -51,18 +51,18 @@ def code(words: str) -> Markup:
 
 
 def link(words: str, address: str) -> Markup:
-    """A link that opens `address`, which is written so that nothing in it ends the link."""
+    """Return a link to `address`, which is escaped so that nothing in it ends the link."""
     sound = "".join(f"%{ord(sign):02X}" if sign in ' ()<>|\\"`' else sign for sign in address)
     return Markup(f"[{text(words)}]({sound})")
 
 
 def page(section: Section, workspace: str) -> str:
-    """A section as a page of its own."""
+    """Return a section as a page of its own."""
     return "\n".join(section_lines(section, workspace))
 
 
 def section_lines(section: Section, workspace: str, level: int = 1) -> list[str]:
-    """The lines of a section and of its parts, one level of heading below it."""
+    """Return the lines of a section and of its parts, whose headings are one level lower."""
     lines = [f"{'#' * level} {text(section.title)}", ""]
     for line in section.lines:
         lines += [text(line), ""]
@@ -83,7 +83,7 @@ def section_lines(section: Section, workspace: str, level: int = 1) -> list[str]
 
 
 def cell(content: Cell, workspace: str = "") -> str:
-    """The content of a cell, plain text where it needs no markup."""
+    """Return the content of a cell, plain text where it needs no markup."""
     if content.key:
         stored = uri(workspace, content.key)
         if opened := console_page(workspace, content.key):
@@ -98,18 +98,18 @@ def cell(content: Cell, workspace: str = "") -> str:
 
 
 def image(alt: str, drawn: bytes) -> Markup:
-    """An SVG inside of the page; `alt` is for those who can't see it."""
+    """Return an SVG inside of the page; `alt` is for readers who can't see it."""
     return Markup(f"![{text(alt)}]({data_uri(drawn)})")
 
 
 def commands(*lines: str) -> list[str]:
-    """A block of code, to be copied, and an empty line after it."""
+    """Return a block of code to be copied, and an empty line after it."""
     fence = "`" * max(3, 1 + max((len(run) for line in lines for run in _BACKTICKS.findall(line)), default=0))
     return [fence, *lines, fence, ""]
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table with an empty line after it."""
+    """Return a table and an empty line after it."""
     rules = ["---:" if column.number else "---" for column in columns]
     return [_row([column.name for column in columns]), f"| {' | '.join(rules)} |", *map(_row, rows), ""]
 

@@ -125,7 +125,7 @@ class Page(NamedTuple):
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str]], folded: bool = False) -> Table:
-    """A table; `>` before a column's name sets its numbers to the right, `~` lets its text run over several lines.
+    """Make a table; `>` before a column's name sets its numbers to the right, `~` lets its text take several lines.
 
     Raises:
         ValueError: a row has more or fewer cells than there are columns.
@@ -139,18 +139,18 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | s
 
 
 def facts(rows: Iterable[tuple[str, Cell | str]], caption: str = "") -> Table:
-    """Names and what is said of them; those of which nothing is known (an empty text) are left out."""
+    """Make a table of names and values without a heading; names with an empty value are left out."""
     return table(caption, ("", "~"), [row for row in rows if row[1]])
 
 
 def files(named: Iterable[Named], *pages: tuple[str, Cell | str]) -> Section:
-    """Where things are stored; `pages` first."""
+    """Make a section of the places where files are stored; `pages` come first."""
     rows = [*pages, *((what, Cell("", key=key)) for what, key in dict.fromkeys(named))]
     return Section("Files", id="files", tables=(facts(rows, "Where the files are"),))
 
 
 def unreadable(problems: Sequence[str]) -> tuple[Section, ...]:
-    """What had to be left out, in a box; nothing where all could be read."""
+    """Make a box of what could not be read; nothing where all could be read."""
     if not problems:
         return ()
     lines = ("Some files can't be read, and are left out here. Restore them, or move them away:", *problems)
@@ -158,7 +158,7 @@ def unreadable(problems: Sequence[str]) -> tuple[Section, ...]:
 
 
 def state(of: str, text: str = "") -> Cell:
-    """The state of a run or a span."""
+    """Make a cell of the state of a run or a span."""
     sign, mood = SIGNS.get(of, ("○", "quiet"))
     return Cell(text or of, sign, mood)
 
@@ -171,7 +171,7 @@ def ended_as(run_state: str, release: int | None, failure: str | None = None) ->
 
 
 def passed(yes: bool | None, severity: str) -> Cell:
-    """What a check or a gate came to; None: it does not apply."""
+    """Make a cell of the result of a check or a gate; None: it does not apply."""
     if yes is None:
         return Cell("does not apply", "○", "quiet")
     if yes:
@@ -180,7 +180,7 @@ def passed(yes: bool | None, severity: str) -> Cell:
 
 
 def thinned(rows: Sequence[T], most: int) -> Sequence[T]:
-    """At most `most` of them, evenly spread, with the first and the last."""
+    """Return at most `most` of the rows, evenly spread, with the first and the last."""
     if len(rows) <= most:
         return rows
     return [rows[round(place * (len(rows) - 1) / (most - 1))] for place in range(most)]

@@ -26,7 +26,7 @@ def publish(report: ParityReport, workspace: str, plot: bytes) -> None:
 
 
 def markdown(report: ParityReport, workspace: str, plot: bytes) -> str:
-    """The verdict, the plot, and the rest."""
+    """Return the verdict, the plot, and the tables."""
     whole = section(report)
     head, rest = whole._replace(tables=()), whole._replace(title="Where they differ", lines=())
     plotted = image("Metrics of both sides over the steps", plot)

@@ -19,7 +19,7 @@ _STYLES = {"good": "green", "bad": "bold red", "refused": "yellow", "going": "cy
 
 
 def page(content: Page) -> Iterator[RenderableType]:
-    """A whole report: what it is of, its numbers, and its sections."""
+    """Yield a whole report: its subject, its numbers, and its sections."""
     yield _headline(content.heading, content.state)
     yield Text(content.summary)
     yield from map(Text, content.about)
@@ -29,7 +29,7 @@ def page(content: Page) -> Iterator[RenderableType]:
 
 
 def render(section: Section, workspace: str) -> Iterator[RenderableType]:
-    """A section and its parts, an empty line before each."""
+    """Yield a section and its parts, with an empty line before each."""
     yield Text()
     yield Text(section.title, style="bold")
     yield from map(Text, section.lines)
@@ -92,7 +92,7 @@ def _headline(heading: str, state: Cell | None) -> Text:
 
 
 def _unbroken(words: str) -> Text:
-    """Lines to be copied."""
+    """Return lines that are not broken, so that they can be copied."""
     return Text(words, no_wrap=True, overflow="ignore")
 
 

@@ -23,7 +23,7 @@ SIGNS: Mapping[str, tuple[str, str]] = {
 
 
 def duration(seconds: float | None) -> str:
-    """With two units at most, as in `4.1 s`, `2 h 31 min` or `14 d`."""
+    """Format seconds with two units at most, as in `4.1 s`, `2 h 31 min` or `14 d`."""
     if seconds is None or not math.isfinite(seconds):
         return NONE
     if seconds < 0:
@@ -37,27 +37,27 @@ def duration(seconds: float | None) -> str:
 
 
 def seconds(value: float) -> str:
-    """A part of an attempt's time, for a column of such parts."""
+    """Format a part of an attempt's time, for a column of such parts."""
     return f"{value:,.1f}" if value else NONE
 
 
 def moment(iso: str | None) -> str:
-    """An ISO 8601 time in UTC to the minute, as in `2026-11-13 06:12`."""
+    """Format an ISO 8601 time in UTC to the minute, as in `2026-11-13 06:12`."""
     return dt.datetime.fromisoformat(iso).astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M") if iso else NONE
 
 
 def dollars(value: float) -> str:
-    """With cents; less than ten cents with as many digits as show it."""
+    """Format dollars with cents; below ten cents with two significant digits."""
     return f"${value:,.2f}" if value == 0 or value >= 0.1 else f"${value:.2g}"
 
 
 def number(value: float | None) -> str:
-    """A metric, with four decimals."""
+    """Format a metric with four decimals."""
     return NONE if value is None else f"{value:.4f}"
 
 
 def difference(value: float | None, other: float | None) -> str:
-    """With its sign."""
+    """Format a difference with its sign."""
     if value is None or other is None:
         return NONE
     return f"{value - other:+.4f}".replace("-", MINUS)
@@ -72,20 +72,20 @@ def count(value: float) -> str:
 
 
 def plural(how_many: int, what: str) -> str:
-    """As in `1 shard` and `2,000 shards`."""
+    """Format a number with a noun, as in `1 shard` and `2,000 shards`."""
     return f"{how_many:,} {what}{'' if how_many == 1 else 's'}"
 
 
 def sentence(words: str) -> str:
-    """With a capital letter and a full stop."""
+    """Add a capital letter and a full stop."""
     return f"{words[:1].upper()}{words[1:].rstrip('.')}."
 
 
 def uri(workspace: str, key: str) -> str:
-    """Where a key is stored."""
+    """Return where a key is stored."""
     return f"{workspace}/{key}" if key else workspace
 
 
 def now() -> dt.datetime:
-    """The time that a page is of."""
+    """Return the present time."""
     return dt.datetime.now(dt.UTC)

@@ -52,7 +52,7 @@ def section(report: FreshnessReport, started: str) -> Section:
 
 
 def rows(report: FreshnessReport) -> list[dict[str, str]]:
-    """The newest spans, newest first; with few and short columns, as the UI cuts off what is wider than the window."""
+    """Return the newest spans, newest first, in few short columns: the UI cuts off what is wider than the window."""
     return [_row(row) for row in reversed(report.spans[-ROWS:])]
 
 
@@ -88,5 +88,5 @@ def _problems(title: str, problems: Sequence[Problem]) -> tuple[Section, ...]:
 
 
 def _short(iso: str | None) -> str:
-    """As in `11-13 06:12`; empty where it has not come there."""
+    """Format a time as in `11-13 06:12`; empty where the span has not come so far."""
     return moment(iso)[5:] if iso else ""

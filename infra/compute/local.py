@@ -34,7 +34,7 @@ class LocalRunner:
         self.store = store
 
     def found(self, spec: JobSpec) -> bool:
-        """Always False: workers on this machine end with the process that started them."""
+        """Return False: workers on this machine end with the process that started them."""
         return False
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:

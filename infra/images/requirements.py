@@ -15,13 +15,13 @@ from pathlib import Path
 
 
 def requirements(pyproject: str, extras: Sequence[str]) -> list[str]:
-    """The project's dependencies with those of some extras. Raises KeyError for an extra that it does not have."""
+    """Return the project's dependencies with those of some extras. Raises KeyError for an unknown extra."""
     project = tomllib.loads(pyproject)["project"]
     return [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
 
 
 def pins(constraints: str, own: Sequence[str]) -> list[str]:
-    """The constraints, but for the packages `own` and all that they need: those stay at the versions installed here.
+    """Return the constraints; the packages `own` and all that they need keep the versions installed here.
 
     Raises:
         PackageNotFoundError: one of `own` is not installed.

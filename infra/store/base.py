@@ -37,6 +37,6 @@ class Store(Protocol):
 
 
 def sha256_of(path: Path) -> str:
-    """Hex SHA-256 of a file, read in pieces."""
+    """Return the hex SHA-256 of a file, which is read in pieces."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -22,21 +22,21 @@ class DirectoryStore:
         self.uri = str(self.root)
 
     def path(self, key: str) -> Path:
-        """The file behind `key`. Raises StoreError for a key that would leave the workspace."""
+        """Return the file of `key`. Raises StoreError for a key that would leave the workspace."""
         path = self.root / key
         if not path.resolve().is_relative_to(self.root):
             raise StoreError(f"key {key!r} leaves the workspace {self.uri}")
         return path
 
     def read(self, key: str) -> bytes:
-        """The object's bytes. Raises FileNotFoundError where there is none."""
+        """Return the object's bytes. Raises FileNotFoundError where there is none."""
         return self.path(key).read_bytes()
 
     def exists(self, key: str) -> bool:
         return self.path(key).is_file()
 
     def list(self, prefix: str) -> list[str]:
-        """All keys below the folder `prefix`, sorted; temporary files are not objects.
+        """Return all keys below the folder `prefix`, sorted; temporary files are not objects.
 
         What is deleted meanwhile may be in the list or not.
         """
@@ -129,7 +129,7 @@ class DirectoryStore:
 
 
 def _unless_missing(error: OSError) -> None:
-    """Another process may delete a folder while it is listed."""
+    """Raise an error of a listing, unless another process deleted the folder meanwhile."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 

@@ -79,7 +79,7 @@ def seal(store: Store, prefix: str, files: tuple[FileEntry, ...], kind: str, fac
 
 
 def read_manifest(store: Store, prefix: str) -> Manifest:
-    """The manifest of a complete folder.
+    """Return the manifest of a complete folder.
 
     Raises:
         MissingFolder: there is none.
@@ -92,7 +92,7 @@ def read_manifest(store: Store, prefix: str) -> Manifest:
 
 
 def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
-    """A local path to a complete folder whose every file was checked against its checksum.
+    """Return a local path to a complete folder, and its manifest, after checking every file against its checksum.
 
     Raises:
         MissingFolder, CorruptFolder: as they say; the message names the file.
@@ -120,7 +120,7 @@ def quarantine(store: Store, prefix: str) -> str:
 
 
 def _sealed_alike(store: Store, prefix: str, manifest: Manifest) -> bool:
-    """Whether the folder is complete with this very content already."""
+    """Return whether the folder is complete already, with exactly this content."""
     key = f"{prefix}/{MANIFEST}"
     if not store.exists(key):
         return False

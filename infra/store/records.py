@@ -51,7 +51,7 @@ def parse_record(where: str, raw: bytes, kind: type[R], way_out: str = "", error
 
 
 def first_problem(invalid: ValidationError) -> str:
-    """The first field that is wrong and why, as in `rows: Input should be a valid integer`."""
+    """Return the first field that is wrong and why, as in `rows: Input should be a valid integer`."""
     problem = invalid.errors()[0]
     field = ".".join(str(part) for part in problem["loc"]) or "file"
     return f"{field}: {problem['msg']}"

@@ -67,7 +67,7 @@ class S3Store:
             ) from error
 
     def read(self, key: str) -> bytes:
-        """The object's bytes. Raises FileNotFoundError where there is none."""
+        """Return the object's bytes. Raises FileNotFoundError where there is none."""
         found = self._get(key)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "There is no such object", f"{self.uri}/{key}")
@@ -77,7 +77,7 @@ class S3Store:
         return self._object(key) is not None
 
     def list(self, prefix: str) -> list[str]:
-        """All keys below the folder `prefix`, sorted."""
+        """Return all keys below the folder `prefix`, sorted."""
         return sorted(found.key for found in self._below(prefix))
 
     def write(self, key: str, data: bytes) -> None:
@@ -155,18 +155,18 @@ class S3Store:
             held.check()
 
     def _full(self, key: str) -> str:
-        """The object's name in the bucket. Raises StoreError for a key that would leave the workspace."""
+        """Return the object's name in the bucket. Raises StoreError for a key that would leave the workspace."""
         parts = PurePosixPath(key).parts
         if key.startswith("/") or ".." in parts:
             raise StoreError(f"key {key!r} leaves the workspace {self.uri}")
         return "/".join((*self._parts, *parts))
 
     def _raw(self, listed: str) -> str:
-        """The same for a key from a listing, which must not be tidied: others may have written here, too."""
+        """Return the same for a key from a listing, unchanged: other programs may have written objects here."""
         return "/".join((*self._parts, listed))
 
     def _get(self, key: str, attempts: int = ATTEMPTS) -> tuple[bytes, str, str] | None:
-        """An object's bytes with the ETag and the write id that belong to them."""
+        """Return an object's bytes with the ETag and the write id that belong to them."""
         with self._explained(key):
             try:
                 reply = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
@@ -183,7 +183,7 @@ class S3Store:
         return self._get(key, attempts - 1)
 
     def _put_if(self, key: str, data: bytes, **condition: str) -> bool:
-        """Whether a conditional write went through.
+        """Return whether a conditional write succeeded.
 
         Its reply may get lost, and botocore's next try then fails its condition, on what the first had written.
         """
@@ -201,7 +201,7 @@ class S3Store:
         return True
 
     def _object(self, key: str) -> Object | None:
-        """The object of exactly this name. Asked by a listing: a HEAD cannot say that the bucket is missing."""
+        """Return the object of exactly this name, by a listing: a HEAD request can't say that the bucket is missing."""
         full = self._full(key)
         if not PurePosixPath(key).parts:
             return None
@@ -211,7 +211,7 @@ class S3Store:
         return self._listed(first) if first and first["Key"] == full else None
 
     def _below(self, prefix: str) -> Iterator[Object]:
-        """The objects below a folder; a name that ends in a slash is how some tools mark an empty one."""
+        """Yield the objects below a folder; a name that ends in a slash is how some tools mark an empty one."""
         full = self._full(prefix)
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=f"{full}/" if full else "", PaginationConfig={"PageSize": KEYS_AT_ONCE}
@@ -221,7 +221,7 @@ class S3Store:
                 yield from (self._listed(entry) for entry in page.get("Contents", ()) if not entry["Key"].endswith("/"))
 
     def _objects(self, key: str) -> Iterator[Object]:
-        """The object `key`, or all below the folder `key`."""
+        """Return the object `key`, or all objects below the folder `key`."""
         found = self._object(key)
         return iter((found,)) if found else self._below(key)
 
@@ -257,6 +257,6 @@ class S3Store:
 
 
 def _manifests_apart(names: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The manifests among the objects, and the rest."""
+    """Return the manifests among the objects, and the others."""
     manifests = [name for name in names if name.rpartition("/")[2] == _MANIFEST]
     return manifests, [name for name in names if name.rpartition("/")[2] != _MANIFEST]

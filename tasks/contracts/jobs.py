@@ -121,5 +121,5 @@ class JobSpec(Record):
 
 
 def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
-    """The folder of one stage of one run, or of a chore for one."""
+    """Return the folder of a stage, or of a chore, of one run."""
     return f"runs/{run_key}/{stage.value}"

@@ -66,5 +66,5 @@ class Runner(Protocol):
         ...
 
     def found(self, spec: JobSpec) -> bool:
-        """Whether the work of this spec was started before and can still be waited for."""
+        """Return whether the work of this spec was started before and can still be waited for."""
         ...

@@ -102,7 +102,7 @@ def in_order(spans: list[str]) -> list[str]:
 
 
 def _parse(span: str) -> tuple[SpanKind, dt.date]:
-    """Length and first day."""
+    """Return length and first day."""
     for kind, form in _FORMS.items():
         if found := form.fullmatch(span):
             numbers = [int(part) for part in found.groups()]

@@ -165,15 +165,15 @@ TRAITS: dict[Work, Traits] = {
 
 
 def compute_of(config: Config, work: Work) -> Compute:
-    """Where a stage runs: its own `compute`, else the one at the top of the configuration."""
+    """Return where a stage runs: its own `compute`, else the one at the top of the configuration."""
     return TRAITS[work].compute(config) or config.compute
 
 
 def workers_of(config: Config, work: Work) -> int:
-    """The number of worker processes of a stage."""
+    """Return the number of worker processes of a stage."""
     return TRAITS[work].workers(config)
 
 
 def stages_in(phase: BackfillPhase) -> tuple[Stage, ...]:
-    """The stages that a backfill does in one phase, in order."""
+    """Return the stages that a backfill does in one phase, in order."""
     return tuple(stage for stage in Stage if TRAITS[stage].backfill is phase)

@@ -41,17 +41,17 @@ class Limit(NamedTuple):
 
 
 def not_null(name: str, column: str) -> Expectation:
-    """Every row has a value; NaN is not a value."""
+    """Expect that every row has a value; NaN is not a value."""
     return Expectation(name, "ExpectColumnValuesToNotBeNull", column, {})
 
 
 def between(name: str, column: str, low: float | None, high: float | None) -> Expectation:
-    """Every value is within both bounds. NaN, null and an empty frame pass."""
+    """Expect that every value is within both bounds. NaN, null and an empty frame pass."""
     return Expectation(name, "ExpectColumnValuesToBeBetween", column, {"min_value": low, "max_value": high})
 
 
 def in_set(name: str, column: str, values: Sequence[str]) -> Expectation:
-    """Every value is one of `values`. Null and an empty frame pass."""
+    """Expect that every value is one of `values`. Null and an empty frame pass."""
     return Expectation(name, "ExpectColumnValuesToBeInSet", column, {"value_set": list(values)})
 
 

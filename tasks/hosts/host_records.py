@@ -57,7 +57,7 @@ def this_host() -> str:
 
 
 def handed_out() -> bool:
-    """Whether this host is one of a cluster, so that work can go to another host instead."""
+    """Return whether this host is one of a cluster, so that work can go to another host instead."""
     return bool(os.environ.get(HOST))
 
 

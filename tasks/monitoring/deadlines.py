@@ -49,7 +49,7 @@ class Clock(Record):
 
 
 def is_held(store: Store, lineage: str) -> bool:
-    """Whether a process holds the lineage: a killed run does not keep its lock for long.
+    """Return whether a process holds the lineage: a killed run does not keep its lock for long.
 
     Also true where the workspace is read-only and the lock can't be tried: no run is reported lost without proof.
     """

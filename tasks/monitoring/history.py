@@ -127,7 +127,7 @@ class History(NamedTuple):
 
 
 def read_history(store: Store) -> History:
-    """The whole past. Raises StoreError: the workspace could not be read."""
+    """Return the whole past. Raises StoreError: the workspace could not be read."""
     reader = Reader(store)
     of_run = {release.run_key: release for release in reader.releases}
     # A folder without a plan is a side of a comparison.
@@ -148,7 +148,7 @@ def read_history(store: Store) -> History:
 
 
 def read_run(store: Store, run_key: str) -> tuple[PastRun, tuple[str, ...]]:
-    """One run in full, and what of it could not be read, in sentences.
+    """Return all of one run, and a sentence for each record that could not be read.
 
     Raises:
         ConfigError: there is no such run.

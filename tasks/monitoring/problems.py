@@ -102,7 +102,7 @@ def together(spans: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def named(spans: Sequence[str]) -> str:
-    """As in `2026-11-14` or `2026-11-14 to 2026-11-20 (7 spans)`."""
+    """Format a group of spans, as in `2026-11-14` or `2026-11-14 to 2026-11-20 (7 spans)`."""
     return spans[0] if len(spans) == 1 else f"{spans[0]} to {spans[-1]} ({len(spans)} spans)"
 
 

@@ -66,7 +66,7 @@ class _Numbers(Collector):
 
 
 def _problems(store: Store, history: History, at: dt.datetime) -> Counter[Kind] | None:
-    """By the schedule and the target of the last run's settings; None where they, or the lineage, are not readable."""
+    """Count the problems by the settings of the last run; None where those, or the lineage, are not readable."""
     configs = [run.plan.config for run in history.runs if run.plan is not None]
     if not configs:
         return None
@@ -78,7 +78,7 @@ def _problems(store: Store, history: History, at: dt.datetime) -> Counter[Kind] 
 
 
 def _sums(history: History) -> Iterator[Metric]:
-    """Over all runs and attempts."""
+    """Yield sums over all runs and attempts."""
     summed = history.totals
     states = [run.state for run in history.runs]
     counts = {state.lower(): states.count(state) for state in RunState}
@@ -110,7 +110,7 @@ def _spans(history: History) -> Metric:
 
 
 def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
-    """The release that serves, and how fresh it is."""
+    """Yield the numbers of the current release, and how fresh it is."""
     current, target = history.current, history.target_hours
     yield _gauge("millrace_releases", "Releases that were made.", len(history.releases))
     yield _gauge("millrace_freshness_target_seconds", "The age that is promised.", target and target * 3600)
@@ -131,7 +131,7 @@ def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
 
 
 def _last_run(run: PastRun) -> Iterator[Metric]:
-    """The run that began last."""
+    """Yield the numbers of the run that began last."""
     names = {"run": run.run_key, "span": run.span, "lineage": run.lineage, "state": run.state.lower()}
     names["class"] = run.failure.value if run.failure else ""
     yield _info("millrace_last_run_info", "The run that began last, in its labels; always 1.", names)
@@ -159,7 +159,7 @@ def _last_run(run: PastRun) -> Iterator[Metric]:
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:
-    """A number, or nothing but its name where there is none."""
+    """Return a number, or only its name where there is none."""
     gauge = GaugeMetricFamily(name, text)
     if value is not None:
         gauge.add_metric([], value)
@@ -169,7 +169,7 @@ def _gauge(name: str, text: str, value: float | None) -> Metric:
 def _by_label(
     family: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, label: str, values: Mapping[str, float]
 ) -> Metric:
-    """Numbers that one label distinguishes."""
+    """Return numbers that one label distinguishes."""
     metric = family(name, text, labels=[label])
     for each, value in values.items():
         metric.add_metric([each], value)

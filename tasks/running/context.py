@@ -55,6 +55,6 @@ def note_done() -> None:
 
 
 def stopped() -> bool:
-    """Whether the stages here are to end as cancelled."""
+    """Return whether the stages here must end as cancelled."""
     stop = stage_context().stop
     return stop is not None and stop.is_set()

@@ -32,7 +32,7 @@ _ORDER = ("run", "span", "lineage", "stage", "attempt", "node", "rank", "flow_ru
 
 
 def enabled() -> bool:
-    """Whether log lines are to be JSON. Raises ConfigError: MILLRACE_LOG has an unknown value."""
+    """Return whether log lines are to be JSON. Raises ConfigError: MILLRACE_LOG has an unknown value."""
     form = os.environ.get(VARIABLE) or "text"
     if form not in _FORMS:
         raise ConfigError(f"{VARIABLE} is {form!r}; known are {' and '.join(_FORMS)}, and unset is text")
@@ -110,7 +110,7 @@ class JsonStream(io.TextIOBase):
         return True
 
     def isatty(self) -> bool:
-        """No bars and no colours."""
+        """Return False: no bars and no colours."""
         return False
 
     def log(
@@ -132,7 +132,7 @@ class JsonStream(io.TextIOBase):
 
 
 def install() -> None:
-    """Where JSON is enabled, let loggers write it to the console instead of Prefect's lines for people.
+    """Let loggers write JSON to the console instead of Prefect's lines for people, where JSON is enabled.
 
     Call it where Prefect is used; a second call changes nothing.
 
@@ -153,7 +153,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def standard_error() -> Iterator[None]:
-    """Where JSON is enabled, write all lines of a command on standard error as JSON.
+    """Write all lines of a command on standard error as JSON, where JSON is enabled.
 
     Raises:
         ConfigError: as `enabled` does.

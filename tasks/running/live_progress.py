@@ -82,7 +82,7 @@ def percent(progress: Progress) -> float:
 
 
 def sentence(title: str, progress: Progress, per_second: float | None, quiet_seconds: float | None = None) -> str:
-    """As in `train 2026-W47: step 120 of 400, 3.2 steps/s, 1 min 20 s left, loss 1.93`, or `..., no step for 40 s`."""
+    """Return `train 2026-W47: step 120 of 400, 3.2 steps/s, 1 min 20 s left, loss 1.93`, or `..., no step for 40 s`."""
     unit = UNITS[progress.what]
     parts = [f"{unit} {progress.done:,} of {progress.total:,}"]
     if quiet_seconds is not None:
@@ -156,7 +156,7 @@ class LiveProgress:
         self._shown = _Shown(key, done, description)
 
     def _publish_news(self) -> None:
-        """The thread: publish what is new, or that nothing is, then wait for news, at least UPDATE_SECONDS."""
+        """Publish what is new, or that nothing is, and wait at least UPDATE_SECONDS; this is the thread."""
         artifact: UUID | None = None
         while True:
             with self._news:

@@ -131,7 +131,7 @@ class StageTask(Generic[P, R]):
 
 
 def _retry_helps(budget: Budget, task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether Prefect may try again. Sets the delay before that: the one of the class, doubled with each try."""
+    """Return whether Prefect may try again, and set the delay before that: that of the class, doubled each time."""
     error = state.result(raise_on_failure=False)
     policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
     if policy is None or not policy.transient or budget.used >= budget.attempts or stopped():

@@ -130,7 +130,7 @@ def run(job: Job) -> ValidateOutcome:
 
 
 def _row_checks(counts: WindowCounts, config: Config) -> list[Check]:
-    """One check for each group of row rules. Single bad rows are a warning; their share is judged on its own."""
+    """Return one check for each group of row rules. Single bad rows are a warning; their share is judged on its own."""
     groups: dict[str, list[str]] = {}
     for rule in (*row_rules(config), *ID_RULES):
         groups.setdefault(rule.check, []).append(rule.reason)

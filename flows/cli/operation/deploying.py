@@ -103,7 +103,7 @@ def deploy(options: RunOptions, alert_url: str | None) -> DeployOutput:
 
 
 def show(output: DeployOutput) -> None:
-    """As people read it."""
+    """Print the output for people."""
     rows = []
     for line in output.deployments:
         remark = f"takes {line.next_span}" if line.next_span else "" if line.active else "paused in the UI"

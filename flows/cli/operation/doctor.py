@@ -13,7 +13,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 
 
 def show(report: DoctorReport) -> None:
-    """As people read it."""
+    """Print the output for people."""
     console.show(_lines(report), soft_wrap=True)
     if report.failed:
         console.say(f"{report.failed} of {len(report.findings)} checks failed")

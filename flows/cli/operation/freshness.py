@@ -22,7 +22,7 @@ def freshness(options: RunOptions) -> FreshnessReport:
 
 
 def show(report: FreshnessReport) -> None:
-    """As people read it; times are in UTC."""
+    """Print the report; times are in UTC."""
     say(f"lineage {report.lineage}{f', on branch {report.continues}' * (report.continues != report.lineage)}")
     say(_age(report))
     if report.spans:

@@ -55,7 +55,7 @@ def hosts(store: Store, forgiven: str | None) -> HostsOutput:
 
 
 def show(output: HostsOutput) -> None:
-    """As people read it."""
+    """Print the output for people."""
     if output.forgiven is not None:
         say(f"forgiven: {output.forgiven}")
     if not output.hosts:

@@ -28,7 +28,7 @@ def reap(config_file: Path | None, overrides: Sequence[str], grace_minutes: floa
 
 
 def show(report: ReapReport) -> None:
-    """As people read it."""
+    """Print the output for people."""
     if not report.jobs:
         queues = " and ".join(report.queues)
         none = f"no job on {queues}" if queues else "no job: with these settings no stage runs on AWS Batch"

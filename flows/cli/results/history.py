@@ -50,7 +50,7 @@ class HistoryOutput(Record):
 
 
 def history(store: Store) -> HistoryOutput:
-    """All runs, by begin, with the sums over them. Raises StoreError where the workspace can't be read."""
+    """Return all runs, by begin, and the sums over them. Raises StoreError where the workspace can't be read."""
     past = read_history(store)
     succeeded, over = past.judged_runs
     return HistoryOutput(
@@ -67,7 +67,7 @@ def history(store: Store) -> HistoryOutput:
 
 
 def show(output: HistoryOutput) -> None:
-    """As people read it: the newest runs, and their sums."""
+    """Print the newest runs, and the sums over all."""
     columns = ("span", "run", "state", "began", ">time", ">goodput", ">attempts", ">cost", "metric")
     show_table(columns, map(_row, output.runs[-MOST_LINES:]))
     if len(output.runs) > MOST_LINES:

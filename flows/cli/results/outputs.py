@@ -156,7 +156,7 @@ class ReportOutput(Record):
 
 
 def status(store: Store) -> StatusOutput:
-    """The workspace as it stands. Raises StoreError: a record is not readable; names the file."""
+    """Return the state of the workspace. Raises StoreError: a record is not readable; names the file."""
     reports = all_reports(store)
     names = sorted({key.split("/")[1] for key in store.list("lineages")})
     heads = {name: head for name in names if (head := lineage.head(store, name)) is not None}
@@ -193,7 +193,7 @@ def status(store: Store) -> StatusOutput:
 
 
 def releases(store: Store) -> ReleasesOutput:
-    """All releases. Raises StoreError if one, or the pointer, is not readable."""
+    """Return all releases. Raises StoreError if one, or the pointer, is not readable."""
     serving = tasks.runs.releases.current(store)
     return ReleasesOutput(
         current=serving.number if serving else None,
@@ -212,7 +212,7 @@ def rollback(store: Store, to: int | None) -> RollbackOutput:
 
 
 def last_run(store: Store, span: str | None) -> str:
-    """The key of the run that was tried last, over this span if one is named. Raises ConfigError: there is none."""
+    """Return the key of the run that was tried last, over this span if one is given. Raises ConfigError: no run."""
     keys = planned_runs(store)
     if span is not None:
         first_day(span)  # a name in no known form gets that error
@@ -224,7 +224,7 @@ def last_run(store: Store, span: str | None) -> str:
 
 
 def report(store: Store, run_key: str) -> ReportOutput:
-    """One run in full, whether or not it came to its end.
+    """Return all of one run, also of one that has not ended.
 
     Raises:
         ConfigError: there is no such run.
@@ -254,7 +254,7 @@ def report(store: Store, run_key: str) -> ReportOutput:
 
 
 def plan_output(plan: RunPlan) -> PlanOutput:
-    """The part of a plan that tells what is special about it."""
+    """Return the part of a plan that differs from run to run."""
     return PlanOutput(
         run_key=plan.run_key,
         span=plan.span,
@@ -268,7 +268,7 @@ def plan_output(plan: RunPlan) -> PlanOutput:
 def stage_lines(
     store: Store, run_key: str, attempts: tuple[LedgerRecord, ...], cached: tuple[Stage, ...]
 ) -> tuple[StageLine, ...]:
-    """One line for every stage, also for those that the run has not come to."""
+    """Return one line for every stage, also for those that the run has not reached."""
     return tuple(
         StageLine(
             stage=stage,
@@ -288,7 +288,7 @@ def _checks(result: StageResult) -> list[StageCheck]:
 
 
 def _refusals(store: Store, attempts: Sequence[LedgerRecord], results: Sequence[StageResult]) -> list[StageCheck]:
-    """What made health refuse its machines the last time; nothing once it was content."""
+    """Return the checks for which health refused its machines the last time; none once health has passed."""
     if any(isinstance(result.outcome, HealthOutcome) for result in results):
         return []
     found = last_findings(store, [record for record in attempts if record.stage is Stage.health])

@@ -51,7 +51,7 @@ class Pages:
         self._made: dict[str, tuple[float, Page]] = {}
 
     def page(self, path: str) -> Page | None:
-        """The page under a path as a browser sends it, still quoted; None where there is none.
+        """Return the page under a path as a browser sends it, still quoted; None where there is none.
 
         Raises:
             StageError: the workspace could not be read.
@@ -79,7 +79,7 @@ class Pages:
         return Page(CONTENT_TYPE, metrics_text(self._store))
 
     def _report(self, run_key: str) -> Page | None:
-        """The report that was written when the run ended; without one, or while the run lasts, one made now."""
+        """Return the report that was written when the run ended; if there is none, or the run lasts, make one now."""
         from flows.presentation.run.origin import report_key
         from flows.presentation.run.report import run_html
         from tasks.runs.invocations import of_run
@@ -156,11 +156,11 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no failure of ours."""
+        """Print nothing: a browser that closed its connection is not an error of this server."""
 
 
 def make_server(store: Store, port: int) -> Server:
-    """A server that listens, and answers once `serve_forever` is called; port 0 is any free one.
+    """Return a server that listens, and answers once `serve_forever` is called; port 0 is any free one.
 
     Raises:
         ConfigError: the port is taken, or not allowed.

@@ -141,7 +141,7 @@ def _stages(stages: Iterable[outputs.StageLine]) -> None:
 
 
 def _verdict(run: RunReport) -> None:
-    """Metrics, what the gates said, and how the run ended."""
+    """Print the metrics, the verdicts of the gates, and how the run ended."""
     if run.metrics is not None:
         tables = (evaluate.metrics(run.metrics, run.champion), *evaluate.gates(run.verdicts))
         console.show(terminal.render(Section("Evaluate", tables=tables), ""))

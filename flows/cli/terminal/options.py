@@ -30,7 +30,7 @@ HERE = "./workspace"
 
 
 def existing(workspace: str) -> Store:
-    """The store of a workspace that holds something; a typo must not look like an empty one."""
+    """Return the store of a workspace that has spans; a mistyped name must not look like an empty workspace."""
     store = open_store(workspace)
     if not store.list("spans"):
         raise ConfigError(

@@ -40,7 +40,7 @@ class Lines:
         """Output of the workers is for the log, not for here."""
 
     def say(self, line: str) -> None:
-        """A line that people should not miss."""
+        """Print a line that people should not miss."""
         print(line, file=self._stream, flush=True)
 
     def progress(self, progress: Progress) -> None:
@@ -74,7 +74,7 @@ class Bars:
         """Output of the workers is for the log, not for here."""
 
     def say(self, line: str) -> None:
-        """A line that people should not miss; above the bars."""
+        """Print a line that people should not miss, above the bars."""
         self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, progress: Progress) -> None:
@@ -89,7 +89,7 @@ class Bars:
 
 @contextlib.contextmanager
 def display(stream: TextIO | None = None) -> Iterator[Lines | Bars]:
-    """A listener that shows work, and what this project's code warns of, on `stream` (standard error) meanwhile."""
+    """Give a listener that shows progress, and warnings of this project's code, on `stream` (standard error)."""
     output: TextIO = sys.stderr if stream is None else stream
     console = Console(file=output)
     if not console.is_terminal:

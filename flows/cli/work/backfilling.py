@@ -168,7 +168,7 @@ def control(store: Store, name: str, action: Action) -> ControlOutput:
 
 
 def show_plan(output: BackfillPlanOutput) -> None:
-    """As people read it."""
+    """Print the output for people."""
     rows = [
         [
             span.span.name,
@@ -187,7 +187,7 @@ def show_plan(output: BackfillPlanOutput) -> None:
 
 
 def show(output: BackfillOutput) -> None:
-    """As people read it."""
+    """Print the output for people."""
     state = output.backfill
     branch = f", branch {state.branch}" if state.branch else ""
     say(f"backfill {state.id}{branch}" + (f": {output.run_url}" if output.run_url else ""))
@@ -200,7 +200,7 @@ def show(output: BackfillOutput) -> None:
 
 
 def show_all(output: BackfillsOutput) -> None:
-    """As people read it."""
+    """Print the output for people."""
     if not output.backfills:
         say("no backfill yet")
         return
@@ -222,7 +222,7 @@ def show_all(output: BackfillsOutput) -> None:
 
 
 def show_control(output: ControlOutput) -> None:
-    """As people read it."""
+    """Print the output for people."""
     say(f"backfill {output.id}: {output.sentence}")
 
 

@@ -63,7 +63,7 @@ def import_weights(options: RunOptions, file: Path, span: str | None) -> ImportO
 
 
 def show(output: ImportOutput) -> None:
-    """As people read it."""
+    """Print the output for people."""
     lines = [
         f"lineage {output.lineage} begins with {output.mapped} tensors of {output.file}: {output.checkpoint}",
         *_names("ignored: not needed here", output.ignored),

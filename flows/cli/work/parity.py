@@ -48,7 +48,7 @@ def parity(options: RunOptions, span: str, left: str, right: str, verbose: bool)
 
 
 def show(output: ParityOutput) -> None:
-    """As people read it: where each metric differs most, and the verdict."""
+    """Print where each metric differs most, and the verdict."""
     report = output.report
     console.say(f"parity {report.key} over {report.span.name}, lineage {report.lineage}: {output.run_url}")
     console.show(terminal.render(presentation.section(report), output.plot.removesuffix(f"/{report.plot}")))

@@ -24,7 +24,7 @@ from tasks.runs.run_report import RunReport
 
 
 def dry_run(store: Store, span: str | None, config_file: Path | None, overrides: Sequence[str]) -> DryRunOutput:
-    """The resolved configuration and the plan; writes nothing. Raises StageError as `load_config` and `plan_run` do."""
+    """Return the configuration and the plan; write nothing. Raises StageError as `load_config` and `plan_run` do."""
     config = load_config(config_file, overrides)
     try:
         return DryRunOutput(config=config.tree(), plan=outputs.plan_output(plan_run(store, config, span)), sentence="")
@@ -33,7 +33,7 @@ def dry_run(store: Store, span: str | None, config_file: Path | None, overrides:
 
 
 def run(store: Store, span: str | None, config_file: Path | None, overrides: Sequence[str], verbose: bool) -> RunOutput:
-    """Run the pipeline; a refused model and a lineage that has seen all spans are results too.
+    """Run the pipeline. A refused model is a result; so is a lineage that has trained all spans.
 
     Raises:
         StageError: of the class that stopped the run.
@@ -69,7 +69,7 @@ class FlowDone(NamedTuple):
 
 
 def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
-    """Make sure of a Prefect server, and run the flow `name` of `flows/<name>.py` in this process.
+    """Start a Prefect server if none runs, and run the flow `name` of `flows/<name>.py` in this process.
 
     Raises:
         StageError: of the class that stopped the flow.

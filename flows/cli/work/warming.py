@@ -30,7 +30,7 @@ def compare(options: RunOptions, span: str, levels: str) -> LevelReport:
 
 
 def show(report: LevelReport) -> None:
-    """As people read it."""
+    """Print the output for people."""
     say(f"{report.accelerator} over {report.span.name}; differences are relative to O{report.levels[0].level}")
     columns = ("level", ">graphs", ">compile seconds", ">step seconds", ">largest loss difference", ">of a metric")
     rows = [

@@ -46,7 +46,7 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def quality(history: History) -> list[Figure]:
-    """One figure for each metric, those of the gates first: every judged run at its span."""
+    """Return one figure for each metric, those of the gates first, with every judged run at its span."""
     runs = [run for run in by_span(history.runs) if run.judged is not None]
     if not runs:
         return []
@@ -96,7 +96,7 @@ def _kind(run: PastRun) -> str:
 
 
 def freshness(history: History, now: dt.datetime) -> Figure | None:
-    """The age of the newest released data over time; each release lets it drop. None before the first release."""
+    """Return the age of the newest released data over time; each release lowers it. None before the first release."""
     steps = _ages(history.releases, history.current, now)
     if not steps:
         return None
@@ -131,7 +131,7 @@ def freshness(history: History, now: dt.datetime) -> Figure | None:
 
 
 def _ages(releases: Sequence[Release], current: Release | None, now: dt.datetime) -> list[tuple[dt.datetime, float]]:
-    """Moment and age in seconds, twice for each release: just before it, and just after."""
+    """Return moment and age in seconds, twice for each release: just before it and just after."""
     points: list[tuple[dt.datetime, float]] = []
     before: dt.datetime | None = None
     for release in sorted(releases, key=lambda release: release.created_at):
@@ -149,7 +149,7 @@ def _ages(releases: Sequence[Release], current: Release | None, now: dt.datetime
 
 
 def time_per_run(runs: Sequence[PastRun]) -> Figure:
-    """Stacked bars by phase; there is one run at least."""
+    """Return stacked bars by phase, for at least one run."""
     longest = max(run.wall_seconds for run in runs)
     unit, seconds = ("hours", 3600) if longest > 5400 else ("minutes", 60) if longest > 90 else ("seconds", 1)
     spent = [run.totals.seconds for run in runs]
@@ -174,7 +174,7 @@ def time_per_run(runs: Sequence[PastRun]) -> Figure:
 
 
 def goodput(runs: Sequence[PastRun]) -> Figure:
-    """The productive share of each run's time."""
+    """Return the productive share of each run's time."""
     worked = [run for run in runs if run.totals.goodput is not None]
     good = [run.totals.goodput or 0.0 for run in worked]
     whole = sum(run.wall_seconds for run in worked)
@@ -184,7 +184,7 @@ def goodput(runs: Sequence[PastRun]) -> Figure:
 
 
 def cost(runs: Sequence[PastRun]) -> Figure | None:
-    """Dollars of each run; None where no prices are configured."""
+    """Return the dollars of each run; None where no prices are configured."""
     spent = [sum(each.cost for each in run.attempts) for run in runs]
     if not any(spent):
         return None
@@ -193,7 +193,7 @@ def cost(runs: Sequence[PastRun]) -> Figure | None:
 
 
 def compiling(runs: Sequence[PastRun]) -> Figure | None:
-    """Seconds that each run compiled; None where nothing is compiled."""
+    """Return the seconds that each run compiled; None where nothing is compiled."""
     spent = [run.totals.seconds.compiling for run in runs]
     if not any(spent):
         return None
@@ -202,7 +202,7 @@ def compiling(runs: Sequence[PastRun]) -> Figure | None:
 
 
 def throughput(runs: Sequence[PastRun]) -> list[Figure]:
-    """Speeds of training and of inference."""
+    """Return the speeds of training and of inference."""
     made = []
     for title, unit, speed in (("Training speed", "pairs/s", _pairs), ("Inference speed", "texts/s", _texts)):
         known = [(run, value) for run in runs if (value := speed(run)) is not None]
@@ -232,7 +232,7 @@ def _bars(
     colour: str,
     top: float | None = None,
 ) -> Figure:
-    """One bar for each run, or for some together, with their mean as its height."""
+    """Return one bar for each run, or for several runs together, with their mean as its height."""
     bars = groups(len(runs))
     heights = [mean([values[i] for i in bar]) for bar in bars]
 

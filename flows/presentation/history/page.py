@@ -98,7 +98,7 @@ def _freshness_tile(history: History, at: dt.datetime) -> Tile:
 
 
 def _boxes(history: History, at: dt.datetime) -> list[Section]:
-    """What should be seen first."""
+    """Return the warnings at the top of the page."""
     boxes = []
     age, target, current = age_seconds(history.current, at), history.target_hours, history.current
     if age is not None and target is not None and age > target * 3600:

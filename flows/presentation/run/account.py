@@ -24,7 +24,7 @@ MOST_BARS = 30  # in the figure; the table has all attempts
 
 
 def attempts(records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
-    """A row for each attempt and their sum, and where each one ran; nothing without attempts."""
+    """Return a row for each attempt and their sum, and where each one ran; nothing without attempts."""
     if not records:
         return ()
     met = [phase for phase in PHASES if any(getattr(record.seconds, phase) for record in records)]
@@ -63,7 +63,7 @@ def attempts(records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
 
 
 def failures(store: Store, records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
-    """Class and message of the attempts that failed, and the checks of machines that health refused.
+    """Return class and message of the attempts that failed, and the checks of machines that health refused.
 
     Raises:
         StoreError: what an attempt found is not readable; names the file.
@@ -82,7 +82,7 @@ def failures(store: Store, records: Sequence[LedgerRecord]) -> tuple[Section, ..
 
 
 def by_stage(records: Sequence[LedgerRecord], results: Mapping[Stage, StageResult]) -> tuple[Section, ...]:
-    """Where the time of a run went; nothing without attempts."""
+    """Return the time of a run by stage and phase; nothing without attempts."""
     if not records:
         return ()
     rows = []
@@ -108,7 +108,7 @@ def by_stage(records: Sequence[LedgerRecord], results: Mapping[Stage, StageResul
 
 
 def _figure(records: Sequence[LedgerRecord]) -> Figure:
-    """One bar for each attempt, in the order in which they started, cut into phases."""
+    """Return one bar for each attempt, in the order in which they started, divided into phases."""
     shown = records[-MOST_BARS:]
     names = [f"{_name(each)} {_took(each)}" for each in shown]
 
@@ -143,7 +143,7 @@ def _figure(records: Sequence[LedgerRecord]) -> Figure:
 
 
 def _took(record: LedgerRecord) -> str:
-    """The time of an attempt, and how it ended unless it went well."""
+    """Return the time of an attempt, and how it ended unless it succeeded."""
     end = f" {record.failure.value}" if record.failure else "" if record.ended_at else " no end yet"
     return f"{duration(record.wall_seconds)}{end}"
 

@@ -18,7 +18,7 @@ from tasks.runs.invocations import Invocation
 
 
 def report_key(run_key: str) -> str:
-    """Where the report of a run is stored."""
+    """Return where the report of a run is stored."""
     return f"runs/{run_key}/report.html"
 
 
@@ -51,7 +51,7 @@ def places(plan: RunPlan) -> tuple[tuple[str, Cell | str], ...]:
 
 
 def commands(plan: RunPlan) -> tuple[Command, ...]:
-    """How to look at a run from a terminal."""
+    """Return the commands that show a run in a terminal."""
     report = f"millrace report --run {plan.run_key} --workspace {shlex.quote(plan.workspace)}"
     shown = [Command("The report in a terminal:", (report,))]
     if plan.config.links.tensorboard is None:
@@ -77,7 +77,7 @@ def begun(plan: RunPlan, invocation: Invocation) -> Section:
 
 
 def expected_end(invocation: Invocation) -> str | None:
-    """As ISO 8601; None where no run like it is on record."""
+    """Return the expected end in ISO 8601; None where no similar run is recorded."""
     if invocation.expected_seconds is None:
         return None
     began = dt.datetime.fromisoformat(invocation.began_at)
@@ -85,7 +85,7 @@ def expected_end(invocation: Invocation) -> str | None:
 
 
 def invocations(all_of: Sequence[Invocation]) -> tuple[Section, ...]:
-    """Each time that the run was started."""
+    """Return each time that the run was started."""
     if not all_of:
         return ()
     rows = [
@@ -105,7 +105,7 @@ def invocations(all_of: Sequence[Invocation]) -> tuple[Section, ...]:
 
 
 def settings(plan: RunPlan) -> Section:
-    """What differs from the base configuration."""
+    """Return the settings that differ from the base configuration."""
     base, own = leaves(load_config().tree()), leaves(plan.config.tree())
     keys = [key for key in dict.fromkeys([*base, *own]) if base.get(key) != own.get(key)]
     rows = [(Cell(key, code=True), _value(own.get(key)), _value(base.get(key))) for key in keys]
@@ -116,7 +116,7 @@ def settings(plan: RunPlan) -> Section:
 
 
 def stored(plan: RunPlan, stage: Stage) -> Named:
-    """The folder of a stage."""
+    """Return the folder of a stage."""
     return f"files of {stage.value}", stage_prefix(plan.run_key, stage)
 
 

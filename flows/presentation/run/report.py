@@ -34,7 +34,7 @@ from tasks.runs.lineage import STATE
 
 
 def write_run_report(store: Store, run_key: str) -> str | None:
-    """Make the report of a run and store it with the run's records; returns its key, None where that failed.
+    """Make the report of a run and store it with the run's records; return its key, None where that failed.
 
     Never raises: what went wrong is in the log, and the run's own end is not touched by it.
     """
@@ -98,7 +98,7 @@ def _stages(store: Store, run: PastRun) -> tuple[Section, ...]:
 
 
 def _failures(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[str, ...]]:
-    """The attempts that failed; findings that can't be read are named."""
+    """Return the attempts that failed, and a sentence for findings that can't be read."""
     try:
         return account.failures(store, run.attempts), ()
     except StoreError as error:
@@ -117,7 +117,7 @@ def _origin(store: Store, run: PastRun, stages: tuple[Section, ...]) -> tuple[Se
 
 
 def _summary(run: PastRun) -> str:
-    """One sentence about the whole."""
+    """Return one sentence about the whole run."""
     if not run.began_at:
         return "It was planned, and nothing of it has begun."
     took = f"{duration(run.wall_seconds)} of attempts, begun {moment(run.began_at)}"
@@ -156,7 +156,7 @@ def _tiles(run: PastRun) -> list[Tile]:
 
 
 def _trouble(store: Store, run: PastRun) -> tuple[Section, ...]:
-    """The box at the top of a run that did not end in a release."""
+    """Return the box at the top of a run that did not end in a release."""
     match run.state:
         case "Released":
             return ()
@@ -186,14 +186,14 @@ def _running(run: PastRun) -> str:
 
 
 def _again(store: Store, run: PastRun) -> str:
-    """The command that continues the run, with its own settings where they are a file on this machine."""
+    """Return the command that continues the run, with its own settings where they are a file on this machine."""
     local = "://" not in store.uri
     settings = [f"--config {store.uri}/runs/{run.run_key}/config.yaml"] if local else []
     return " \\\n  ".join([f"millrace run --span {run.span}", f"--workspace {store.uri}", *settings])
 
 
 def _parent_run(store: Store, run: PastRun) -> str | None:
-    """The run that made the parent checkpoint; None where there is none, or its state is gone."""
+    """Return the run that made the parent checkpoint; None where there is none, or its state is gone."""
     if run.plan is None or run.plan.parent is None:
         return None
     try:

@@ -10,7 +10,7 @@ from tasks.hosts.findings import with_verdict
 
 
 def section(checks: Sequence[Check], title: str = "Checks") -> tuple[Section, ...]:
-    """What was checked, failed checks first, with the host where one is named; nothing without checks."""
+    """Return the checks, failed ones first, with the host where one is named; nothing without checks."""
     if not checks:
         return ()
     hosts = any(check.host for check in checks)

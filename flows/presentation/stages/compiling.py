@@ -10,7 +10,7 @@ from tasks.contracts.outcomes import GraphUse
 
 
 def parts(graphs: GraphUse | None, environment: Mapping[str, str]) -> tuple[Section, ...]:
-    """How the compile cache served, and which variables were set; nothing where there is nothing to say."""
+    """Return the use of the compile cache, and the variables that were set; nothing where there is neither."""
     return (*_graphs(graphs), *_environment(environment))
 
 

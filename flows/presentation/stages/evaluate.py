@@ -27,7 +27,7 @@ def section(facts: StageFacts) -> Section:
 
 
 def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
-    """What each gate said; nothing where none is configured."""
+    """Return the verdict of each gate; nothing where none is configured."""
     if not verdicts:
         return ()
     rows = [(v.metric, passed(v.passed, v.severity), v.severity, v.sentence) for v in verdicts]
@@ -36,7 +36,7 @@ def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
 
 
 def metrics(challenger: Mapping[str, float], champion: Mapping[str, float] | None) -> Table:
-    """The challenger's metrics with the champion's on the same rows."""
+    """Return the challenger's metrics with the champion's on the same rows."""
     before = champion or {}
     rows = [
         (name, number(value), number(before.get(name)), difference(value, before.get(name)))
@@ -46,7 +46,7 @@ def metrics(challenger: Mapping[str, float], champion: Mapping[str, float] | Non
 
 
 def _sentences(facts: StageFacts) -> tuple[str, ...]:
-    """What the refusing gates say; without one, that all is well."""
+    """Return the sentences of the gates that refused; if none did, one that says so."""
     if facts.judged is None:
         return ()
     verdicts = facts.judged.verdicts
@@ -54,7 +54,7 @@ def _sentences(facts: StageFacts) -> tuple[str, ...]:
 
 
 def _slices(value: EvaluateOutcome, verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
-    """Slices by the first gate's metric; the one that is furthest below the whole holdout first."""
+    """Return the slices by the first gate's metric; the one furthest below the whole holdout is first."""
     if not value.slices:
         return ()
     gated = [verdict.metric for verdict in verdicts if verdict.metric in value.challenger]

@@ -51,7 +51,7 @@ def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str]]:
 
 
 def _loading(of: StageFacts, release: Release) -> tuple[Command, ...]:
-    """The commands for this very model; one with feature interaction carries modules of its own."""
+    """Return the commands that load this model; a model with feature interaction has modules of its own."""
     folder, copied = f"{of.workspace}/{release.model_prefix}", ()
     if "://" in of.workspace:
         local = release.model.version
@@ -68,7 +68,7 @@ def _loading(of: StageFacts, release: Release) -> tuple[Command, ...]:
 
 
 def _rollback(workspace: str, release: Release) -> tuple[Command, ...]:
-    """Model and vectors go back together; the first release has nothing to go back to."""
+    """Return the commands for a rollback of model and vectors together; none for the first release."""
     if release.previous is None:
         return ()
     command = f"millrace rollback --workspace {shlex.quote(workspace)} --to"

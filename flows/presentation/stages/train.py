@@ -50,7 +50,7 @@ def _sentence(value: TrainOutcome) -> str:
 
 
 def _figures(value: TrainOutcome) -> Iterator[Figure]:
-    """Losses, then metrics of retrieval, then those of classification; what was not measured has none."""
+    """Yield figures of the losses, of retrieval and of classification, where they were measured."""
     asked = (
         ("Training loss", "as the optimiser saw it", value.losses, None),
         ("Retrieval on the holdout", HOLDOUT, value.curve, True),

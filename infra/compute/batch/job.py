@@ -23,18 +23,18 @@ WORKSPACE_TAG = f"{TAG}-workspace"
 
 
 def layout_of(spec: JobSpec) -> Layout:
-    """The layout of a stage's job; an array of one machine is submitted as a single job."""
+    """Return the layout of a stage's job; an array of one machine is submitted as a single job."""
     layout = TRAITS[spec.stage].layout
     return Layout.single if layout is Layout.array and nodes_of(spec) == 1 else layout
 
 
 def nodes_of(spec: JobSpec) -> int:
-    """The number of machines that a stage takes; 1 where its workers do not fill one."""
+    """Return the number of machines that a stage takes; 1 where its workers do not fill one."""
     return max(1, spec.workers // spec.config.batch.processes_per_node)
 
 
 def queue_key(stage: Work) -> str:
-    """The key of the section `batch` that names a stage's queue."""
+    """Return the key of the section `batch` that names a stage's queue."""
     return f"{TRAITS[stage].queue}_queue"
 
 

@@ -68,7 +68,7 @@ class LogFollower:
             self._read(stream)
 
     def tail(self, name: str) -> tuple[str, ...]:
-        """The last lines of a stream, whether it was followed or not."""
+        """Return the last lines of a stream, whether it was followed or not."""
         stream = self._streams.get(name)
         if stream and stream.tail:
             return tuple(stream.tail)

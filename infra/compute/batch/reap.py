@@ -91,7 +91,7 @@ def _queues(config: Config) -> tuple[str, ...]:
 
 
 def _judge(job: JobDetail, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
-    """Whether to end it, and why or why not. Times in seconds since the epoch."""
+    """Return whether to end a job, and why or why not. Times are in seconds since the epoch."""
     attended = _waited_for_until(job)
     if attended > now:
         return False, "a process waits for it"

@@ -21,12 +21,12 @@ def evaluate_on_exit() -> list[dict[str, str]]:
 
 
 def is_repeated(status_reason: str, exit_code: int | None) -> bool:
-    """Whether the rules let AWS Batch repeat an attempt that ended like this."""
+    """Return whether the rules let AWS Batch repeat an attempt that ended like this."""
     return status_reason.startswith(HOST_LOST) or exit_code in _transient_codes()
 
 
 def _transient_codes() -> list[int]:
-    """Exit codes of the transient classes, without CAPACITY: what runs in a container has its machine."""
+    """Return the exit codes of the transient classes, without CAPACITY: a container that runs has its machine."""
     return [
         policy.exit_code
         for failure, policy in POLICIES.items()

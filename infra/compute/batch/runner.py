@@ -31,7 +31,7 @@ class BatchRunner:
         self.store, self._capacity_seconds = store, config.batch.capacity_seconds
 
     def found(self, spec: JobSpec) -> bool:
-        """Whether a job may have been submitted for the attempt and was not asked to end."""
+        """Return whether a job may have been submitted for the attempt and was not asked to end."""
         claim = read_claim(self.store, spec.job_prefix)
         return claim is not None and claim.state in ("claimed", "submitted")
 

@@ -164,7 +164,7 @@ class Watch:
             self._asked_to_end = True
 
     def _turned_to_owner(self, job: JobDetail, parts: Sequence[JobPart]) -> bool:
-        """Whether another job of the same name owns the attempt; if so, that job is waited for from now on.
+        """Return whether another job of the same name owns the attempt; if so, wait for that job from now on.
 
         A container of the second job ends at once when it starts.
         """
@@ -194,6 +194,6 @@ class Watch:
         return ERRORS[last.failure](f"{last.message}{gap}{where}")
 
     def _pause(self) -> float:
-        """Seconds until the next look: longer for old jobs, and for those that take many requests to describe."""
+        """Return the seconds until the next look: more for old jobs, and for those that take many requests to describe."""
         pages = 1 + nodes_of(self.spec) // JOBS_AT_ONCE
         return pages * min(_LONGEST, max(_SHORTEST, 0.05 * (time.monotonic() - self._began)))

@@ -60,7 +60,7 @@ def make_accelerator(
 
 
 def uses_neuron(name: str) -> bool:
-    """Whether an accelerator's devices are NeuronCores on this machine. Raises ConfigError for an unknown name."""
+    """Return whether an accelerator's devices here are NeuronCores. Raises ConfigError for an unknown name."""
     return _device(name).is_neuron()
 
 

@@ -75,11 +75,11 @@ class Accelerator(ABC):
         """Wait until the device has finished all work; needed for correct timings."""
 
     def free_memory_bytes(self) -> int:
-        """Memory that a model could still take; of the host, where the device does not report its own."""
+        """Return the memory that is free for a model: that of the host, where the device does not report its own."""
         return free_host_bytes() // self.rank.local_world
 
     def peak_memory_bytes(self) -> int:
-        """The most memory that this process has held so far; of the host, where the device does not report its own."""
+        """Return the most memory that this process has held: that of the host, if the device does not report its own."""
         return peak_host_bytes()
 
     def to_device(self, model: nn.Module) -> None:

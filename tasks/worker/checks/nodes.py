@@ -72,6 +72,6 @@ def _node(job: Job) -> int:
 
 
 def _node_file(job: Job) -> Path:
-    """The file is named after attempt and node, and after the parent process of all workers of this machine."""
+    """Return the file, which is named after attempt, node and the parent process of all workers of this machine."""
     attempt = hashlib.sha256(f"{job.store.uri}#{job.spec.attempt_prefix}".encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"millrace-health-{attempt}-{_node(job)}-{os.getppid()}.json"

@@ -122,7 +122,7 @@ def _unwrapped(name: str) -> str:
 
 
 def _is_needed(name: str, match: Match) -> bool:
-    """The encoder without its pooler is always needed, a head if part of it is there."""
+    """Return whether a tensor is needed: all of the encoder except its pooler, and a head if part of it is there."""
     part = name.partition(".")[0]
     if part == ENCODER.rstrip("."):
         return IGNORED.fullmatch(name) is None
@@ -130,7 +130,7 @@ def _is_needed(name: str, match: Match) -> bool:
 
 
 def _is_inside(name: str, match: Match) -> bool:
-    """Whether a tensor is in the same part as mapped ones, like an extra layer: without it, it is another model."""
+    """Return whether a tensor is in the same part as mapped ones, as an extra layer is: then it is another model."""
     mapped_parts = {tuple(own.split(".")[:2]) for own in match.mapped}
     return any(tuple(candidate.split(".")[:2]) in mapped_parts for candidate in _candidates(name))
 

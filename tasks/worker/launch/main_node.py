@@ -167,7 +167,7 @@ class MainNode:
         return JobFailure(rank // processes_per_node(self._spec), error)
 
     def _node_failure(self, reports: dict[int, Report | None]) -> JobFailure:
-        """The failure if no worker is the cause: torchrun failed before it started any, or workers did not end."""
+        """Return the failure if no worker is the cause: torchrun failed before it started one, or some did not end."""
         for node, report in reports.items():
             if report is not None and not report.succeeded:
                 failure = FailureClass(report.agent.failure) if report.agent.failure else from_exit_code(report.code)

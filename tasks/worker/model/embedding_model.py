@@ -97,7 +97,7 @@ class EmbeddingModel(nn.Module):
             self.classifier = nn.Linear(shape.width if shape.classifier == "query" else 3 * shape.width, 2)
 
     def forward(self, texts: Texts) -> torch.Tensor:
-        """Unit vectors, float32 (B, E); a row of padding alone gives a finite vector that means nothing."""
+        """Return unit vectors, float32 (B, E); a row of padding alone gives a finite vector without a meaning."""
         real = texts.ids != self.pad
         # Additive, and of the shape that attention adds it in: nothing is left for each layer to convert.
         mask = torch.zeros(real.shape, device=real.device).masked_fill_(~real, MASKED)[:, None, None, :]
@@ -115,7 +115,7 @@ class EmbeddingModel(nn.Module):
             return F.normalize(pooled, dim=1)
 
     def classify(self, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
-        """Logits of the two classes, float32 (B, 2), from unit vectors (B, E)."""
+        """Return logits of the two classes, float32 (B, 2), from unit vectors (B, E)."""
         assert self.classifier is not None
         if self.shape.classifier == "query":
             return self.classifier(query)

@@ -40,7 +40,7 @@ class TokenLists:
         return np.diff(self.offsets)
 
     def padded(self, rows: np.ndarray, tokens: int) -> np.ndarray:
-        """int64 (len(rows), tokens) for the texts at `rows`, cut or padded; a row of -1 gives padding alone."""
+        """Return int64 (len(rows), tokens) for the texts at `rows`, cut or padded; a row of -1 gives padding alone."""
         out = np.full((len(rows), tokens), self.pad, dtype=np.int64)
         for position, row in enumerate(rows):
             if row >= 0:

@@ -71,7 +71,7 @@ def _checked(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
 
 
 def _tool_failed(name: str, error: StageError) -> Check:
-    """The finding that a tool failed."""
+    """Return the finding that a tool failed."""
     action: Action = "exclude host" if isinstance(error, WrongNumbers) else "retry elsewhere"
     if isinstance(error, ConfigError | CodeError):  # not installed, or of another release: the same on all machines
         action = "stop"

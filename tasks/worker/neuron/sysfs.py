@@ -24,7 +24,7 @@ def read_counts(root: Path = ROOT) -> Counts:
 
 
 def check_ecc(counts: Counts) -> tuple[Check, ...]:
-    """Lasting errors exclude the machine, errors that a driver reload repairs do not; unread counters only warn."""
+    """Judge the counters: lasting errors exclude the machine, repairable ones do not, unread counters only warn."""
     return (
         _judge(
             "neuron ecc", counts, FATAL, "uncorrectable ECC errors", "exclude host",
@@ -52,7 +52,7 @@ def _judge(name: str, counts: Counts, kinds: Mapping[str, str], what: str, actio
 
 
 def _unread(counts: Counts) -> Check:
-    """A warning for counters that could not be read: that proves neither a fault nor health."""
+    """Return a warning for counters that could not be read: they show neither a fault nor health."""
     unread = [device for device, met in counts.items() if not met] if counts else ["any device"]
     sentence = f"the ECC counters of {len(counts)} devices were read"
     if unread:

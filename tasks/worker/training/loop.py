@@ -45,7 +45,7 @@ class LoopRecorder:
         self.events = SummaryWriter(str(self.folder)) if self.accelerator.rank.is_main else None
 
     def losses_due(self, step: int) -> bool:
-        """Every `train.log_every_steps`, at the last step, and at checkpoints, where a resumed run starts new sums."""
+        """Return whether losses are due: every `train.log_every_steps`, at the last step, and at checkpoints."""
         return not step % self.spec.config.train.log_every_steps or self.checkpoint_due(step) or step == self.last_step
 
     def losses_if_due(self, step: int, train_step: TrainStep, stop: bool) -> None:
@@ -63,7 +63,7 @@ class LoopRecorder:
         self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps, stop), sums)
 
     def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool) -> None:
-        """Means float32 (losses,) of this worker's parts, on the host."""
+        """Record losses; `means` is float32 (losses,), of this worker's parts, on the host."""
         *values, stops = self.accelerator.sum(torch.cat([means, means.new_tensor([float(stop)])])).tolist()
         self._stopping = self._stopping or stops > 0
         point = CurvePoint(step=step, metrics=dict(zip(names, values, strict=True)))
@@ -79,7 +79,7 @@ class LoopRecorder:
             report("train", done, total, f"loss {point.metrics['loss']:.4f}")
 
     def holdout_due(self, step: int) -> bool:
-        """Before the first step, every `train.evaluate_every_steps` and after the last step."""
+        """Return whether it is due: before the first step, every `train.evaluate_every_steps`, after the last step."""
         return step in (self.state.first_step, self.last_step) or not step % self.spec.config.train.evaluate_every_steps
 
     def holdout_if_due(self, step: int, holdout: Holdout) -> None:
@@ -95,7 +95,7 @@ class LoopRecorder:
         self._event("holdout", self.curve[-1])
 
     def checkpoint_due(self, step: int) -> bool:
-        """Every `train.checkpoint_every_steps`, except after the last step, which gets the complete checkpoint."""
+        """Return whether a partial one is due: every `train.checkpoint_every_steps`, but not after the last step."""
         return not step % self.spec.config.train.checkpoint_every_steps and step != self.last_step
 
     def checkpoint_if_due(self, step: int) -> None:

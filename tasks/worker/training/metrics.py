@@ -33,7 +33,7 @@ def ranks_of_targets(queries: np.ndarray, corpus: np.ndarray, targets: np.ndarra
 
 
 def _auc(classes: np.ndarray, probabilities: np.ndarray) -> float | None:
-    """None where only one of the classes is there."""
+    """Return the area under the ROC curve; None where only one of the classes is there."""
     from sklearn.metrics import roc_auc_score  # takes two seconds to load, with pandas and scipy
 
     return float(roc_auc_score(classes, probabilities)) if len(np.unique(classes)) == 2 else None
@@ -44,7 +44,7 @@ def _accuracy(classes: np.ndarray, probabilities: np.ndarray) -> float:
 
 
 def _macro_f1(classes: np.ndarray, probabilities: np.ndarray) -> float:
-    """The mean of the two classes' F1; that of a class neither there nor predicted is 0."""
+    """Return the mean of the two classes' F1; that of a class neither there nor predicted is 0."""
     from sklearn.metrics import f1_score
 
     predicted = _predicted(probabilities)
@@ -71,12 +71,12 @@ CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
 
 
 def retrieval_metrics(ranks: np.ndarray) -> dict[str, float]:
-    """Means over the queries, from int64 (queries,) ranks; empty for no queries."""
+    """Return means over the queries, from int64 (queries,) ranks; empty for no queries."""
     return {name: float(each(ranks).mean()) for name, each in RANKING.items()} if len(ranks) else {}
 
 
 def classification_metrics(classes: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-    """From int64 (rows,) true classes and float (rows,) probabilities of class 1; AUC only where both classes are."""
+    """Return metrics of classes, int64 (rows,), and probabilities of class 1, float (rows,); AUC if both are there."""
     if not len(classes):
         return {}
     found = {name: measure(classes, probabilities) for name, measure in CLASSIFICATION.items()}

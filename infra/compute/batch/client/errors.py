@@ -45,7 +45,7 @@ _NOT_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
 
 
 def never_accepted(error: Exception) -> bool:
-    """Whether the request certainly had no effect. After other errors (a 5xx, a lost reply) that is not known."""
+    """Return whether the request had no effect for certain. After other errors (a 5xx, a lost reply) it may have."""
     if isinstance(error, ClientError):
         return code_of(error) in _THROTTLED or _status(error) == 429
     return isinstance(error, _NOT_SENT)
