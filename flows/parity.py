@@ -50,9 +50,9 @@ def parity(
     result: the state Rejected, whose data is the report as well.
 
     Args:
-        workspace: where spans and runs lie; a local directory or s3://bucket/prefix.
+        workspace: where spans and runs are stored; a local directory or s3://bucket/prefix.
         span: for example 2022-Q4.
-        left: the accelerator to hold the other against.
+        left: the accelerator that the other is compared with.
         right: the other accelerator.
         config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
         overrides: single settings over both, as in train.evaluate_every_steps=10.

@@ -1,6 +1,6 @@
-"""Importing weights from elsewhere, control side: checks that cost nothing, then a worker that reads the file.
+"""Imports weights from elsewhere, control side: quick checks first, then a worker that reads the file.
 
-It is no stage and knows no Prefect; the attempt is in the ledger like any other.
+It is not a stage and does not use Prefect. Its attempt is in the ledger like any other.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from tasks.validate import validate
 
 
 class Imported(NamedTuple):
-    """The run whose new model the weights were put into, and what became of them."""
+    """The run whose new model got the weights, and the outcome of the import."""
 
     plan: RunPlan
     outcome: ImportOutcome
 
 
 def import_checkpoint(store: Store, config: Config, file: Path, span: str | None = None) -> Imported:
-    """Begin the configuration's lineage with the weights in `file`; asked again for the same, it finds them there.
+    """Begin the configuration's lineage with the weights in `file`; a second call with the same file changes nothing.
 
-    `span` ends the first run's window, as in `plan_run`: what a new model needs beside weights is made from its rows.
+    `span` is the last one of the first run's window, as in `plan_run`. All that a new model needs except for weights is
+    made from the rows of that window.
 
     Raises:
         ConfigError: there is no such file, the lineage has begun, or the weights are of another model.

@@ -5,7 +5,7 @@
 # A BASE that brings its own build of torch keeps it with --build-arg OWN=torch.
 ARG BASE=python:3.12.12-slim-bookworm
 FROM ${BASE}
-# Beside PyPI: 2.9.1+cpu from there fits the pin torch==2.9.1, is preferred to it, and has no 3 GB of CUDA with it.
+# In addition to PyPI: its 2.9.1+cpu fits the pin torch==2.9.1, is preferred, and brings no 3 GB of CUDA.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG OWN=""
 

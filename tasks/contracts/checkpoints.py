@@ -18,10 +18,10 @@ class CurvePoint(Record):
 
 
 class CheckpointState(Record):
-    """`state.json` of a checkpoint: where the lineage stands. The control plane reads this, never the weights.
+    """`state.json` of a checkpoint: how far the lineage is trained. The control plane reads this, never the weights.
 
-    There is no random state beside `seed`: every step's generator is seeded from (seed, global step), and the
-    position in the data is the step number, because the batch plan is a pure function.
+    `seed` is the only random state: every step's generator is seeded from (seed, global step). The position in the data
+    is the step number, because the batch plan is a pure function.
     """
 
     version: Literal[1] = 1

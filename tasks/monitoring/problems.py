@@ -1,4 +1,4 @@
-"""The problems of a lineage's freshness, in sentences for the person on call, each with the way out."""
+"""The problems of a lineage's freshness, in sentences for the person on call, each with what to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = Literal[
 ]  # fmt: skip
 _MOST = 240  # characters of a message
 
-# State of the span that the vectors wait for -> why they do, and the way out.
+# State of the span that the vectors wait for -> why they wait, and what to do.
 _WAITS_FOR = {
     "Absent": ("{span} has not arrived", "Once it has, its run starts by itself: millrace ingest"),
     "Arrived": ("the run over {span} is not due yet", "It starts by itself; at once by: millrace run --span {span}"),
@@ -41,7 +41,7 @@ _WAITS_FOR = {
 
 
 class Age(NamedTuple):
-    """Of the newest data in the vectors of the current release, if there is one."""
+    """The age of the newest data in the current release; None where nothing is released."""
 
     release: Release | None
     hours: float | None
@@ -57,11 +57,11 @@ class Age(NamedTuple):
 
 
 class Problem(Record):
-    """One problem. `urgent`: someone should act; else it is for information."""
+    """One problem. `urgent`: a person should act; else it is for information."""
 
     kind: Kind
     urgent: bool
-    spans: tuple[str, ...] = Field(description="that it is about; empty: the whole lineage")
+    spans: tuple[str, ...] = Field(description="the spans it is about; empty: the whole lineage")
     sentence: str
     way_out: str
 
@@ -189,7 +189,7 @@ def _of_gaps(seen: Survey, gaps: Sequence[str]) -> Iterator[Problem]:
     for group in together(gaps):
         if first_day(group[0]) > first_day(reached):
             sentence = f"{named(group)} {'is' if len(group) == 1 else 'are'} due and did not arrive."
-            way_out = "See to whoever delivers the data, then: millrace ingest. The runs then start by themselves."
+            way_out = "Ask for the data where it comes from, then: millrace ingest. The runs then start by themselves."
             yield _urgent("not arrived", group, sentence, way_out)
         else:
             sentence = f"{named(group)} never arrived, though later spans did."
@@ -210,7 +210,7 @@ def _of_the_past(seen: Survey) -> Iterator[Problem]:
     ]
     for kind, spans, sentence in say:
         for group in together(spans):
-            way_out = f"millrace backfill --from {group[0]} --to {seen.watermark} --dry-run tells what that would take"
+            way_out = f"millrace backfill --from {group[0]} --to {seen.watermark} --dry-run shows what that would take"
             yield _known(kind, group, sentence(named(group)), way_out)
 
 

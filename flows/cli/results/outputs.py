@@ -94,7 +94,7 @@ class SpanStatus(Record):
     name: str
     version: int
     rows: int
-    trained: tuple[str, ...] = Field(description="lineages whose weights have seen this span, in whichever version")
+    trained: tuple[str, ...] = Field(description="lineages that have trained this span, in any version")
     runs: tuple[SpanRun, ...] = Field(description="runs that ended with this span")
 
 

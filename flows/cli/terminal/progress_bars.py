@@ -1,6 +1,6 @@
-"""Long work as people follow it: bars in a terminal, now and then a plain line elsewhere. Always on standard error.
+"""The progress of long work for people: bars in a terminal, a plain line every few seconds elsewhere.
 
-It knows nothing of the stages; results are printed by `flows/cli/`.
+It is printed on standard error.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "millrace")
 
 
 class Lines:
-    """Plain lines: the first word of each kind of work, one at most every few seconds, and its end."""
+    """Plain lines: the begin of each kind of work, its end, and between them one every few seconds at most."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._begun: dict[str, tuple[float, int]] = {}  # what -> when it was first heard of, and how far it was then
+        self._begun: dict[str, tuple[float, int]] = {}  # what -> when it was first reported, and how far it was then
         self._last: dict[str, tuple[float, Progress]] = {}  # what -> when its last line was written, and that line
 
     def log(self, line: str) -> None:
@@ -113,7 +113,7 @@ def display(stream: TextIO | None = None) -> Iterator[Lines | Bars]:
 
 
 class _Warnings(logging.Handler):
-    """Passes on what this project's own code warns of; Prefect's own words would tell every failure twice more."""
+    """Passes on the warnings of this project's code. Prefect's own log would repeat every failure twice."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)

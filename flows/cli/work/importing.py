@@ -17,7 +17,7 @@ from tasks.contracts.references import SpanRef
 from tasks.foundation.records import Record
 from tasks.running.context import within
 
-LISTED = 10  # names of each kind that people are shown; scripts get all
+LISTED = 10  # names of each kind that people see; scripts get all
 
 
 class ImportOutput(Record):
@@ -31,8 +31,8 @@ class ImportOutput(Record):
     window: tuple[SpanRef, ...] = Field(description="the spans that the rest of the model was made from")
     tokenizer: str = Field(description="where it is from; it must be the one that the weights were trained with")
     mapped: int = Field(description="how many tensors come from the file")
-    ignored: tuple[str, ...] = Field(description="in the file, known, and of no use here")
-    unexpected: tuple[str, ...] = Field(description="in the file, and like nothing in the model")
+    ignored: tuple[str, ...] = Field(description="in the file, known, and not needed here")
+    unexpected: tuple[str, ...] = Field(description="in the file, and similar to nothing in the model")
     new: tuple[str, ...] = Field(description="of the model and not in the file; they begin as in a new model")
     next: str = Field(description="the command that trains on from here")
 
@@ -67,7 +67,7 @@ def show(output: ImportOutput) -> None:
     lines = [
         f"lineage {output.lineage} begins with {output.mapped} tensors of {output.file}: {output.checkpoint}",
         *_names("ignored: not needed here", output.ignored),
-        *_names("LEFT OUT: the model has nothing like them", output.unexpected),
+        *_names("LEFT OUT: the model has nothing similar", output.unexpected),
         *_names("new: not in the file", output.new),
         f"tokenizer: {output.tokenizer}; weights trained with another tokenizer are useless",
         f"next: {output.next}",

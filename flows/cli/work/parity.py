@@ -23,7 +23,7 @@ class ParityOutput(Record):
     sentence: str
     ui_url: str
     run_url: str = Field(description="the flow run's page, with its log and artifacts")
-    plot: str = Field(description="where the plot of the curves lies, an SVG")
+    plot: str = Field(description="where the plot of the curves is stored, an SVG")
     report: ParityReport
 
 

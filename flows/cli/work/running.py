@@ -1,4 +1,4 @@
-"""`millrace run`: look before anything starts, make sure of a Prefect server, then run the flow in this process."""
+"""`millrace run`: check the plan, start a Prefect server if none runs, then run the flow in this process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     server = prefect_server.up(prefect_server.state_home(), note)
     note(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
     os.environ.update(prefect_server.client_environment(server))
-    # The log is in the UI. Here its lines would run through the bars, and tell each error with two tracebacks.
+    # The log is in the UI. Here its lines would break the bars, and show each error with two tracebacks.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
 
     flow = getattr(importlib.import_module(f"flows.{name}"), name)

@@ -194,6 +194,6 @@ class Watch:
         return ERRORS[last.failure](f"{last.message}{gap}{where}")
 
     def _pause(self) -> float:
-        """Return the seconds until the next look: more for old jobs, and for those that take many requests to describe."""
+        """Return the seconds until the next look: more for old jobs, and for those that need many requests."""
         pages = 1 + nodes_of(self.spec) // JOBS_AT_ONCE
         return pages * min(_LONGEST, max(_SHORTEST, 0.05 * (time.monotonic() - self._began)))

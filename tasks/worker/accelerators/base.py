@@ -79,7 +79,7 @@ class Accelerator(ABC):
         return free_host_bytes() // self.rank.local_world
 
     def peak_memory_bytes(self) -> int:
-        """Return the most memory that this process has held: that of the host, if the device does not report its own."""
+        """Return the most memory that this process has held; of the host, if the device does not report its own."""
         return peak_host_bytes()
 
     def to_device(self, model: nn.Module) -> None:

@@ -107,7 +107,7 @@ def _check_gradient_sum(accelerator: Accelerator, name: str, size: int) -> str:
 
 
 def _check_gather_gradient(accelerator: Accelerator, name: str, size: int) -> str:
-    """Give each worker its own weights for the gathered rows; the gradient is the sum of all weights of its own rows."""
+    """Weigh the gathered rows differently on each worker; the gradient is the sum of all weights of its own rows."""
     rank = accelerator.rank
     rows = torch.ones(size, device=accelerator.device, requires_grad=True)
     weights = _numbers(rank.index, rank.world * size).float().to(accelerator.device)
