@@ -45,7 +45,7 @@ class BackfillPlanOutput(Record):
     lineage: str
     on: str = Field(description="the lineage that runs of this name continue now: itself, or a branch adopted before")
     branch: str | None = Field(description="where spans are trained; null: none has to be")
-    base: str | None = Field(description="key of the branch's first checkpoint; null: it begins with a new model")
+    base: str | None = Field(description="key of the checkpoint that the branch starts from; null: it has none")
     stages: tuple[str, ...]
     parallel: int = Field(description="spans evaluated and inferred at once")
     reason: str

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from configs.load import load_config
-from infra.compute.batch.retries import evaluate_on_exit
 from tasks.contracts.stages import TRAITS, Layout, Queue, compute_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -166,15 +165,9 @@ def test_queues_wait_for_capacity_longer_than_the_control_plane() -> None:
         }
 
 
-def test_attempts_follow_the_configuration_and_the_failure_table() -> None:
-    config = load_config()
-    assert template()["Parameters"]["AttemptSeconds"]["Default"] == config.batch.attempt_seconds
+def test_the_default_limit_of_an_attempt_is_the_configured_one() -> None:
+    assert template()["Parameters"]["AttemptSeconds"]["Default"] == load_config().batch.attempt_seconds
     for definition in definitions().values():
-        strategy = definition["RetryStrategy"]
-        rules = [
-            {key[0].lower() + key[1:]: value for key, value in rule.items()} for rule in strategy["EvaluateOnExit"]
-        ]
-        assert (strategy["Attempts"], rules) == (config.retry.attempts, evaluate_on_exit())
         assert definition["Timeout"] == {"AttemptDurationSeconds": {"Ref": "AttemptSeconds"}}
 
 
