@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 from uuid import UUID
 
-from prefect import Flow, flow_engine, get_client
+from prefect import Flow, flow_engine
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
@@ -27,7 +27,7 @@ from tasks.backfill.backfill_plan import SpanPlan
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import CancelledError
 from tasks.running.context import within
-from tasks.running.stage_output import ASK_SECONDS, logger
+from tasks.running.stage_output import ASK_SECONDS, state_of
 
 R = TypeVar("R")
 
@@ -197,7 +197,7 @@ class SpanRunPool:
         """Return whether the backfill is paused. Raises CancelledError if it was cancelled, Pause if suspended."""
         if time.monotonic() - self._polled_at >= ASK_SECONDS:
             self._polled_at = time.monotonic()
-            state = self._state()
+            state = state_of(self._id) if self._id else None
             if state is not None:
                 if state.is_cancelling() or state.is_cancelled():
                     raise CancelledError("the backfill was cancelled in Prefect; finished stages are kept")
@@ -215,16 +215,6 @@ class SpanRunPool:
         else:
             self._paused.clear()
         self._page.update(state="Paused" if paused else "Running")
-
-    def _state(self) -> State[Any] | None:
-        if self._id is None:
-            return None
-        try:
-            with get_client(sync_client=True) as client:
-                return client.read_flow_run(self._id).state
-        except Exception as error:  # the server may be down for a while; the work continues
-            logger().debug("the state of the backfill can't be read: %s", error)
-            return None
 
     def _run(self, run: SpanRun, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
         _current.set(run)

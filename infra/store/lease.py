@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pydantic import Field
 
 from infra.store.base import Conflict, Store
-from infra.store.records import parse_record
+from infra.store.records import find_with_bytes
 from tasks.foundation.errors import StageError, StoreError
 from tasks.foundation.records import Record
 
@@ -190,9 +190,4 @@ def wait_for(
 
 
 def _read(store: Store, key: str) -> tuple[bytes | None, Lease | None]:
-    """Return the stored bytes and the lease in them; None and None where there is no object."""
-    try:
-        raw = store.read(key)
-    except FileNotFoundError:
-        return None, None
-    return raw, parse_record(f"{store.uri}/{key}", raw, Lease, "delete it once no process works on this")
+    return find_with_bytes(store, key, Lease, "delete it once no process works on this")

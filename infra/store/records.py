@@ -34,11 +34,18 @@ def find_record(
     store: Store, key: str, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError
 ) -> R | None:
     """Return the record stored under `key`, None where there is none. Raises and takes what `read_record` does."""
+    return find_with_bytes(store, key, kind, way_out, error)[1]
+
+
+def find_with_bytes(
+    store: Store, key: str, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError
+) -> tuple[bytes | None, R | None]:
+    """Return the record stored under `key` and its bytes, which `Store.swap` expects; else as `find_record`."""
     try:
         raw = store.read(key)
     except FileNotFoundError:
-        return None
-    return parse_record(f"{store.uri}/{key}", raw, kind, way_out, error)
+        return None, None
+    return raw, parse_record(f"{store.uri}/{key}", raw, kind, way_out, error)
 
 
 def parse_record(where: str, raw: bytes, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError) -> R:

@@ -18,12 +18,13 @@ from pydantic import Field
 
 from configs.schema.stages import HealthConfig
 from infra.store.base import Conflict, Store
-from infra.store.records import parse_record
+from infra.store.records import find_with_bytes, read_record
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 
 HOST = "MILLRACE_HOST"  # set by the launcher: the name of this host in its cluster
 PREFIX = "hosts"
+_WAY_OUT = "delete it to forget the host"
 _ROUNDS = 20  # of reading and writing again, when another process writes in between
 
 
@@ -104,7 +105,7 @@ def excluded(store: Store, host: str, now: float) -> str | None:
 
 def known_hosts(store: Store) -> tuple[HostRecord, ...]:
     """Return all records by name, expired or not. Raises StoreError for one that is not readable."""
-    return tuple(_parse(store, key, store.read(key)) for key in store.list(PREFIX))
+    return tuple(read_record(store, key, HostRecord, _WAY_OUT) for key in store.list(PREFIX))
 
 
 def forgive(store: Store, host: str) -> None:
@@ -131,16 +132,8 @@ def _update(store: Store, host: str, now: float, change: Callable[[HostRecord], 
 
 
 def _read(store: Store, host: str) -> tuple[HostRecord, bytes | None]:
-    key = _key(host)
-    try:
-        raw = store.read(key)
-    except FileNotFoundError:
-        return HostRecord(host=host), None
-    return _parse(store, key, raw), raw
-
-
-def _parse(store: Store, key: str, raw: bytes) -> HostRecord:
-    return parse_record(f"{store.uri}/{key}", raw, HostRecord, "delete it to forget the host")
+    raw, record = find_with_bytes(store, _key(host), HostRecord, _WAY_OUT)
+    return record or HostRecord(host=host), raw
 
 
 def _key(host: str) -> str:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import prefect.runtime.flow_run
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
@@ -75,14 +76,19 @@ class StageOutput:
         if not self.flow_run or now - self._asked_at < ASK_SECONDS:
             return
         self._asked_at = now
-        try:
-            with get_client(sync_client=True) as client:
-                state = client.read_flow_run(UUID(self.flow_run)).state
-        except Exception as error:  # the server may be away for a while; the work continues
-            self._logger.debug("the state of the flow run can't be read: %s", error)
-            return
+        state = state_of(UUID(self.flow_run))
         if state is not None and (state.is_cancelling() or state.is_cancelled()):
             raise CancelledError("the flow run was cancelled in Prefect; what was finished is kept")
+
+
+def state_of(flow_run: UUID) -> State[Any] | None:
+    """Return the state of a flow run; None while the server does not answer, since the work continues without it."""
+    try:
+        with get_client(sync_client=True) as client:
+            return client.read_flow_run(flow_run).state
+    except Exception as error:
+        logger().debug("the state of flow run %s can't be read: %s", flow_run, error)
+        return None
 
 
 def logger() -> logging.Logger | logging.LoggerAdapter[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from infra.store.base import Conflict, Store
-from infra.store.records import find_record, parse_record
+from infra.store.records import find_record, find_with_bytes
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.records import Record
 
@@ -87,13 +87,9 @@ def adopt(store: Store, name: str, branch: str, instead_of: str) -> None:
 
 
 def _read_active(store: Store, name: str) -> tuple[bytes | None, str]:
-    key = _active_key(name)
-    try:
-        raw = store.read(key)
-    except FileNotFoundError:
-        return None, name
     way_out = f"restore it from a backup, or delete it: runs of lineage {name} then continue that lineage itself"
-    return raw, parse_record(f"{store.uri}/{key}", raw, Active, way_out).branch
+    raw, active = find_with_bytes(store, _active_key(name), Active, way_out)
+    return raw, active.branch if active else name
 
 
 def _branch_key(lineage: str) -> str:

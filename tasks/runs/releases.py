@@ -12,7 +12,7 @@ from pydantic import Field
 
 from infra.store.base import Conflict, Store
 from infra.store.manifest import open_folder, read_manifest
-from infra.store.records import parse_record, read_record
+from infra.store.records import find_with_bytes, read_record
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.references import ModelRef, SpanRef
 from tasks.contracts.runs import Release
@@ -188,9 +188,4 @@ def _numbers(store: Store) -> list[int]:
 
 
 def _read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:
-    try:
-        raw = store.read(CURRENT)
-    except FileNotFoundError:
-        return None, None
-    way_out = "point it to a release again: millrace rollback --to N"
-    return raw, parse_record(f"{store.uri}/{CURRENT}", raw, Pointer, way_out)
+    return find_with_bytes(store, CURRENT, Pointer, "point it to a release again: millrace rollback --to N")

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from infra.store.base import Conflict, Store
-from infra.store.records import parse_record
+from infra.store.records import find_with_bytes
 from tasks.foundation.records import Record
 
 State = Literal["claimed", "submitted", "ending", "over"]
@@ -40,8 +40,7 @@ def read_claim(store: Store, prefix: str) -> Claim | None:
     Raises:
         StoreError: the file is not a valid claim.
     """
-    raw = _raw(store, prefix)
-    return None if raw is None else _parsed(store, prefix, raw)
+    return _read(store, prefix)[1]
 
 
 def make_claim(store: Store, prefix: str, claim: Claim) -> bool:
@@ -62,10 +61,9 @@ def advance(store: Store, prefix: str, state: State, job_id: str | None = None) 
         Conflict: other processes keep changing it.
     """
     for _ in range(_ROUNDS):
-        raw = _raw(store, prefix)
-        if raw is None:
+        raw, claim = _read(store, prefix)
+        if claim is None:
             return None
-        claim = _parsed(store, prefix, raw)
         later = max(claim.state, state, key=_ORDER.index)
         moved = claim.model_copy(update={"state": later, "job_id": job_id or claim.job_id})
         if moved == claim:
@@ -97,13 +95,5 @@ def owner_of(store: Store, prefix: str) -> str | None:
     return owner
 
 
-def _raw(store: Store, prefix: str) -> bytes | None:
-    try:
-        return store.read(f"{prefix}/{_FILE}")
-    except FileNotFoundError:
-        return None
-
-
-def _parsed(store: Store, prefix: str, raw: bytes) -> Claim:
-    way_out = "move the file away once no job of that attempt is left"
-    return parse_record(f"{store.uri}/{prefix}/{_FILE}", raw, Claim, way_out)
+def _read(store: Store, prefix: str) -> tuple[bytes | None, Claim | None]:
+    return find_with_bytes(store, f"{prefix}/{_FILE}", Claim, "move the file away once no job of that attempt is left")
