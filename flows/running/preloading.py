@@ -1,4 +1,4 @@
-"""Loads what a run needs late and what takes seconds to load, while its workers are waited for: gates and figures."""
+"""Loads the libraries of gates and figures, which takes seconds, while a run waits for its workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.running.stage_output import logger
 
 @contextlib.contextmanager
 def preloading() -> Iterator[None]:
-    """Load in a thread while the block runs. It waits for the thread: loading must not continue while Python ends."""
+    """Load in a thread while the block runs, and wait for the thread: it must not continue while Python ends."""
     thread = threading.Thread(target=_load, name="preloading", daemon=True)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""What each stage ends with.
+"""The outcomes of the stages.
 
 Records hold references (keys of the workspace), never data. `outputs` names the folders that must stay complete.
 """

@@ -1,4 +1,4 @@
-"""What the control plane needs of a runner of stages: infra/compute/local.py is this machine, batch/ is AWS Batch."""
+"""The interface of a runner of stages: infra/compute/local.py runs them on this machine, batch/ on AWS Batch."""
 
 from __future__ import annotations
 

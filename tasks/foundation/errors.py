@@ -43,7 +43,7 @@ class Policy(NamedTuple):
 
 
 POLICIES: dict[FailureClass, Policy] = {
-    FailureClass.CAPACITY: Policy(69, True, 60.0, "no compute could be had in time"),
+    FailureClass.CAPACITY: Policy(69, True, 60.0, "no machine was available in time"),
     FailureClass.HOST: Policy(70, True, 10.0, "the machine or a worker process was lost"),
     FailureClass.HANG: Policy(71, True, 10.0, "the workers stopped making progress"),
     FailureClass.OOM: Policy(72, False, 0.0, "memory ran out; lower train.batch_rows or the shapes"),

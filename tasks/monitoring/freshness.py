@@ -60,8 +60,8 @@ class FreshnessReport(Record):
         if self.urgent:
             return " ".join(problem.sentence for problem in self.urgent)
         if self.newest is None:
-            return "Nothing is amiss, and nothing released yet."
-        return f"Nothing is amiss: the released vectors hold {self.newest}, {old(self.age_hours or 0.0)} old."
+            return "Nothing is wrong, and nothing is released yet."
+        return f"Nothing is wrong: the released vectors hold {self.newest}, {old(self.age_hours or 0.0)} old."
 
 
 def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:

@@ -73,7 +73,7 @@ def _problems(store: Store, history: History, at: dt.datetime) -> Counter[Kind] 
     try:
         config = configs[-1].model_copy(update={"lineage": branches.root(store, configs[-1].lineage)})
         return Counter(problem.kind for problem in freshness(store, config, at).problems)
-    except StageError:  # `millrace freshness` says it in full, and the other numbers are wanted still
+    except StageError:  # `millrace freshness` reports it in full; the other numbers are still useful
         return None
 
 

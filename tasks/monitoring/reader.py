@@ -23,7 +23,7 @@ _RELEASE = re.compile(r"releases/\d+\.json")
 
 
 class Reader:
-    """What a workspace holds at the time of the first question; records that can't be read are left out."""
+    """The records of a workspace as they are at the first request. Those that can't be read are left out."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

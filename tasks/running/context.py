@@ -1,4 +1,4 @@
-"""What the code around a stage has set for it: one record in one context variable."""
+"""The settings that the calling code makes for a stage: one record in one context variable."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tasks.contracts.runs import RunPlan
     from tasks.running.budget import Budget
 
-# Called for each stage that has just ended, inside its task run: plan, name of the stage, and its outcome, which is a
-# StageError where it failed.
+# Called inside the task run of each stage that has just ended, with plan, name of the stage, and outcome; the outcome
+# is a StageError where the stage failed.
 Publisher = Callable[["RunPlan", str, Any], None]
 
 

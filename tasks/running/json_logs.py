@@ -134,10 +134,7 @@ class JsonStream(io.TextIOBase):
 def install() -> None:
     """Let loggers write JSON to the console instead of Prefect's lines for people, where JSON is enabled.
 
-    Call it where Prefect is used; a second call changes nothing.
-
-    Raises:
-        ConfigError: as `enabled` does.
+    Call it where Prefect is used; a second call changes nothing. Raises as `enabled` does.
     """
     if not enabled():
         return
@@ -153,11 +150,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def standard_error() -> Iterator[None]:
-    """Write all lines of a command on standard error as JSON, where JSON is enabled.
-
-    Raises:
-        ConfigError: as `enabled` does.
-    """
+    """Write all lines of a command on standard error as JSON, where JSON is enabled. Raises as `enabled` does."""
     if not enabled():
         yield
         return

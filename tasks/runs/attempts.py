@@ -1,6 +1,6 @@
 """The attempts of one stage of a run, listed once.
 
-Make it while no other process can run the stage, and again for each question about a later time.
+Make one while no other process can run the stage. It does not change: make a new one to see later attempts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.runs.ledger import LedgerRecord
 
 
 class Attempts:
-    """What the attempts of a stage left in the workspace when this was made."""
+    """The files that the attempts of a stage had left in the workspace when this was made."""
 
     def __init__(self, store: Store, run_key: str, stage: Work) -> None:
         self._store = store
@@ -30,7 +30,7 @@ class Attempts:
         return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def last_spec(self) -> JobSpec | None:
-        """Return the spec of the attempt that was started last; None where it is gone or unreadable."""
+        """Return the spec of the attempt that was started last; None where it is gone or not readable."""
         number = self.last
         while number:
             try:

@@ -24,11 +24,7 @@ _WAY_OUT = "restore the folder from a backup, or move it out of lineages/: the o
 
 
 def head(store: Store, lineage: str) -> tuple[CheckpointRef, CheckpointState] | None:
-    """Return the last completed checkpoint, from which the next run starts; None where there is none.
-
-    Raises:
-        CorruptFolder, StoreError: as `completed` says.
-    """
+    """Return the last completed checkpoint, from which the next run starts; None if none. Raises as `completed`."""
     own = next(_own_newest_first(store, lineage), None)  # the others, many after a year, are not read
     return own or next(reversed(_inherited(store, lineage)), None)
 

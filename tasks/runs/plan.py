@@ -64,10 +64,7 @@ def plan_work(store: Store, config: Config, span: str) -> RunPlan:
     """Plan the work over `span` with these settings, to be done outside of the lineage.
 
     The work is that of `plan_run`. If the lineage has trained the span, with these or other settings, it is the same
-    spans from the same checkpoint.
-
-    Raises:
-        ConfigError, StoreError: as `plan_run` does.
+    spans from the same checkpoint. Raises as `plan_run` does.
     """
     config = on_active(store, config)
     head = lineage.head(store, config.lineage)

@@ -1,6 +1,6 @@
 """`millrace serve`: the pages of a workspace for a browser on this machine, wherever the workspace is.
 
-It only reads. The history is made again every few seconds at most, a run's report where none was written.
+It only reads. The history is made at most every few seconds; a run's report is made if none was written.
 """
 
 from __future__ import annotations

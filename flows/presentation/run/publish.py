@@ -1,4 +1,7 @@
-"""Pages of the Prefect UI: one when an invocation begins, one for each stage that ended. They may be lost."""
+"""Pages of the Prefect UI: one when an invocation begins, one for each stage that ended.
+
+Nothing depends on these pages.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ from tasks.runs.results import Judgement, read_result
 
 
 def links(plan: RunPlan, invocation: Invocation) -> None:
-    """Make the page of a run that begins, of the flow run in which this is called; a failure to is a warning."""
+    """Make the first page of a run, in the flow run that calls this; log a warning where that fails."""
     try:
         create_markdown_artifact(
             key=f"run-{plan.config.lineage}",
             markdown=markdown.page(origin.begun(plan, invocation), plan.workspace),
             description=f"span {plan.span.name}, attempt {invocation.number}: report, TensorBoard, workspace",
         )
-    except Exception as error:  # a run is not kept from its work by a page
+    except Exception as error:  # a page must not stop a run
         logger().warning("the page of links could not be made: %s", error)
 
 

@@ -1,4 +1,4 @@
-"""A failure, whatever the stage: its class, its message, what it means and what to do."""
+"""A failure of any stage: its class, its message, what it means and what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def section(failure: FailureClass, message: str, stage: str, command: str = "") 
     elif policy.transient:
         retries = "It usually passes by itself, and is tried again as often as retry.attempts allows."
     else:
-        retries = "It comes again until its cause is repaired, so it is not tried again."
+        retries = "It would fail again until its cause is repaired, so it is not tried again."
     rows = (
         ("class", f"{failure}, exit code {policy.exit_code}"),
         ("retries", retries),

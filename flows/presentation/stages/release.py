@@ -42,7 +42,7 @@ def section(of: StageFacts) -> Section:
 def _standing(number: int, serving: int | None) -> str:
     if serving == number:
         return "It is the current release: readers of releases/CURRENT get this model and these vectors."
-    return f"Release {serving or '(none)'} is current: a later one, or one that was gone back to."
+    return f"Release {serving or '(none)'} is current: a later one, or one that a rollback made current."
 
 
 def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str]]:

@@ -28,7 +28,7 @@ class Graph:
 
 @dataclass
 class GraphWatch:
-    """Looks after each cut whether a graph was compiled.
+    """Checks after each cut whether a graph was compiled.
 
     Attributes:
         counted: returns the runtime's number of compilations and their seconds, since the process began.

@@ -1,4 +1,4 @@
-"""What the worker code of a stage is given: its spec, the store, its rank, a clock of phases."""
+"""The argument of a stage's worker code: its spec, the store, its rank, a clock of phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where training begins: this run's own newest checkpoint, the parent's, or a new model, moved to the device.
+"""The start of a training: this run's own newest checkpoint, the parent's, or a new model, moved to the device.
 
 Nothing is trained here. Warmup begins in the same way, so that it meets the same graphs as training.
 """
