@@ -87,8 +87,8 @@ def drawn(draw: Callable[[Canvas], None], width: float, height: float, title: st
         with mpl.rc_context(STYLE):
             canvas = Canvas(figsize=(width * _PX, height * _PX), facecolor="white", layout="constrained")
             draw(canvas)
-            file = io.BytesIO()
-            canvas.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
+            file, titled = io.BytesIO(), {"Title": title} if title else {}
+            canvas.savefig(file, format="svg", metadata={"Date": None, "Creator": None, **titled})
     return file.getvalue()
 
 
