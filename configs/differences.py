@@ -1,7 +1,5 @@
 """The differences between two resolved configurations, for people."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

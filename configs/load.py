@@ -3,8 +3,6 @@
 Strict on purpose: a key that the schema does not know is an error that names the nearest one it does.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from prefect import flow, get_run_logger

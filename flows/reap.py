@@ -1,7 +1,5 @@
 """The reaper as a flow for a schedule: ends jobs on AWS Batch that no process waits for."""
 
-from __future__ import annotations
-
 from prefect import flow
 
 import infra.compute.batch.reap

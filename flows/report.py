@@ -1,7 +1,5 @@
 """The pipeline's history as a flow, to be deployed on a schedule: the page and the numbers that others scrape."""
 
-from __future__ import annotations
-
 from prefect import flow
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 

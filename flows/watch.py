@@ -3,8 +3,6 @@
 It trains nothing itself: the deployed pipeline runs the missed spans.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from typing import Any
 

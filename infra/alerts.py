@@ -4,8 +4,6 @@ Each alert is one POST of JSON with the key `text`, as chats accept it, and the 
 arrive even if no worker is alive.
 """
 
-from __future__ import annotations
-
 import json
 from typing import NamedTuple
 from uuid import UUID

@@ -4,8 +4,6 @@ Where PREFECT_API_URL is set, that server is used and nothing is started. The se
 results are in the workspace.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """How the workers of an attempt ended, and which of them failed first: the earliest error is the cause."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Stage evaluate, control side: challenger and champion on the same holdout, then the gates, judged once."""
 
-from __future__ import annotations
-
 from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine

@@ -1,7 +1,5 @@
 """Stage health, control side: the workers that will train prove first that they compute and communicate right."""
 
-from __future__ import annotations
-
 from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome
 from tasks.contracts.runs import RunPlan

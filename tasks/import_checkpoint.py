@@ -3,8 +3,6 @@
 It is not a stage and does not use Prefect. Its attempt is in the ledger like any other.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

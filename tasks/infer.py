@@ -1,7 +1,5 @@
 """Stage infer, control side: a vector for every distinct item of the span, by the evaluated model."""
 
-from __future__ import annotations
-
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import RunPlan

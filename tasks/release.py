@@ -1,7 +1,5 @@
 """Stage release, control side: the model exported and probed by a worker, then bound to its vectors and published."""
 
-from __future__ import annotations
-
 from infra.store.factory import open_store
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome, TrainOutcome, ValidateOutcome

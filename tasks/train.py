@@ -1,7 +1,5 @@
 """Stage train, control side: the lineage's next completed checkpoint."""
 
-from __future__ import annotations
-
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef

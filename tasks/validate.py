@@ -1,7 +1,5 @@
 """Stage validate, control side: the rows of the run's spans, checked, with the bad ones set apart."""
 
-from __future__ import annotations
-
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.runs import RunPlan

@@ -1,7 +1,5 @@
 """Stage warmup, control side: the training step at every shape of the ladder, before an hour is spent on it."""
 
-from __future__ import annotations
-
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import RunPlan

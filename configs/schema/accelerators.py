@@ -1,7 +1,5 @@
 """The accelerators: the one list of their names. How each works is in tasks/worker/accelerators/."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 AcceleratorName = Literal["cpu", "cuda", "xla", "neuron"]

@@ -1,7 +1,5 @@
 """The configuration of machines, AWS Batch, the compiler, retries and prices."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

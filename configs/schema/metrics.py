@@ -3,8 +3,6 @@
 How each is computed is in tasks/worker/training/metrics.py.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, Literal, NamedTuple
 

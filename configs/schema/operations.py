@@ -3,8 +3,6 @@
 Nothing here changes what a run makes, so none of it is part of a run's key.
 """
 
-from __future__ import annotations
-
 import zoneinfo
 from typing import Annotated, Self
 

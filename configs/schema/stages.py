@@ -1,7 +1,5 @@
 """The configuration of the stages apart from train: every key, its meaning, unit and bounds."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

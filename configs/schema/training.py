@@ -1,7 +1,5 @@
 """The configuration of the model and its training: every key, its meaning, unit and bounds."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, model_validator

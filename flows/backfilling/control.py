@@ -3,8 +3,6 @@
 The backfill reads that state every few seconds (flows/backfilling/span_run_pool.py).
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """The execution of a backfill's plan: its locks, its record, its span runs, and the release at the end."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

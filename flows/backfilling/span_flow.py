@@ -1,7 +1,5 @@
 """The flow `backfill-span`: the stages of one span that its backfill requests and that are not done."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from prefect import flow

@@ -3,8 +3,6 @@
 The spans' threads record what happens; only the main thread writes the record and the pages.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """The command `millrace`: its entry point."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

@@ -3,8 +3,6 @@
 Results go to standard output, everything else to standard error, so `--json` prints pure JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Safe to repeat: finished stages show as cached. It works as a user does: ingest, then one run for each span.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor

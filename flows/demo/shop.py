@@ -4,8 +4,6 @@ Seeded, so the same call writes the same bytes. Customers and titles use differe
 assortment and the slang change from month to month, and a few percent of the rows are broken, as in any real log.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import gzip
 import json

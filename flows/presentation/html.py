@@ -1,7 +1,5 @@
 """A page as one self-contained HTML file: no script, and nothing is fetched from anywhere."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from pathlib import Path

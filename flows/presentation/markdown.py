@@ -3,8 +3,6 @@
 `Markup` is text that was escaped here already.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """A parity comparison as artifacts of its flow run; the workspace has the report itself."""
 
-from __future__ import annotations
-
 from flows.presentation.markdown import image, section_lines
 from flows.presentation.model import Cell, Section, Table, facts, table
 from tasks.parity.parity_report import ParityPoint, ParityReport, percent, worst_by_metric

@@ -1,7 +1,5 @@
 """Sections for a terminal, as rich prints them; figures are left out, their tables show the numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.cells import cell_len

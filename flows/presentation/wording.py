@@ -1,7 +1,5 @@
 """How durations, moments, numbers, money and states are written, wherever people read them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Mapping

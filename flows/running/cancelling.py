@@ -4,8 +4,6 @@ A Prefect worker or `serve` interrupts the flow's process. A flow in any other p
 (tasks/running/stage_output.py).
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Prefect's own subflows have no such keys, so running the same work twice would show as two flow runs.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

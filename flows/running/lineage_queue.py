@@ -4,8 +4,6 @@ The queue is a global concurrency limit named after the lineage; `millrace deplo
 for the run before it; without one it fails with Conflict.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

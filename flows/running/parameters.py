@@ -4,8 +4,6 @@ A `Literal` becomes a dropdown; patterns and bounds are checked by the form. The
 line in the flow's docstring. Callers may give None; the schema hides that, or the form would first ask for a type.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, WithJsonSchema

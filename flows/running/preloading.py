@@ -1,7 +1,5 @@
 """Loads the libraries of gates and figures, which takes seconds, while a run waits for its workers."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

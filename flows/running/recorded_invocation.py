@@ -1,7 +1,5 @@
 """One invocation of a run in the Prefect UI and in the workspace: its name, pages, record and report."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

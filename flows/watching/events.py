@@ -3,8 +3,6 @@
 Sent events are recorded in the workspace under `watch/`, so a new server or a second worker sends none twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple

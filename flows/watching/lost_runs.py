@@ -3,8 +3,6 @@
 The workspace alone says which are lost: no end on record, and no process holds the lock.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Iterator
 from uuid import UUID

@@ -1,7 +1,5 @@
 """The watch as Prefect's UI shows it: a page of what is wrong, and a table of the newest spans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact

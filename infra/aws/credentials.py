@@ -1,7 +1,5 @@
 """Errors of botocore, for any service: the code in a reply, and those where it finds no usable credentials."""
 
-from __future__ import annotations
-
 from botocore.exceptions import (
     ClientError,
     ConfigNotFound,

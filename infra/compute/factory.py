@@ -1,7 +1,5 @@
 """Makes the runner of a stage: this machine or AWS Batch."""
 
-from __future__ import annotations
-
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.runner import Runner

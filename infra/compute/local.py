@@ -4,8 +4,6 @@ The workers die with the runner: a killed orchestrator leaves nothing behind. Th
 others, and the earliest error among them is the one that is raised.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import socket

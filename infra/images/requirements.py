@@ -4,8 +4,6 @@ A base image that brings its own build of torch keeps it, with all that it needs
 Standard library only, as it runs before anything is installed.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import tomllib

@@ -4,8 +4,6 @@ The store only knows bytes, conditional writes and folders of files. What the ob
 counts as complete, is `infra/store/manifest.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from pathlib import Path

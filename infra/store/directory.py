@@ -1,7 +1,5 @@
 """A workspace in a local directory."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

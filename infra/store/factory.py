@@ -1,7 +1,5 @@
 """The store behind a workspace URI. A new store is a new file in this folder and an entry in `STORES`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote

@@ -4,8 +4,6 @@ Unlike the kernel's locks it works across machines, so it can only end with its 
 to within a few seconds. It prevents double work; what must never be overwritten is written conditionally.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import os

@@ -4,8 +4,6 @@ Every artifact (span, validated rows, checkpoint, vectors, model) is written wit
 `open_folder`; nothing else decides whether a folder is complete.
 """
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any, Literal

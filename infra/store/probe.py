@@ -1,7 +1,5 @@
 """A store tried out under a scratch key: does it keep what the workspace relies on?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from infra.store.base import Conflict, Store

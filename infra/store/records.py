@@ -1,7 +1,5 @@
 """Records read from the workspace: one way to read them, and one sentence where they can't be read."""
 
-from __future__ import annotations
-
 import re
 from typing import TypeVar
 

@@ -4,8 +4,6 @@ What the user has to set right is ConfigError and names the bucket; what may pas
 after botocore's own retries.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 Only what changed in the bucket, or was touched here, is downloaded again. The caller downloads.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import os

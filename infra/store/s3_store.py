@@ -4,8 +4,6 @@ Conditional writes are decided by the bucket, never here. Endpoint, region and c
 finds by itself; this project configures none of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import uuid

@@ -1,7 +1,5 @@
 """The expected time and cost of a backfill: spans are trained in sequence, and evaluated and inferred in parallel."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The plan of a backfill, as a record: what to do for each span and stage, the expected time, and the consequences."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The runs of a backfill, each planned when the checkpoint before it is made; their locks; adoption of the branch."""
 
-from __future__ import annotations
-
 from infra.store.base import Conflict, Store
 from tasks.backfill.backfill_plan import BackfillPlan, SpanPlan
 from tasks.backfill.backfill_state import BackfillState

@@ -3,8 +3,6 @@
 It is shown to people only. The results of the stages decide what is done, so a lost or stale record does no harm.
 """
 
-from __future__ import annotations
-
 import contextlib
 from typing import Literal
 

@@ -3,8 +3,6 @@
 It writes nothing. Planning the same backfill again gives the same id, with less left to do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

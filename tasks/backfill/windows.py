@@ -1,7 +1,5 @@
 """The windows of a backfill: the spans of each run. A window has one span, except for a lineage's first run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tasks.contracts.checkpoints import CheckpointState

@@ -1,7 +1,5 @@
 """What a checkpoint says about itself: `state.json`. Only the worker plane reads the weights."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -3,8 +3,6 @@
 Both planes import this file; it needs neither torch nor Prefect.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

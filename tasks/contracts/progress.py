@@ -4,8 +4,6 @@ A worker prints `@progress {...}` on its standard output; the runner turns it ba
 it as it likes. Every other line is log text.
 """
 
-from __future__ import annotations
-
 import json
 
 from tasks.foundation.records import Record

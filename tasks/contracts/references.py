@@ -1,7 +1,5 @@
 """References to objects in the workspace: keys and checksums, never the data itself."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from tasks.foundation.records import Record

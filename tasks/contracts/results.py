@@ -1,7 +1,5 @@
 """How an attempt ended: `result.json` of a stage that is done, the error file of a worker that failed."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The interface of a runner of stages: infra/compute/local.py runs them on this machine, batch/ on AWS Batch."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Records of whole runs: the plan that is fixed before one begins, and the release that it may end with."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Literal
 

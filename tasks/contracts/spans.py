@@ -3,8 +3,6 @@
 A span is named in ISO form: `2026-11-20` (day), `2026-W47` (week), `2026-11` (month), `2026-Q4` (quarter).
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import enum
 import re

@@ -4,8 +4,6 @@ A new stage is a file `tasks/<stage>.py`, a file `tasks/worker/<stage>.py` and a
 `tests/planes/test_recipes.py` names whatever else is missing.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass

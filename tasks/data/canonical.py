@@ -4,8 +4,6 @@ Bad texts and nulls pass, because validate judges them. Errors are a row without
 a number, and text that is not valid Unicode.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

@@ -4,8 +4,6 @@ The input holds each of its spans completely: other rows make a new version, the
 validate, not this module, judges the quality of the rows.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import difflib

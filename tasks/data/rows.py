@@ -3,8 +3,6 @@
 Ingest writes them, validate cleans them, and all later stages read them with `read_rows`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

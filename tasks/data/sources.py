@@ -3,8 +3,6 @@
 One record at a time is in memory, or one small batch of Parquet. This module does not know what the columns mean.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import enum

@@ -3,8 +3,6 @@
 A version without a manifest was never completed, and does not count.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

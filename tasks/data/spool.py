@@ -3,8 +3,6 @@
 The number of rows in memory is bounded, for an input of any length.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

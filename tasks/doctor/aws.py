@@ -3,8 +3,6 @@
 A denied `GetCallerIdentity` is only a warning, because runs do not need it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import boto3.session

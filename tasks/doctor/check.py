@@ -3,8 +3,6 @@
 An error inside a check becomes a finding, and a check that hangs is left behind after a time limit.
 """
 
-from __future__ import annotations
-
 import contextvars
 import threading
 from collections.abc import Callable, Sequence

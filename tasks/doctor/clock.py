@@ -3,8 +3,6 @@
 Leases, deadlines and AWS signatures need clocks that agree. The header has whole seconds, which is enough.
 """
 
-from __future__ import annotations
-
 import email.utils
 import time
 import urllib.error

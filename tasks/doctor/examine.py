@@ -3,8 +3,6 @@
 They start nothing, and change nothing except for a scratch key in the workspace, which they delete.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checks of this machine: its Python, the installed versions, the free disk space."""
 
-from __future__ import annotations
-
 import platform
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Checks of the workspace: its records are readable, and its store keeps all guarantees, tried with a scratch key."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 import uuid

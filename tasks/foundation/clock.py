@@ -1,7 +1,5 @@
 """The time as records store it."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 

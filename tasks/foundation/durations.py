@@ -1,7 +1,5 @@
 """Seconds and hours in words."""
 
-from __future__ import annotations
-
 
 def duration(seconds: float) -> str:
     """Return `42 s`, `1 min 20 s` or `3 h 05 min`."""

@@ -8,8 +8,6 @@ user reads. Nothing else in the project decides whether to retry.
       DataError  ConfigError  StoreError  CodeError  CancelledError
 """
 
-from __future__ import annotations
-
 import enum
 import errno
 import subprocess

@@ -1,7 +1,5 @@
 """The base of every record that passes between processes or is stored in the workspace: frozen, strict, JSON."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict
 
 

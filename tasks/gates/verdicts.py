@@ -4,8 +4,6 @@ great-expectations checks the numbers; this module chooses the numbers and words
 result of the run, never an exception.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 A healthy attempt leaves no such file: its checks are in the stage's result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -3,8 +3,6 @@
 The deadline of a run is in its record; its expected end follows from what is left to do and the speeds in the ledger.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 from collections.abc import Iterable, Sequence

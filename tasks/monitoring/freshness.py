@@ -3,8 +3,6 @@
 It only reads the workspace. flows/watch.py starts runs and sends alerts.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Sequence
 from typing import Literal

@@ -4,8 +4,6 @@ Records that can't be read are left out and reported. `read_run` reads one run i
 all runs.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The problems of a lineage's freshness, in sentences for the person on call, each with what to do."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple

@@ -3,8 +3,6 @@
 All are computed from the workspace; nothing is counted in a process, so a restart loses nothing.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Reads the records of a workspace for pages and sums: one listing, many reads at once, and no record twice."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping

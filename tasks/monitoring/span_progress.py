@@ -3,8 +3,6 @@
 Only the records of the newest spans are read; the history of the pipeline has all of them.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence

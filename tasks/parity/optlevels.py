@@ -3,8 +3,6 @@
 Each level runs a warmup with its own compile cache. Nothing is trained, and the lineage does not change.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from itertools import starmap

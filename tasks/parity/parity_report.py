@@ -3,8 +3,6 @@
 It compares the curves of two finished trainings; `parity_runs.py` plans them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 They change neither the compared lineage nor the list of runs. The ledger records their attempts.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from configs.schema.accelerators import ACCELERATORS

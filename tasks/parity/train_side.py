@@ -1,7 +1,5 @@
 """Stage train of one side of a parity comparison, control side: it keeps the measurements, not the checkpoint."""
 
-from __future__ import annotations
-
 from infra.store.factory import open_store
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome

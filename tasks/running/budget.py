@@ -1,7 +1,5 @@
 """How often one stage may be tried in one invocation: tries by Prefect and by AWS Batch count together."""
 
-from __future__ import annotations
-
 from configs.schema.compute import RetryConfig
 
 

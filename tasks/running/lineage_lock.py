@@ -1,7 +1,5 @@
 """The lock of a lineage, also when the process that held it was killed a moment ago."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 A thread of its own writes it, so that a slow or missing server delays nothing. Without a Prefect task it does nothing.
 """
 
-from __future__ import annotations
-
 import contextvars
 import logging
 import threading

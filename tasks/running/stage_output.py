@@ -3,8 +3,6 @@
 It also checks whether its flow run was cancelled, since nothing else interrupts a flow in a plain process.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from typing import Any

@@ -3,8 +3,6 @@
 Make one while no other process can run the stage. It does not change: make a new one to see later attempts.
 """
 
-from __future__ import annotations
-
 from infra.store.base import Store
 from infra.store.records import find_record
 from tasks.contracts.jobs import JobSpec, stage_prefix

@@ -4,8 +4,6 @@ A branch is a lineage that continues from a checkpoint of another lineage, or be
 is never changed; adopting the branch moves one pointer, by compare-and-swap.
 """
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from infra.store.base import Conflict, Store

@@ -3,8 +3,6 @@
 Only successful attempts count, so an estimate is for a run without failures. Without any there is none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import statistics

@@ -4,8 +4,6 @@ A run is the work, which is done once; an invocation is a flow run that works on
 flow run's name. These records stay when Prefect's are gone.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from typing import Literal

@@ -4,8 +4,6 @@ A record is opened when the attempt starts and closed when it ends. If the orche
 attempt closes it. Goodput, success rate and cost are sums over the records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from pydantic import Field

@@ -4,8 +4,6 @@ A branch has those of the lineage that it continues, up to its base, and then it
 nothing is written: the workers of the train stage make checkpoints.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 the run is planned on that branch, and the plan's configuration names it.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

@@ -3,8 +3,6 @@
 The pointer names a release, so model and vectors always change together. Nothing is deleted here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Only this module decides that a stage is done: `result.json` is readable and of 
 complete.
 """
 
-from __future__ import annotations
-
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record

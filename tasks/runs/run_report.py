@@ -1,7 +1,5 @@
 """The report on a run, from the workspace alone: it stays when Prefect's records are gone."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

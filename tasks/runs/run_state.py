@@ -1,7 +1,5 @@
 """The one place that decides in which state a run is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from infra.store.base import Store

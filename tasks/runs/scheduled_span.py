@@ -3,8 +3,6 @@
 They follow from the workspace and the scheduled time of the run, not from the present time.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 
 from configs.schema.config import Config

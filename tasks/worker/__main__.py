@@ -4,8 +4,6 @@ The same command runs in a local process, under torchrun and in a Batch containe
 or `error-rank<n>.json` and the exit code of the failure class. It never talks to Prefect.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import io

@@ -3,8 +3,6 @@
 It only measures. The gates, in the control plane, judge whether the numbers are good enough.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

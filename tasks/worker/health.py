@@ -3,8 +3,6 @@
 It runs on the same kind of processes as training. The numbers of all ranks are collected and judged once.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile

@@ -4,8 +4,6 @@ No code of the file is ever run: torch.load with weights_only, or safetensors. T
 the first run of the lineage would make.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The workers never communicate: each makes its share of the shards and writes its
 with its manifest. A shard that an earlier attempt completed is not made again.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 The control plane moves the pointer to the current release, after this.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Killed anywhere and started again it ends with the same weights: it continues from its own newest checkpoint.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ great-expectations judges the columns, every row, and the window as a whole. Cle
 span; bad rows become a Parquet file with their reasons. It needs no torch.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

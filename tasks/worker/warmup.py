@@ -3,8 +3,6 @@
 Shapes that do not fit, memory that runs out and graphs that do not compile fail here, not an hour into training.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

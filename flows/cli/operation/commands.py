@@ -1,7 +1,5 @@
 """The commands that operate Millrace: freshness, doctor, hosts, reap, deploy, up, down."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

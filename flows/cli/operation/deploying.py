@@ -3,8 +3,6 @@
 Safe to repeat: deployments on the server are replaced, never doubled.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

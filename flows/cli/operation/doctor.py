@@ -1,7 +1,5 @@
 """`millrace doctor`: one line for each finding, and below it what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.text import Text

@@ -1,7 +1,5 @@
 """`millrace freshness`: how old the released data is, how far each span has come, and what is wrong."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import tasks.monitoring.freshness

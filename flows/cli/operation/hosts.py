@@ -1,7 +1,5 @@
 """`millrace hosts`: hosts that are excluded or suspected; and how one is forgiven after a repair."""
 
-from __future__ import annotations
-
 import datetime as dt
 import time
 from typing import Literal

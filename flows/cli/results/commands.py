@@ -1,7 +1,5 @@
 """The commands that show results: status, releases, rollback, report, history, metrics, serve."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`millrace history`: all runs, for people and for scripts."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from flows.cli.terminal.console import say, show_table

@@ -4,8 +4,6 @@ docs/json.md is made from their descriptions: after a change, `make docs`. All i
 never asked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 It only reads. The history is made at most every few seconds; a run's report is made if none was written.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The outputs of the commands as people read them, on standard output."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import yaml

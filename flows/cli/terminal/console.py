@@ -1,7 +1,5 @@
 """What commands print for people, on standard output: lines and tables, as wide as the terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 

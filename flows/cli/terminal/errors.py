@@ -1,7 +1,5 @@
 """A failure on standard error: one line for a known class, a traceback only for an unexpected error."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Files that commands write on request."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

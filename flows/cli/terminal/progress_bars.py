@@ -3,8 +3,6 @@
 It is printed on standard error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

@@ -1,7 +1,5 @@
 """`millrace backfill`, `backfills` and `backfill-control`: the plan, the flow, the records."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from dataclasses import dataclass

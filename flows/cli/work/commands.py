@@ -1,7 +1,5 @@
 """The commands that do work: ingest, run, backfill, parity, warmup, import-checkpoint."""
 
-from __future__ import annotations
-
 import enum
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`millrace import-checkpoint`: which tensors were imported, which were not, and the command that trains on."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`millrace parity`: check the plan, run the flow, and show where the two accelerators differ."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

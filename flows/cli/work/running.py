@@ -1,7 +1,5 @@
 """`millrace run`: check the plan, start a Prefect server if none runs, then run the flow in this process."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Sequence

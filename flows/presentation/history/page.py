@@ -1,7 +1,5 @@
 """The pipeline's history: how good and how fresh the released model is, what runs cost, and what stopped them."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 from flows.presentation import html

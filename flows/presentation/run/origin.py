@@ -1,7 +1,5 @@
 """Where a run comes from: its data, its parent checkpoint, its settings, and each time that it was started."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import shlex

@@ -3,8 +3,6 @@
 Nothing depends on these pages.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from prefect.artifacts import create_markdown_artifact

@@ -1,7 +1,5 @@
 """The report of one run, made from the workspace alone, also of a run that failed or is not over."""
 
-from __future__ import annotations
-
 from pydantic import ValidationError
 
 from flows.presentation import html

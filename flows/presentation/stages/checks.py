@@ -1,7 +1,5 @@
 """The table of checks, as validate and health make them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from flows.presentation.model import Section, passed, table

@@ -1,7 +1,5 @@
 """The graphs and the environment of warmup and train, on devices that compile."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from flows.presentation.model import Cell, Section, table

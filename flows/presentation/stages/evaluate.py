@@ -1,7 +1,5 @@
 """Evaluate: the verdicts of the gates, the challenger compared with the champion, and where the model is weakest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from flows.presentation.model import Section, Table, passed, table

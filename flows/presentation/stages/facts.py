@@ -1,7 +1,5 @@
 """What is known of a stage that is done, and the file that makes a section of it: the one with the stage's name."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any, NamedTuple
 

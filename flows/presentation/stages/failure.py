@@ -1,7 +1,5 @@
 """A failure of any stage: its class, its message, what it means and what to do."""
 
-from __future__ import annotations
-
 from flows.presentation.model import Command, Section, facts
 from flows.presentation.wording import sentence
 from tasks.foundation.errors import POLICIES, RUNBOOK, FailureClass

@@ -1,7 +1,5 @@
 """Health: what was checked on which machine, and how fast the workers and their network are."""
 
-from __future__ import annotations
-
 from flows.presentation.model import Section, table
 from flows.presentation.stages import checks
 from flows.presentation.stages.facts import StageFacts

@@ -1,7 +1,5 @@
 """Infer: how many vectors, how fast, and what they cost."""
 
-from __future__ import annotations
-
 from flows.presentation.model import Section, facts
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, dollars, plural

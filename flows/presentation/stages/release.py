@@ -1,7 +1,5 @@
 """Release: what was released, how to load it, and how to go back."""
 
-from __future__ import annotations
-
 import shlex
 
 from flows.presentation.model import Cell, Command, Section, facts

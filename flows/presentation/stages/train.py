@@ -1,7 +1,5 @@
 """Train: losses and holdout metrics over the steps, speed, precision, graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from configs.schema.metrics import Family, names_of

@@ -1,7 +1,5 @@
 """Validate: how many rows are clean, why the others are not, and what was checked."""
 
-from __future__ import annotations
-
 from flows.presentation.model import Section, Table, table
 from flows.presentation.stages import checks
 from flows.presentation.stages.facts import StageFacts

@@ -1,7 +1,5 @@
 """Warmup, the compile report: seconds of every shape, memory, graphs, environment."""
 
-from __future__ import annotations
-
 from flows.presentation.model import Section, facts, table
 from flows.presentation.stages import compiling
 from flows.presentation.stages.facts import StageFacts

@@ -1,7 +1,5 @@
 """The attempts that AWS Batch made of a job, as the ledger records them: cause, seconds, cost and hosts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Why a container ended: from what its launcher wrote, else from what AWS Batch says, else from its exit code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Checks the queue and the job definition of a stage before a job is submitted."""
 
-from __future__ import annotations
-
 from configs.schema.compute import BatchConfig
 from infra.compute.batch.client.api import Api, Definition, Queue
 from infra.compute.batch.job import definition_of, queue_key, queue_of

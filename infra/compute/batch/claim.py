@@ -3,8 +3,6 @@
 It records whether there is a job, or may be one, and whether a process asked for its end.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Literal, get_args
 

@@ -3,8 +3,6 @@
 `millrace reap` uses what is below `flow_run_of`; it knows which flow runs are over.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ A pure function of the spec and the configuration. The same attempt always has t
 lost is found by it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import Any

@@ -3,8 +3,6 @@
 A job's result never depends on its log: a log that can't be read is reported once, and the waiting continues.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence

@@ -3,8 +3,6 @@
 A job outlives its orchestrator on purpose: running the span again finds it. An abandoned job costs money.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Literal
 from uuid import UUID

@@ -3,8 +3,6 @@
 The rules come from the table of failure classes. Prefect has what is left of the budget after that.
 """
 
-from __future__ import annotations
-
 from tasks.foundation.errors import POLICIES, FailureClass
 
 HOST_LOST = "Host EC2"

@@ -1,7 +1,5 @@
 """Runs stages on AWS Batch: one job for each attempt, which the next waiter finds again if this one dies."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 from configs.schema.config import Config

@@ -4,8 +4,6 @@ Before the call there is a claim in the workspace; after a lost reply, a look-up
 even later finds the attempt's owner.json, ends at once, and is ended by the waiter of the first.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Watches a job until it is over: passes on state, logs and attempts, and ends a job that waits too long."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

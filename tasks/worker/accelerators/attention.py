@@ -4,8 +4,6 @@ On a CPU the library's fused attention has a slow bf16 backward pass, and its ea
 docs/benchmarks.md has the figures. XLA fuses plain operations itself. GPUs keep the fused attention.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

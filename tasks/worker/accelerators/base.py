@@ -1,7 +1,5 @@
 """The interface of a device to training and inference, with what is the same for every torch.distributed backend."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 from abc import ABC, abstractmethod

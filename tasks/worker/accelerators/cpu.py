@@ -1,7 +1,5 @@
 """The processor as accelerator: gloo between processes, bf16 where the instruction set has it."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """One NVIDIA GPU per process: NCCL between them, bf16 autocast."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -4,8 +4,6 @@ It only counts. Devices report what they compiled; the graphs that are expected 
 cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """Memory of this machine, or of the container that the process runs in."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -4,8 +4,6 @@ UNPROVEN: written from the published documentation of its beta, and never run on
 needs an image of its own, as `accelerator: xla` uses torch-neuronx 2.9, a package of the same name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata

@@ -4,8 +4,6 @@ Operations are traced, and run as one compiled graph at each `cut`. So the conte
 to step; `graphs.py` checks that. Import this file after `prepare_environment`.
 """
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator

@@ -3,8 +3,6 @@
 It also decides whether XLA means NeuronCores or the processor.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

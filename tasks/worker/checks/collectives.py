@@ -4,8 +4,6 @@ A collective can succeed and move nothing, as when each process sees a world of 
 show that.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How far a distribution has moved, as one number. The caller decides whether that is too far."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

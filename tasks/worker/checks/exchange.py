@@ -3,8 +3,6 @@
 Not through collectives: it must work before there is a process group, and while collectives are broken.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

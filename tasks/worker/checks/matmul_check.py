@@ -4,8 +4,6 @@ The integers are so small that float32 holds every partial sum exactly: the answ
 summation, and any difference is a fault of the device or its libraries.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

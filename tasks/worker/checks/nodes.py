@@ -4,8 +4,6 @@ One worker of each machine checks it. These workers collect their findings in th
 workers of their machine through a local file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile

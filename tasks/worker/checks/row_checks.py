@@ -3,8 +3,6 @@
 `validate.py` decides whether the share of bad rows, or a whole window, is good enough.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

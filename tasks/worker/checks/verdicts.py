@@ -3,8 +3,6 @@
 Nothing is measured here. One worker judges for all.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

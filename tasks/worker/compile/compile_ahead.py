@@ -4,8 +4,6 @@ One builder at a time, by a lease; others wait for it. It compiles nothing itsel
 `neuron_parallel_compile` does, around a trial run of its own; elsewhere the trial run does, by running.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

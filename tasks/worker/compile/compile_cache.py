@@ -4,8 +4,6 @@ The manifest has the files, checksums and seconds of every graph, and the work i
 which worker builds it, and when.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

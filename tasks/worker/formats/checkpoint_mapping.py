@@ -3,8 +3,6 @@
 It sees only names and shapes; `import_checkpoint.py` reads the file and moves the tensors.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

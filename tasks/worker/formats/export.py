@@ -3,8 +3,6 @@
 The layout is sentence-transformers' own: encoder and tokenizer at the top, one folder per module, modules.json.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import shutil

@@ -4,8 +4,6 @@ Reads from Batch's variables which part of a job this container is, and runs its
 it writes the cause to `ending.json` and exits with the code of the failure class, by which Batch decides on a retry.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

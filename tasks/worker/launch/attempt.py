@@ -1,7 +1,5 @@
 """The attempt of this try of the job in the workspace: its owner, its spec, its ending."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 

@@ -1,7 +1,5 @@
 """The launcher of a child node: runs its workers when the main node says so, and reports to it how they ended."""
 
-from __future__ import annotations
-
 import select
 import time
 from collections.abc import Callable

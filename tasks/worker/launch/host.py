@@ -1,7 +1,5 @@
 """The name of this machine: its EC2 instance id, or its host name where there is no EC2."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket

@@ -3,8 +3,6 @@
 A single container is a main node without children.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

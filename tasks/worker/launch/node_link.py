@@ -3,8 +3,6 @@
 Messages are lines of JSON, small and rare. main_node.py and child_node.py decide what follows from them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket

@@ -1,7 +1,5 @@
 """The workers of this node as one child process, torchrun: its output is passed on, and its end is reported."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

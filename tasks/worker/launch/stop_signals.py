@@ -1,7 +1,5 @@
 """How many signals to stop this container has received."""
 
-from __future__ import annotations
-
 import signal
 
 

@@ -4,8 +4,6 @@ Unlike `python -m torch.distributed.run` it dies with the launcher, and reports 
 not in a table in the log. No other part of the launcher loads torch.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Numeric and categorical columns as model input; the first run fixes scales and vocabularies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

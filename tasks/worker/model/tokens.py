@@ -3,8 +3,6 @@
 It needs only the `tokenizers` library and one `tokenizer.json`, which every checkpoint has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 A container sees only the devices that are mapped into it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 A container sees only the interfaces whose /dev/infiniband/uverbs* are mapped into it.
 """
 
-from __future__ import annotations
-
 from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import HostError
 from tasks.worker.neuron.tools import run_tool

@@ -3,8 +3,6 @@
 They are set before the runtime starts, and recorded with the run.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 How a code becomes the exit status of a process is not documented, so it is looked for in the text of the log.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 It only measures: a tool that is missing, fails, or prints an unknown format gives a warning in the log and no numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import subprocess

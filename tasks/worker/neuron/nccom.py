@@ -3,8 +3,6 @@
 Between machines the tool needs MPI over SSH, which a Batch job does not have: there only the workers' own check counts.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

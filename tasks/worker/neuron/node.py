@@ -3,8 +3,6 @@
 A tool that fails is a finding like any other, so that every worker of every machine gets it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The tool runs a command without executing its graphs, then compiles them in para
 not its exit status: that is the number of failed graphs, so that 256 failures look like success.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

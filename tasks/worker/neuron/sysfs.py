@@ -3,8 +3,6 @@
 The driver counts from the moment it was loaded, so an error may be older than this job: it is a fault all the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

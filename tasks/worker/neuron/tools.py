@@ -3,8 +3,6 @@
 The module of each tool reads what it prints; this one knows no format.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

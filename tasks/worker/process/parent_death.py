@@ -1,7 +1,5 @@
 """Ends this process when the process that started it dies."""
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import sys

@@ -3,8 +3,6 @@
 The loop decides what it writes, and at which step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

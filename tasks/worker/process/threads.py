@@ -3,8 +3,6 @@
 If the scheduler chooses, two threads of one worker sometimes stay on one core: steps then take several times as long.
 """
 
-from __future__ import annotations
-
 import os
 
 

@@ -4,8 +4,6 @@ A worker that waits for another one that hangs makes no step either, so each wor
 not decided here: the error of each worker says where it stood.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

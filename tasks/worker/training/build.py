@@ -1,7 +1,5 @@
 """New models: from a pretrained folder, or from scratch with a tokenizer trained on the texts of the first run."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A checkpoint is self-contained: weights, optimiser, state, tokenizer, encoder co
 depends on the device. This module finds a run's own partial checkpoint to continue from; the plan names the parent.
 """
 
-from __future__ import annotations
-
 import tempfile
 import threading
 from dataclasses import dataclass

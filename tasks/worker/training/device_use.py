@@ -1,7 +1,5 @@
 """The use of NeuronCores during a training: measured by the first worker of each node, collected by rank 0."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The holdout as arrays, and a model's metrics on it: the same code in the training loop and in evaluate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

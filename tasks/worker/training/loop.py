@@ -3,8 +3,6 @@
 The global step alone decides when each is due, so that a resumed run does it at the same steps as an uninterrupted one.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

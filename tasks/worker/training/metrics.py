@@ -3,8 +3,6 @@
 Names and definitions are the field's: recall@k (one relevant item per query), MRR@10, nDCG@10, accuracy, macro F1, AUC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Validated rows as training input: the split into training and holdout, token ids, features, classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Nothing is trained here. Warmup begins in the same way, so that it meets the same graphs as training.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """One training step. Warmup runs the same code, so training meets the same graphs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

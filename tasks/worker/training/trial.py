@@ -3,8 +3,6 @@
 It uses the same step, evaluation and checkpoint as training, on the run's own rows. Its numbers have no meaning.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

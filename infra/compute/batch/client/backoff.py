@@ -1,7 +1,5 @@
 """Waiting that can be interrupted, and longer and longer pauses between calls that fail."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 What may pass with time has no error here: `api.py` repeats the call.
 """
 
-from __future__ import annotations
-
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,

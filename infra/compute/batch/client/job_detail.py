@@ -1,7 +1,5 @@
 """What AWS Batch's DescribeJobs says about a job, as far as it is used here. Times are seconds since 1970."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
