@@ -13,7 +13,6 @@ from tokenizers.models import WordLevel
 
 from configs.schema.config import Config
 from tasks.worker.formats.export import export_model
-from tasks.worker.model import interaction, released_modules
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.pairs import load_rows
@@ -21,7 +20,6 @@ from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, t
 
 KINDS = {
     "plain": (CLASSIFIER,),
-    "cls": ("model.pooling=cls",),
     "narrower": (CLASSIFIER, "model.embedding_width=8"),
     "crossed": (CLASSIFIER, *FEATURES),
 }
@@ -48,62 +46,23 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export
     return get
 
 
-@pytest.mark.parametrize(
-    ("kind", "modules"),
-    [
-        ("plain", ["Transformer", "Pooling", "Normalize"]),
-        ("cls", ["Transformer", "Pooling", "Normalize"]),
-        ("narrower", ["Transformer", "Pooling", "Dense", "Normalize"]),
-        ("crossed", ["FeatureTransformer", "Pooling", "FeatureInteraction", "Normalize"]),
-    ],
-)
-def test_the_modules_are_listed_and_there(exported: Callable[[str], Exported], kind: str, modules: list[str]):
-    folder = exported(kind)[0]
-    entries = json.loads((folder / "modules.json").read_text())
-    assert [entry["type"].rpartition(".")[2] for entry in entries] == modules
-    assert [entry["idx"] for entry in entries] == list(range(len(modules)))
-    assert all((folder / entry["path"]).is_dir() for entry in entries)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_in_it_is_a_pickle(exported: Callable[[str], Exported], kind: str):
+def test_no_exported_file_is_a_pickle(exported: Callable[[str], Exported], kind: str):
     suffixes = {path.suffix for path in exported(kind)[0].rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".safetensors"} | ({".py"} if kind == "crossed" else set())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_classification_head_stays_out(exported: Callable[[str], Exported], kind: str):
+def test_the_classification_head_is_not_exported(exported: Callable[[str], Exported], kind: str):
     names = [name for path in exported(kind)[0].rglob("*.safetensors") for name in load_file(path)]
     assert names
     assert not [name for name in names if "classifier" in name]
 
 
-@pytest.mark.parametrize("kind", ["plain", "cls"])
-def test_the_pooling_is_the_models(exported: Callable[[str], Exported], kind: str):
-    pooling = json.loads((exported(kind)[0] / "1_Pooling" / "config.json").read_text())
-    modes = [name for name, on in pooling.items() if on is True]
-    assert modes == [{"plain": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[kind]]
-    assert pooling["word_embedding_dimension"] == 32
-
-
-def test_texts_are_cut_where_serving_cuts_them(exported: Callable[[str], Exported]):
+def test_texts_are_cut_to_the_last_rung_of_serving(exported: Callable[[str], Exported]):
     folder, _, config = exported("plain")
     assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 16
     assert config.infer.token_rungs[-1] == 16
-
-
-def test_the_configuration_is_stored_with_the_weights(exported: Callable[[str], Exported]):
-    folder, _, config = exported("narrower")
-    told = json.loads((folder / "millrace.json").read_text())
-    assert told["model_version"] == "main-00000001-abc"
-    assert Config.model_validate(told["config"]) == config
-
-
-def test_the_source_of_the_modules_travels_with_them(exported: Callable[[str], Exported]):
-    folder = exported("crossed")[0]
-    for module in (interaction, released_modules):
-        path = Path(str(module.__file__))
-        assert (folder / path.name).read_bytes() == path.read_bytes()
 
 
 WITHOUT_THE_PIPELINE = """
@@ -117,7 +76,7 @@ print(json.dumps(model.encode(entries, show_progress_bar=False).tolist()))
 """
 
 
-def test_a_model_with_interaction_needs_nothing_of_the_pipeline(exported: Callable[[str], Exported], tmp_path: Path):
+def test_a_model_with_interaction_runs_without_the_pipeline(exported: Callable[[str], Exported], tmp_path: Path):
     folder, parts, _ = exported("crossed")
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_THE_PIPELINE, str(folder)],
@@ -135,7 +94,7 @@ def test_a_model_with_interaction_needs_nothing_of_the_pipeline(exported: Callab
 @pytest.mark.parametrize(
     "names", [("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), ("<pad>", "<unk>", "<s>", "</s>", "<mask>")]
 )
-def test_special_tokens_are_known_by_either_familys_names(
+def test_special_tokens_of_either_family_are_known(
     exported: Callable[[str], Exported], tmp_path: Path, names: tuple[str, ...]
 ):
     _, parts, config = exported("plain")
@@ -143,6 +102,6 @@ def test_special_tokens_are_known_by_either_familys_names(
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=names[1]))
     renamed = ModelParts(parts.model, tokenizer, parts.features, parts.encoder_config)
     export_model(renamed, config, "v", tmp_path)
-    told = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    saved = json.loads((tmp_path / "tokenizer_config.json").read_text())
     roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    assert tuple(told[role] for role in roles) == names
+    assert tuple(saved[role] for role in roles) == names
