@@ -64,7 +64,7 @@ def test_the_plan_is_a_pure_function(arguments: dict):
 
 @settings(deadline=None)
 @given(plans())
-def test_every_row_comes_exactly_once_per_epoch(arguments: dict):
+def test_every_row_is_planned_exactly_once_per_epoch(arguments: dict):
     rows, epochs = len(arguments["query_lengths"]), arguments["epochs"]
     plan = plan_batches(**arguments)
     per_epoch = -(-rows // arguments["batch_rows"])
@@ -77,15 +77,15 @@ def test_every_row_comes_exactly_once_per_epoch(arguments: dict):
 
 @settings(deadline=None)
 @given(plans())
-def test_every_batch_is_of_the_ladder_and_holds_its_rows(arguments: dict):
+def test_every_batch_has_the_smallest_shape_that_holds_its_rows(arguments: dict):
     ladder = arguments["ladder"]
     for batch in plan_batches(**arguments):
         assert batch.shape in ladder.shapes
         real = batch.rows[batch.rows != PADDING]
         for side in ("query", "item"):
             longest, rungs = arguments[f"{side}_lengths"][real].max(), getattr(ladder, side)
-            held = [rung for rung in rungs if rung >= longest] or [rungs[-1]]  # the last rung cuts
-            assert getattr(batch.shape, side) == held[0], "the shortest that holds all, or padding is wasted"
+            fitting = [rung for rung in rungs if rung >= longest] or [rungs[-1]]  # the last rung cuts
+            assert getattr(batch.shape, side) == fitting[0], "the smallest that fits all rows"
 
 
 @settings(deadline=None)
@@ -109,7 +109,7 @@ def test_epochs_and_seeds_shuffle_differently():
     assert len({tuple(order) for order in orders}) == 3
 
 
-def test_short_and_long_batches_come_mixed():
+def test_short_and_long_batches_are_mixed():
     lengths = np.array([3] * 64 + [8] * 64)
     plan = plan_batches(lengths, lengths.clip(max=6), LADDER, 8, 1, seed=1)
     sizes = [batch.shape.query for batch in plan]
@@ -117,7 +117,7 @@ def test_short_and_long_batches_come_mixed():
     assert Counter(sizes) == {4: 8, 8: 8}
 
 
-def test_rows_of_like_length_come_together():
+def test_rows_of_similar_length_are_batched_together():
     random = np.random.default_rng(0)
     queries, items = random.integers(2, 13, 400), random.integers(2, 7, 400)
     sorted_plan = plan_batches(queries, items, LADDER, 8, 1, seed=1)
@@ -132,7 +132,7 @@ def rung_of(length: int, rungs: tuple[int, ...]) -> int:
     return next(rung for rung in rungs if rung >= length)
 
 
-def test_no_two_epochs_group_alike():
+def test_epochs_group_rows_differently():
     random = np.random.default_rng(0)
     queries, items = random.integers(2, 13, 400), random.integers(2, 7, 400)
     plan = plan_batches(queries, items, LADDER, 8, 2, seed=1)
@@ -170,7 +170,7 @@ def test_the_parts_of_all_workers_are_the_batch_of_one(world: int, real: int, se
         assert torch.equal(part.labels_in_all, alone.labels_in_all)
 
 
-def test_an_item_that_comes_twice_is_no_negative_of_itself():
+def test_a_repeated_item_is_no_negative_of_itself():
     batch = make_batch(make_pairs(4, keys=[7, 8, 7, 9]), PlannedBatch(SHORT, np.arange(4)), ALONE)
     expected = torch.zeros(4, 4, dtype=torch.bool)
     expected[0, 2] = expected[2, 0] = True
@@ -200,6 +200,6 @@ def test_a_row_is_never_excluded_from_its_own_softmax(world: int):
         assert not batch.excluded[torch.arange(len(batch.position)), batch.position].any()
 
 
-def test_the_whole_batch_moves_to_a_device():
+def test_all_of_a_batch_moves_to_a_device():
     batch = make_batch(make_pairs(4), PlannedBatch(SHORT, np.arange(4)), ALONE).to(torch.device("meta"))
     assert batch.excluded.device.type == batch.query.ids.device.type == batch.labels_in_all.device.type == "meta"

@@ -18,9 +18,12 @@ CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
 SETTINGS = EmbedSettings(16, [8, 16], "fp32")
 
 
+Made = tuple[pa.Table, pa.Table, ModelParts]
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Table, ModelParts]:
-    """All rows, holdout rows and a model; 50 rows about each of a few items."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """All rows, the holdout rows and a model."""
     store, ref = make_workspace(tmp_path_factory.mktemp("holdout"), rows=200, distinct=30)
     rows = load_rows(store, [ref], CONFIG)
     return rows, split_holdout(rows, 0.2)[1], build_parts(CONFIG, rows)
@@ -31,30 +34,30 @@ def judged(parts: ModelParts, holdout: Holdout) -> Judged:
         return judge(parts, holdout, accelerator, SETTINGS)
 
 
-def test_the_corpus_holds_each_item_once_and_every_row_its_own(made: tuple[pa.Table, pa.Table, ModelParts]):
-    rows, held, parts = made
-    holdout = make_holdout(held, rows, parts, CONFIG)
+def test_the_corpus_holds_each_item_once_and_each_row_its_own_item(made: Made):
+    rows, held_out, parts = made
+    holdout = make_holdout(held_out, rows, parts, CONFIG)
     corpus = distinct_items(rows)
     assert len(holdout.corpus) == 30 == len(set(rows["item_id"].to_pylist()))
     own = [corpus["item_id"][int(place)].as_py() for place in holdout.target]
-    assert own == held["item_id"].to_pylist()
-    assert len(holdout.query) == held.num_rows
+    assert own == held_out["item_id"].to_pylist()
+    assert len(holdout.query) == held_out.num_rows
 
 
-def test_of_an_item_described_twice_the_last_text_counts(made: tuple[pa.Table, pa.Table, ModelParts]):
-    rows, held, parts = made
-    changed = held.slice(0, 1).set_column(held.column_names.index("item"), "item", pa.array(["a brand new text now"]))
-    holdout = make_holdout(held, pa.concat_tables([rows, changed]), parts, CONFIG)
+def test_the_last_text_of_an_item_counts(made: Made):
+    rows, held_out, parts = made
+    changed = held_out.slice(0, 1).set_column(
+        held_out.column_names.index("item"), "item", pa.array(["a brand new text now"])
+    )
+    holdout = make_holdout(held_out, pa.concat_tables([rows, changed]), parts, CONFIG)
     tokens = parts.tokenizer.encode("a brand new text now").ids
     assert holdout.corpus.padded(holdout.target[:1], len(tokens))[0].tolist() == tokens
 
 
-def test_only_pairs_count_for_retrieval_and_only_labelled_rows_for_classes(
-    made: tuple[pa.Table, pa.Table, ModelParts],
-):
-    rows, held, parts = made
-    holdout = make_holdout(held, rows, parts, CONFIG)
-    labels = np.array(held["label"].to_pylist())
+def test_only_pairs_count_for_retrieval_and_only_labelled_rows_for_classes(made: Made):
+    rows, held_out, parts = made
+    holdout = make_holdout(held_out, rows, parts, CONFIG)
+    labels = np.array(held_out["label"].to_pylist())
     assert (holdout.pair == (labels >= 4)).all()
     assert (holdout.label_class == np.where(labels <= 2, 0, np.where(labels >= 4, 1, -1))).all()
 
@@ -81,24 +84,29 @@ def test_metrics_over_a_part_of_the_rows():
     assert found.metrics(holdout, np.array([False, False, True, False])) == {}
 
 
-def test_a_model_without_classifier_has_no_probabilities(made: tuple[pa.Table, pa.Table, ModelParts]):
-    rows, held, _ = made
+def test_a_model_without_classifier_has_no_probabilities(made: Made):
+    rows, held_out, _ = made
     config = tiny_config()
     parts = build_parts(config, rows)
-    found = judged(parts, make_holdout(held, rows, parts, config))
+    found = judged(parts, make_holdout(held_out, rows, parts, config))
     assert found.probabilities is None
-    assert set(found.metrics(make_holdout(held, rows, parts, config))) == {"recall@1", "recall@10", "mrr@10", "ndcg@10"}
+    assert set(found.metrics(make_holdout(held_out, rows, parts, config))) == {
+        "recall@1",
+        "recall@10",
+        "mrr@10",
+        "ndcg@10",
+    }
 
 
-def test_an_empty_holdout_is_judged_to_nothing(made: tuple[pa.Table, pa.Table, ModelParts]):
-    _, held, parts = made
-    holdout = make_holdout(held.slice(0, 0), held.slice(0, 0), parts, CONFIG)
+def test_an_empty_holdout_has_no_metrics(made: Made):
+    _, held_out, parts = made
+    holdout = make_holdout(held_out.slice(0, 0), held_out.slice(0, 0), parts, CONFIG)
     assert judged(parts, holdout).metrics(holdout) == {}
 
 
-def test_texts_are_cut_where_serving_cuts_them(tmp_path: Path, made: tuple[pa.Table, pa.Table, ModelParts]):
-    rows, held, parts = made
+def test_texts_are_cut_to_the_longest_rung_of_serving(tmp_path: Path, made: Made):
+    rows, held_out, parts = made
     for last, rungs in ((4, "[4]"), (16, "[8, 16]")):
-        holdout = make_holdout(held, rows, parts, tiny_config(f"infer.token_rungs={rungs}"))
+        holdout = make_holdout(held_out, rows, parts, tiny_config(f"infer.token_rungs={rungs}"))
         assert holdout.query.lengths.max() <= last
     assert holdout.query.lengths.max() > 4

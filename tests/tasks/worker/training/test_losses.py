@@ -47,7 +47,7 @@ NONE_EXCLUDED = [[False, False], [False, False]]
 ROW_0, ROW_1 = math.log(1 + math.exp(2 * (0.6 - 1.0))), math.log(1 + math.exp(2 * (0.0 - 0.8)))
 
 
-def test_contrastive_by_hand():
+def test_the_contrastive_loss_of_known_cosines():
     loss = contrastive_part(QUERY, ITEMS, batch_of(NONE_EXCLUDED), scale=2.0)
     assert loss.item() == pytest.approx((ROW_0 + ROW_1) / 2)
 
@@ -62,20 +62,20 @@ def test_a_row_that_is_no_pair_does_not_count_but_its_item_is_a_negative():
     assert loss.item() == pytest.approx(ROW_0)
 
 
-def test_classification_by_hand():
+def test_the_classification_loss_of_known_logits():
     logits = torch.tensor([[0.0, 2.0], [1.0, 0.0], [5.0, 5.0]])
     loss = classification_part(logits, batch_of([[False] * 3] * 3, label_class=[1, 1, -1]))
     assert loss.item() == pytest.approx((math.log(1 + math.exp(-2)) + math.log(1 + math.exp(1))) / 2)
 
 
-def test_a_batch_with_nothing_to_learn_has_loss_zero():
+def test_a_batch_without_pairs_and_labels_has_loss_zero():
     empty = batch_of(NONE_EXCLUDED, pair=[0.0, 0.0])
     assert contrastive_part(QUERY, ITEMS, empty, scale=2.0).item() == 0.0
     assert classification_part(torch.ones(2, 2), empty).item() == 0.0
 
 
 def model_and_pairs(folder: Path) -> tuple[EmbeddingModel, Pairs]:
-    """A model whose interaction takes part, and pairs with items that come more than once."""
+    """A model with a trained interaction, and pairs with repeated items."""
     store, rows = make_workspace(folder, rows=48, distinct=10)
     table = load_rows(store, [rows], CONFIG)
     parts = build_parts(CONFIG, table)
@@ -87,7 +87,7 @@ def model_and_pairs(folder: Path) -> tuple[EmbeddingModel, Pairs]:
 def losses_and_gradients(
     model: EmbeddingModel, pairs: Pairs, planned: PlannedBatch, rank: Rank
 ) -> dict[str, torch.Tensor]:
-    """This rank's parts of the losses, and the gradients after they were summed over the ranks."""
+    """This rank's parts of the losses, and the gradients summed over the ranks."""
     with open_accelerator("cpu", rank) as accelerator:
         losses = batch_losses(model, make_batch(pairs, planned, rank), CONFIG.heads, accelerator)
         losses["loss"].backward()
@@ -125,7 +125,7 @@ def test_the_loss_is_the_weighted_sum_of_the_heads(tmp_path: Path):
     assert losses["loss"].item() == pytest.approx(losses["contrastive"].item() + 0.5 * losses["classification"].item())
 
 
-def test_two_workers_parts_sum_to_the_loss_and_gradients_of_one(tmp_path: Path):
+def test_two_workers_have_the_loss_and_gradients_of_one(tmp_path: Path):
     run_ranks(2, run_rank, tmp_path)
     first, second = (load_file(tmp_path / f"rank{index}.safetensors") for index in range(2))
     alone = losses_and_gradients(*model_and_pairs(tmp_path), full_batch(), ALONE)

@@ -11,13 +11,13 @@ def unit(*degrees: float) -> np.ndarray:
     return np.stack([np.cos(radians), np.sin(radians)], axis=1).astype(np.float32)
 
 
-def test_ranks_by_hand():
+def test_ranks_of_known_angles():
     corpus = unit(0, 30, 60, 90)
     queries = unit(5, 5, 85, 50)
     assert ranks_of_targets(queries, corpus, np.array([0, 2, 2, 2])).tolist() == [1, 3, 2, 1]
 
 
-def test_an_item_that_scores_the_same_stands_ahead():
+def test_an_item_with_an_equal_score_ranks_first():
     corpus = unit(0, 0, 90)
     assert ranks_of_targets(unit(0), corpus, np.array([1])).tolist() == [2]
 
@@ -37,7 +37,7 @@ def test_ranks_do_not_depend_on_the_chunks():
     assert ranks_of_targets(queries, corpus, targets).tolist() == expected
 
 
-def test_retrieval_by_hand():
+def test_retrieval_metrics_of_known_ranks():
     metrics = retrieval_metrics(np.array([1, 2, 10, 11]))
     assert metrics["recall@1"] == 0.25
     assert metrics["recall@10"] == 0.75
@@ -45,7 +45,7 @@ def test_retrieval_by_hand():
     assert metrics["ndcg@10"] == pytest.approx((1 + 1 / math.log2(3) + 1 / math.log2(11)) / 4)
 
 
-def test_classification_by_hand():
+def test_classification_metrics_of_known_probabilities():
     metrics = classification_metrics(np.array([1, 1, 1, 0, 0]), np.array([0.9, 0.5, 0.2, 0.6, 0.1]))
     # predicted 1 1 0 1 0: class 1 has precision 2/3 and recall 2/3, class 0 has 1/2 and 1/2
     assert metrics["accuracy"] == pytest.approx(3 / 5)
@@ -55,11 +55,11 @@ def test_classification_by_hand():
 
 
 @pytest.mark.parametrize(("cls", "macro_f1"), [(1, 0.5), (0, 0.0)])
-def test_one_class_alone_has_no_auc(cls: int, macro_f1: float):
+def test_a_single_class_has_no_auc(cls: int, macro_f1: float):
     metrics = classification_metrics(np.full(3, cls), np.array([0.9, 0.8, 0.7]))
     assert metrics == {"accuracy": float(cls), "macro_f1": macro_f1}
 
 
-def test_nothing_to_judge_gives_no_metric():
+def test_no_rows_give_no_metrics():
     assert retrieval_metrics(np.array([], dtype=np.int64)) == {}
     assert classification_metrics(np.array([], dtype=np.int64), np.array([])) == {}

@@ -33,7 +33,7 @@ CONFIG = tiny_config("train.learning_rate=0.01", "train.warmup_steps=10", "train
         (9910, 0.001),
     ],
 )
-def test_the_rate_by_hand(step: int, rate: float):
+def test_the_rate_at_known_steps(step: int, rate: float):
     assert learning_rate(step, CONFIG) == pytest.approx(rate)
 
 
@@ -50,7 +50,7 @@ def test_without_warmup_the_first_step_has_the_peak():
 
 def model() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1))
+    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
 
 
 def take_steps(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -85,7 +85,7 @@ def test_a_restored_optimiser_continues_bit_for_bit():
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
 
 
-def test_what_is_restored_is_a_copy():
+def test_restoring_copies_the_tensors():
     net = model()
     optimizer = make_optimizer(net, CONFIG, CPU)
     take_steps(net, optimizer, 1)
@@ -96,7 +96,7 @@ def test_what_is_restored_is_a_copy():
     assert all(torch.equal(kept[name], untouched[name]) for name in kept)
 
 
-def test_a_parameter_that_never_had_a_gradient_has_no_state():
+def test_a_parameter_without_a_gradient_has_no_state():
     net = model()
     for parameter in net[0].parameters():
         parameter.requires_grad_(False)
@@ -104,14 +104,6 @@ def test_a_parameter_that_never_had_a_gradient_has_no_state():
     take_steps(net, optimizer, 1)
     names = {name.partition("/")[2] for name in optimizer_tensors(net, optimizer)}
     assert names == {"1.weight", "1.bias", "2.weight", "2.bias"}
-
-
-# --- steps counted on the host ----------------------------------------------------------------------------------
-
-
-def small_net() -> torch.nn.Sequential:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
 
 
 def host_counted(net: torch.nn.Module, config: TrainConfig) -> HostCountedAdamW:
@@ -123,9 +115,9 @@ def host_counted(net: torch.nn.Module, config: TrainConfig) -> HostCountedAdamW:
     return HostCountedAdamW(groups, config.learning_rate, CPU)
 
 
-def test_counted_on_the_host_it_is_torchs_own_adamw():
+def test_the_host_counted_optimiser_equals_torchs_adamw():
     config = tiny_config("train.weight_decay=0.5", "train.learning_rate=0.05").train
-    torchs, ours = small_net(), small_net()
+    torchs, ours = model(), model()
     theirs, mine = make_optimizer(torchs, config, CPU), host_counted(ours, config)
     assert not isinstance(theirs, HostCountedAdamW)
     for number in range(200):
@@ -139,9 +131,9 @@ def test_counted_on_the_host_it_is_torchs_own_adamw():
         assert torch.allclose(left, right, rtol=1e-4, atol=1e-6)
 
 
-def test_its_state_goes_through_a_checkpoint_and_into_torchs_own():
+def test_the_host_counted_state_fits_a_checkpoint_and_torchs_adamw():
     config = tiny_config().train
-    net = small_net()
+    net = model()
     ours = host_counted(net, config)
     net(torch.ones(2, 3)).square().sum().backward()
     ours.step()
@@ -153,16 +145,16 @@ def test_its_state_goes_through_a_checkpoint_and_into_torchs_own():
         assert {name: value.tolist() for name, value in again.items()} == {n: v.tolist() for n, v in tensors.items()}
 
 
-def test_state_that_no_step_has_touched_is_not_kept():
-    net = small_net()
+def test_state_without_a_step_is_not_kept():
+    net = model()
     optimizer = host_counted(net, tiny_config().train)
     for parameter in net.parameters():
         optimizer.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(parameter)}
     assert optimizer_tensors(net, optimizer) == {}
 
 
-def test_weights_in_bf16_move_by_updates_smaller_than_their_spacing():
-    """A step of 1e-3 beside a weight of 1.0, whose bf16 neighbours are 4e-3 and 8e-3 away."""
+def test_bf16_weights_move_by_updates_smaller_than_their_spacing():
+    """Steps of 1e-3 from a weight of 1.0, whose bf16 neighbours are 4e-3 and 8e-3 away."""
     torch.manual_seed(3)
     weights = torch.nn.Parameter(torch.ones(4096, dtype=torch.bfloat16))
     net = torch.nn.Module()

@@ -12,7 +12,7 @@ from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, t
 LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
 
 
-def test_rows_come_with_every_column_in_use(tmp_path: Path):
+def test_rows_have_every_column_in_use(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     config = tiny_config(*FEATURES, "evaluate.slices=[locale]")
     assert {"price", "locale", "gift"} < set(load_rows(store, [rows], config).column_names)
@@ -28,17 +28,17 @@ def test_a_missing_column_is_named(tmp_path: Path):
 def test_the_holdout_is_a_stable_share(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=1000)
     table = load_rows(store, [rows], tiny_config())
-    training, held = split_holdout(table, 0.2)
-    ids = set(held["row_id"].to_pylist())
+    training, held_out = split_holdout(table, 0.2)
+    ids = set(held_out["row_id"].to_pylist())
     assert ids | set(training["row_id"].to_pylist()) == set(table["row_id"].to_pylist())
-    assert training.num_rows + held.num_rows == 1000
-    assert 150 < held.num_rows < 250
+    assert training.num_rows + held_out.num_rows == 1000
+    assert 150 < held_out.num_rows < 250
     again = split_holdout(table.take(np.random.default_rng(0).permutation(1000)[:500]), 0.2)[1]
     assert set(again["row_id"].to_pylist()) <= ids, "a row's side does not depend on the others"
     assert ids < set(split_holdout(table, 0.3)[1]["row_id"].to_pylist()), "a larger share only adds rows"
 
 
-def test_classes_by_hand():
+def test_labels_are_mapped_to_classes():
     assert label_classes(LABELS, tiny_config(CLASSIFIER).heads).tolist() == [0, 0, -1, 1, 1, -1]
     assert label_classes(LABELS, tiny_config().heads).tolist() == [-1] * 6
 
@@ -49,7 +49,7 @@ def test_pairs_are_all_rows_or_the_positive_ones():
     assert pair_mask(LABELS, positives.heads).tolist() == [False, False, False, True, True, False]
 
 
-def test_rows_as_arrays(tmp_path: Path):
+def test_pairs_are_tokens_and_features_of_the_rows(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=30, distinct=12)
     config = tiny_config(*FEATURES, CLASSIFIER, "train.shapes={query: [7], item: [5]}")
     table = load_rows(store, [rows], config)
