@@ -16,10 +16,7 @@ ALONE = Rank(0, 1, 0)
 GIB = 2**30
 
 
-# --- one worker -------------------------------------------------------------------------------------------------
-
-
-def test_alone_every_collective_is_the_identity():
+def test_for_one_worker_every_collective_is_the_identity():
     rows = torch.arange(6.0).view(3, 2)
     weight = torch.nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([1.0, 2.0])
@@ -42,7 +39,7 @@ def test_alone_every_collective_is_the_identity():
         ("model name\t: bf16 9000", False),
     ],
 )
-def test_bf16_is_chosen_where_the_processor_multiplies_it(monkeypatch, flags, fast):
+def test_bf16_is_chosen_if_the_processor_supports_it(monkeypatch, flags, fast):
     monkeypatch.setattr(Path, "read_text", lambda path: f"processor\t: 0\n{flags}\n\nprocessor\t: 1\n")
     accelerator = CpuAccelerator(ALONE)
     assert accelerator.fast_bf16 is fast
@@ -50,7 +47,7 @@ def test_bf16_is_chosen_where_the_processor_multiplies_it(monkeypatch, flags, fa
     assert [accelerator.choose_precision("bf16"), accelerator.choose_precision("fp32")] == ["bf16", "fp32"]
 
 
-def test_autocast_multiplies_in_the_precision_and_leaves_weights_alone():
+def test_autocast_multiplies_in_the_precision_and_keeps_the_weights():
     accelerator, layer, rows = CpuAccelerator(ALONE), torch.nn.Linear(4, 4), torch.ones(2, 4)
     with accelerator.autocast("bf16"):
         assert layer(rows).dtype == torch.bfloat16
@@ -60,7 +57,7 @@ def test_autocast_multiplies_in_the_precision_and_leaves_weights_alone():
 
 
 def host(folder: Path, available_kib: int, limit: str | None = None, used: int = 0, cached: int = 0) -> dict[str, Path]:
-    """What the kernel tells about memory, as files below `folder`."""
+    """The kernel's files about memory, below `folder`."""
     proc, cgroup = folder / "proc", folder / "cgroup"
     proc.mkdir()
     cgroup.mkdir()
@@ -72,20 +69,16 @@ def host(folder: Path, available_kib: int, limit: str | None = None, used: int =
     return {"proc": proc, "cgroup": cgroup}
 
 
-def test_free_memory_counts_the_page_cache(tmp_path):
-    assert host_memory.free_host_bytes(**host(tmp_path, 4 * 2**20)) == 4 * GIB
+@pytest.mark.parametrize(
+    ("container", "free_gib"),
+    [({}, 4.0), ({"limit": str(3 * GIB), "used": 2 * GIB, "cached": GIB // 2}, 1.5), ({"limit": "max"}, 4.0)],
+    ids=["no container", "limited", "unlimited"],
+)
+def test_free_memory_counts_the_page_cache_and_the_containers_limit(tmp_path, container, free_gib):
+    assert host_memory.free_host_bytes(**host(tmp_path, 4 * 2**20, **container)) == free_gib * GIB
 
 
-def test_free_memory_ends_at_the_limit_of_the_container(tmp_path):
-    files = host(tmp_path, 4 * 2**20, limit=str(3 * GIB), used=2 * GIB, cached=GIB // 2)
-    assert host_memory.free_host_bytes(**files) == 1.5 * GIB
-
-
-def test_a_container_without_limit_has_the_machines_memory(tmp_path):
-    assert host_memory.free_host_bytes(**host(tmp_path, 4 * 2**20, limit="max")) == 4 * GIB
-
-
-def test_an_unknown_accelerator_is_refused_with_those_that_there_are():
+def test_an_unknown_accelerator_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match=r"'tpu'; use one of cpu, cuda, xla, neuron"), open_accelerator("tpu", ALONE):
         pass
 
@@ -97,10 +90,10 @@ def test_workers_of_one_machine_share_its_memory(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_peak_memory_is_in_bytes_and_no_less_than_what_is_held_now():
-    held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def test_peak_memory_is_in_bytes_and_at_least_the_current_use():
+    current = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     peak = CpuAccelerator(ALONE).peak_memory_bytes()
-    assert held * 0.95 <= peak < held * 100  # the kernel counts in batches
+    assert current * 0.95 <= peak < current * 100  # the kernel counts in batches
 
 
 def test_the_rank_is_read_from_torchruns_environment(monkeypatch):
@@ -110,9 +103,6 @@ def test_the_rank_is_read_from_torchruns_environment(monkeypatch):
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     assert Rank.from_environment() == Rank(5, 8, 1, 4)
-
-
-# --- two workers ------------------------------------------------------------------------------------------------
 
 
 def collectives(rank: Rank) -> dict[str, object]:
@@ -148,7 +138,7 @@ def collectives(rank: Rank) -> dict[str, object]:
 def test_two_workers_exchange_the_right_numbers():
     first, second = run_ranks(2, collectives)
     both = [[12.0, 14.0, 16.0], [18.0, 20.0, 22.0]]
-    alike = {
+    common = {
         "sum": both,
         "sum in place": both,
         "sum of integers": [2**41 + 1],
@@ -158,8 +148,8 @@ def test_two_workers_exchange_the_right_numbers():
         "gradients": [[[3.0, 3.0], [3.0, 3.0]], None, [0.0, 3.0, 6.0]],
         "left": True,
     }
-    assert first == alike | {"scatter_sum": [[10.0], [12.0]], "gradient of gather": [[101.0], [202.0]]}
-    assert second == alike | {"scatter_sum": [[14.0], [16.0]], "gradient of gather": [[303.0], [404.0]]}
+    assert first == common | {"scatter_sum": [[10.0], [12.0]], "gradient of gather": [[101.0], [202.0]]}
+    assert second == common | {"scatter_sum": [[14.0], [16.0]], "gradient of gather": [[303.0], [404.0]]}
 
 
 def fail_inside(rank: Rank) -> bool:
@@ -170,14 +160,11 @@ def fail_inside(rank: Rank) -> bool:
         return dist.is_initialized()
 
 
-def test_a_worker_that_fails_keeps_its_connections_until_it_has_written_why():
+def test_a_failing_worker_keeps_its_connections_until_it_has_written_its_error():
     assert run_ranks(2, fail_inside) == [True, True]
 
 
-# --- cuda -------------------------------------------------------------------------------------------------------
-
-
-def test_a_worker_without_gpu_is_refused_with_the_way_out():
+def test_a_worker_without_a_gpu_is_refused_with_the_way_out():
     complaint = r"needs a GPU for each worker; this machine has \d+. Lower train.workers"
     with pytest.raises(ConfigError, match=complaint), open_accelerator("cuda", Rank(0, 1, 10_000)):
         pass

@@ -5,7 +5,7 @@ from tasks.worker.accelerators.graphs import GraphWatch
 
 
 class Runtime:
-    """A runtime that compiles when told to; `reads` graphs back without leaving a new file."""
+    """A runtime that compiles on call; `reads` loads a graph without a new file."""
 
     def __init__(self) -> None:
         self.count, self.seconds = 0, 0.0
@@ -28,7 +28,7 @@ def runtime() -> Runtime:
     return Runtime()
 
 
-def test_each_graph_is_noted_once_with_its_place_and_seconds(runtime: Runtime):
+def test_each_graph_is_recorded_once_with_its_place_and_seconds(runtime: Runtime):
     runtime.watch.where = "step 1"
     runtime.compiles("a", 3.0)
     runtime.watch.where = "step 2"
@@ -38,14 +38,14 @@ def test_each_graph_is_noted_once_with_its_place_and_seconds(runtime: Runtime):
     assert found == [("a", "step 1", 3.0, 100), ("b", "step 2", 1.0, 100)]
 
 
-def test_two_graphs_of_one_cut_share_its_seconds(runtime: Runtime):
+def test_two_graphs_between_polls_share_their_seconds(runtime: Runtime):
     runtime.files["a"] = 1
     runtime.count, runtime.seconds = 1, 2.0
     runtime.compiles("b", 4.0)
     assert [graph.seconds for graph in runtime.watch.met] == [3.0, 3.0]
 
 
-def test_what_was_there_before_is_not_new():
+def test_a_graph_from_before_the_start_is_not_new():
     files = {"old": 1}
     counts = [(4, 9.0), (5, 10.0)]
     watch = GraphWatch(lambda: counts[0], lambda: dict(files))
@@ -69,7 +69,7 @@ def test_a_graph_that_was_not_expected_is_a_miss(runtime: Runtime, capsys: pytes
     assert ("step 7, 24 x 40 tokens: graph b" in capsys.readouterr().out) == (policy == "warn")
 
 
-def test_it_fails_where_it_must(runtime: Runtime):
+def test_an_unexpected_graph_fails_with_the_policy_fail(runtime: Runtime):
     runtime.watch.expect({"a"}, 10.0, "fail")
     runtime.compiles("a")
     runtime.watch.where = "step 7, 24 x 40 tokens"
@@ -77,13 +77,13 @@ def test_it_fails_where_it_must(runtime: Runtime):
         runtime.compiles("b")
 
 
-def test_what_was_compiled_before_the_expectation_is_judged_too(runtime: Runtime):
+def test_graphs_compiled_before_the_expectation_are_judged_too(runtime: Runtime):
     runtime.compiles("b")
     with pytest.raises(CompileError, match="graph b"):
         runtime.watch.expect({"a"}, 10.0, "fail")
 
 
-def test_graphs_read_back_are_hits_and_save_what_compiling_took(runtime: Runtime):
+def test_graphs_read_from_the_cache_are_hits_and_save_their_seconds(runtime: Runtime):
     runtime.watch.expect({"a", "b"}, 30.0, "fail")
     runtime.reads()
     runtime.reads()

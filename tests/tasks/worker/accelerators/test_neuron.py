@@ -1,4 +1,4 @@
-"""What can honestly be tested without the hardware: who is sent away, and with which words."""
+"""Without the hardware only the refusals can be tested."""
 
 from pathlib import Path
 
@@ -18,19 +18,19 @@ def install(folder: Path, version: str) -> None:
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch-neuronx\nVersion: {version}\n")
 
 
-def test_without_the_package_it_says_what_is_needed():
+def test_without_the_package_the_error_names_it():
     with pytest.raises(ConfigError, match=r"torch-neuronx 2\.13 or newer; torch-neuronx is not installed here"):
         make_accelerator("neuron", ALONE)
 
 
-def test_the_package_of_pytorch_xla_has_the_same_name_and_is_not_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_package_of_pytorch_xla_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     install(tmp_path, "2.9.0.2.14.27725")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"2\.9\.0\.2\.14\.27725, which is PyTorch/XLA: use accelerator: xla"):
         make_accelerator("neuron", ALONE)
 
 
-def test_it_says_of_itself_that_it_was_never_run():
+def test_the_docstring_says_that_it_is_unproven():
     from tasks.worker.accelerators import neuron
 
     assert "UNPROVEN" in (neuron.__doc__ or "")

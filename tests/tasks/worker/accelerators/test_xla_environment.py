@@ -16,7 +16,7 @@ ALONE = Rank(0, 1, 0)
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """Put back what these tests set, and forget the stand-in package: other tests run in this process."""
+    """Reset the variables and the fake package, because other tests run in this process."""
     before = dict(os.environ)
     for name in ("PJRT_DEVICE", "XLA_FLAGS", "XLA_PERSISTENT_CACHE_PATH", "XLA_PERSISTENT_CACHE_READ_ONLY"):
         os.environ.pop(name, None)
@@ -26,7 +26,7 @@ def environment() -> Iterator[None]:
     sys.modules.pop("torch_neuronx", None)
 
 
-def test_without_neuron_it_is_the_processor_and_says_all_that_it_set():
+def test_without_neuron_the_device_is_the_cpu_and_all_variables_are_reported():
     found = prepare_environment(tiny_config("compiler.optlevel=2"), "fp32", ALONE)
     assert not found.neuron
     assert found.variables["PJRT_DEVICE"] == "CPU"
@@ -35,31 +35,29 @@ def test_without_neuron_it_is_the_processor_and_says_all_that_it_set():
     assert found.compiler.startswith("torch-xla 2.9")
 
 
-def test_each_process_has_a_cache_of_its_own():
+def test_each_process_has_its_own_cache():
     first, second = (prepare_environment(None, "fp32", ALONE).cache for _ in range(2))
     assert first != second
     assert first.is_dir()
 
 
-def test_flags_of_the_user_stay_but_for_the_level(monkeypatch: pytest.MonkeyPatch):
+def test_the_users_flags_are_kept_except_the_level(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_enable_fast_math=false")
     found = prepare_environment(tiny_config("compiler.optlevel=3"), "fp32", ALONE)
     assert found.flags == "--xla_cpu_enable_fast_math=false --xla_backend_optimization_level=3"
 
 
-def test_the_compilers_own_level_is_left_alone():
+def test_the_level_null_sets_no_flag():
     assert "XLA_FLAGS" not in prepare_environment(tiny_config("compiler.optlevel=null"), "fp32", ALONE).variables
 
 
-def test_without_torch_xla_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_torch_xla_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(xla_environment.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[worker,xla\]'"):
         prepare_environment(None, "fp32", ALONE)
 
 
-def test_the_run_that_only_collects_keeps_the_cache_of_the_one_around_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_collecting_run_uses_the_outer_runs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "torch_neuronx.py").write_text("")
     for name in ("torch_neuronx", "neuronx_cc"):
         about = tmp_path / f"{name}-1.0.dist-info"

@@ -38,7 +38,9 @@ def below(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_was_published_is_fetched(store: Store, compiled: Path, tmp_path: Path):
+def test_published_graphs_are_fetched(store: Store, compiled: Path, tmp_path: Path):
+    assert fetch(store, KEY, None) == NOTHING
+    assert not is_complete(store, KEY)
     ref = publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
     assert ref == CompileRef(key=KEY, graphs=2, seconds=2.0)
     cached = fetch(store, KEY, tmp_path / "here")
@@ -52,12 +54,7 @@ def test_what_was_published_is_fetched(store: Store, compiled: Path, tmp_path: P
     assert read_manifest(store, ref.prefix).facts["made_of"] == MADE_OF
 
 
-def test_nothing_is_there_before(store: Store):
-    assert fetch(store, KEY, None) == NOTHING
-    assert not is_complete(store, KEY)
-
-
-def test_a_builder_adds_to_what_another_left_unfinished(store: Store, compiled: Path, tmp_path: Path):
+def test_a_builder_adds_to_an_unfinished_entry(store: Store, compiled: Path, tmp_path: Path):
     publish(store, MADE_OF, NOTHING, MET[:1], compiled, complete=False)
     before = fetch(store, KEY, None)
     assert (list(before.graphs), before.complete) == (["1111"], False)
@@ -73,7 +70,7 @@ def below_store(store: Store) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "lost"), [("1111", "1111"), ("neuronxcc-2/MODULE_2/model.neff", "MODULE_2")], ids=["file", "folder"]
 )
-def test_a_corrupt_entry_is_set_aside_and_the_others_serve(
+def test_a_corrupt_graph_is_set_aside_and_the_others_are_used(
     store: Store, compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, lost: str
 ):
     publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
@@ -89,7 +86,7 @@ def test_a_corrupt_entry_is_set_aside_and_the_others_serve(
     assert fetch(store, KEY, None).complete, "and mends it"
 
 
-def test_a_lost_entry_is_known_by_its_absence(store: Store, compiled: Path):
+def test_a_lost_graph_is_not_listed(store: Store, compiled: Path):
     publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
     store.delete(f"compile/{KEY}/1111")
     assert list(fetch(store, KEY, None).graphs) == ["MODULE_2"]
@@ -103,14 +100,14 @@ def test_an_unreadable_manifest_is_set_aside(store: Store, compiled: Path, capsy
     assert "is not a valid manifest" in capsys.readouterr().out
 
 
-def test_the_key_is_that_of_its_ingredients():
+def test_the_key_depends_on_its_ingredients_and_not_their_order():
     assert key_of({"b": 1, "a": 2}) == key_of({"a": 2, "b": 1})
     assert key_of(MADE_OF) != key_of({**MADE_OF, "world": 2})
     assert len(KEY) == 16
 
 
 class Device:
-    """As much of an accelerator as `expect` asks."""
+    """The part of an accelerator that `expect` uses."""
 
     name = "xla"
     reads_graphs = True
@@ -120,31 +117,26 @@ class Device:
         self.graphs: GraphWatch | None = GraphWatch(lambda: (0, 0.0), dict)
 
 
-def test_training_gets_the_files_and_the_names(store: Store, compiled: Path, tmp_path: Path):
-    ref = publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
-    device = Device(tmp_path / "here")
-    compile_cache.expect(device, store, ref, "fail")  # type: ignore[arg-type]
-    assert below(tmp_path / "here") == FILES
-
-
 @pytest.mark.parametrize(
-    ("spoil", "complaint"),
+    ("damage", "complaint"),
     [
         (lambda store: store.delete(f"compile/{KEY}/1111"), "has 1 sound graphs of the 2 that warmup made"),
         (lambda store: store.delete(f"compile/{KEY}"), "has 0 sound graphs of the 2"),
     ],
 )
-def test_lost_graphs_stop_the_training_unless_new_ones_may_be_met(
-    store: Store, compiled: Path, tmp_path: Path, spoil: Callable[[Store], None], complaint: str
+def test_lost_graphs_stop_the_training_unless_new_ones_are_allowed(
+    store: Store, compiled: Path, tmp_path: Path, damage: Callable[[Store], None], complaint: str
 ):
     ref = publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
-    spoil(store)
+    compile_cache.expect(Device(tmp_path / "sound"), store, ref, "fail")  # type: ignore[arg-type]
+    assert below(tmp_path / "sound") == FILES
+    damage(store)
     with pytest.raises(CompileError, match=complaint):
         compile_cache.expect(Device(tmp_path / "here"), store, ref, "fail")  # type: ignore[arg-type]
     compile_cache.expect(Device(tmp_path / "there"), store, ref, "warn")  # type: ignore[arg-type]
 
 
-def test_without_warmup_there_is_nothing_to_expect(store: Store, tmp_path: Path):
+def test_without_warmup_only_an_eager_device_may_train(store: Store, tmp_path: Path):
     with pytest.raises(CompileError, match="run warmup first"):
         compile_cache.expect(Device(tmp_path), store, None, "warn")  # type: ignore[arg-type]
     device = Device(tmp_path)
