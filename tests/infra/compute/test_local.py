@@ -15,6 +15,11 @@ from tasks.foundation.errors import CancelledError, CodeError, ConfigError, Data
 from tests.support.fakes.stand_ins import Heard, health_spec, is_running, replace_health
 
 ROOT = Path(__file__).resolve().parents[3]
+SLEEPS = """
+def run(job):
+    say(f"pid {os.getpid()}")
+    time.sleep(600)
+"""
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -45,7 +50,7 @@ def failure(store: DirectoryStore, workers: int = 1, listener: Heard | None = No
     return caught.value
 
 
-def test_a_stage_ends_with_a_result_of_rank_0(store, stand_in):
+def test_a_stage_ends_with_the_result_of_rank_0(store, stand_in):
     stand_in(
         """
         def run(job):
@@ -76,7 +81,7 @@ def test_progress_goes_to_the_bar_and_the_rest_to_the_log(store, stand_in):
     assert heard.lines == ["plain", "to stderr", '@progress {"what": "cut', "not \N{REPLACEMENT CHARACTER} utf-8"]
 
 
-def test_with_several_workers_a_line_tells_whose_it_is_and_each_has_its_place(store, stand_in):
+def test_with_several_workers_each_line_names_its_worker_and_each_knows_its_rank(store, stand_in):
     stand_in(
         """
         def run(job):
@@ -105,51 +110,40 @@ def test_the_earliest_error_among_the_ranks_is_the_cause(store, stand_in, first)
     assert str(error) == f"span 2026-01: row 7 is bad (worker {first} of 2)"
 
 
-def test_one_workers_error_is_told_as_it_is(store, stand_in):
+def test_the_error_of_a_single_worker_is_raised_as_it_is(store, stand_in):
     stand_in("def run(job): raise ValueError('no such thing')")
     error = failure(store)
     assert type(error) is CodeError
     assert str(error) == "ValueError: no such thing"
 
 
-def test_a_killed_worker_is_host_and_its_siblings_lost_connection_does_not_hide_it(store, stand_in):
+@pytest.mark.parametrize(
+    ("end", "expected", "message"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", HostError, "worker 1 of 2 was killed by SIGKILL"),
+        ("raise ZeroDivisionError('boom')", CodeError, "ZeroDivisionError: boom (worker 1 of 2)"),
+    ],
+)
+def test_a_lost_workers_end_is_the_cause_and_not_the_others_lost_connection(store, stand_in, end, expected, message):
     stand_in(
-        """
+        f"""
         def run(job):
             import torch
             from tasks.worker.accelerators import open_accelerator
             with open_accelerator("cpu", job.rank) as accelerator:
                 accelerator.sum(torch.ones(1))
                 if job.rank.index == 1:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    {end}
                 accelerator.sum(torch.ones(1))
         """
     )
     error = failure(store, workers=2)
-    assert type(error) is HostError
-    assert "worker 1 of 2 was killed by SIGKILL" in str(error)
+    assert type(error) is expected
+    assert message in str(error)
     assert '"failure": "HOST"' in store.read("runs/run/health/attempt-1/error-rank0.json").decode()
 
 
-def test_a_failed_worker_is_the_cause_and_not_its_siblings_lost_connection(store, stand_in):
-    stand_in(
-        """
-        def run(job):
-            import torch
-            from tasks.worker.accelerators import open_accelerator
-            with open_accelerator("cpu", job.rank) as accelerator:
-                accelerator.sum(torch.ones(1))
-                if job.rank.index == 1:
-                    raise ZeroDivisionError("boom")
-                accelerator.sum(torch.ones(1))
-        """
-    )
-    error = failure(store, workers=2)
-    assert type(error) is CodeError
-    assert str(error) == "ZeroDivisionError: boom (worker 1 of 2)"
-
-
-def test_a_killed_worker_is_the_cause_of_an_error_that_nobody_knows(store, stand_in):
+def test_a_killed_worker_is_the_cause_of_another_workers_unknown_error(store, stand_in):
     stand_in(
         """
         def run(job):
@@ -162,7 +156,7 @@ def test_a_killed_worker_is_the_cause_of_an_error_that_nobody_knows(store, stand
     assert type(failure(store, workers=2)) is HostError
 
 
-def test_a_worker_that_crashes_over_its_siblings_error_does_not_hide_it(store, stand_in):
+def test_a_crash_that_follows_another_workers_error_does_not_hide_it(store, stand_in):
     stand_in(
         """
         def run(job):
@@ -179,7 +173,7 @@ def test_a_worker_that_crashes_over_its_siblings_error_does_not_hide_it(store, s
 
 
 @pytest.mark.parametrize(("code", "expected"), [(3, CodeError), (65, DataError), (137, HostError)])
-def test_a_worker_that_exits_without_a_word_is_told_with_its_last_lines(store, stand_in, code, expected):
+def test_the_error_of_a_worker_that_exits_silently_has_its_last_lines(store, stand_in, code, expected):
     stand_in(
         f"""
         def run(job):
@@ -193,7 +187,7 @@ def test_a_worker_that_exits_without_a_word_is_told_with_its_last_lines(store, s
     assert "the last thing I did" in str(error)
 
 
-def test_a_missing_spec_is_config(store, tmp_path):
+def test_a_missing_spec_is_a_config_error(store, tmp_path):
     spec = health_spec(store)
     store.delete(f"{spec.attempt_prefix}/spec.json")
     with pytest.raises(ConfigError, match=r"no job spec at .*runs/run/health/attempt-1/spec.json"):
@@ -201,7 +195,7 @@ def test_a_missing_spec_is_config(store, tmp_path):
 
 
 @on_linux
-def test_the_failure_of_one_worker_ends_the_others_even_one_that_does_not_listen(store, stand_in, short_grace):
+def test_the_failure_of_one_worker_ends_another_that_ignores_sigterm(store, stand_in, short_grace):
     stand_in(
         """
         def run(job):
@@ -221,7 +215,7 @@ def test_the_failure_of_one_worker_ends_the_others_even_one_that_does_not_listen
     assert not is_running(heard.numbers("pid")[0])
 
 
-def test_a_process_that_a_worker_left_behind_does_not_hold_up_a_finished_stage(store, stand_in, short_grace):
+def test_a_finished_stage_does_not_wait_for_a_workers_child_process(store, stand_in, short_grace):
     stand_in(
         """
         def run(job):
@@ -238,13 +232,7 @@ def test_a_process_that_a_worker_left_behind_does_not_hold_up_a_finished_stage(s
 @on_linux
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_leaves_no_process_behind(store, stand_in, interruption):
-    stand_in(
-        """
-        def run(job):
-            say(f"pid {os.getpid()}")
-            time.sleep(600)
-        """
-    )
+    stand_in(SLEEPS)
 
     class Interrupts(Heard):
         def log(self, line: str) -> None:
@@ -259,7 +247,7 @@ def test_an_interruption_leaves_no_process_behind(store, stand_in, interruption)
     assert not store.exists("runs/run/health/result.json")
 
 
-def test_workers_that_started_are_ended_when_the_next_one_cannot_start(store, stand_in, monkeypatch):
+def test_started_workers_are_ended_when_the_next_one_cannot_start(store, stand_in, monkeypatch):
     stand_in("def run(job): time.sleep(600)")
     popen, started = subprocess.Popen, []
 
@@ -278,13 +266,7 @@ def test_workers_that_started_are_ended_when_the_next_one_cannot_start(store, st
 
 @on_linux
 def test_workers_die_with_a_killed_orchestrator(store, stand_in):
-    stand_in(
-        """
-        def run(job):
-            say(f"pid {os.getpid()}")
-            time.sleep(600)
-        """
-    )
+    stand_in(SLEEPS)
     health_spec(store, workers=2)
     script = (
         "import sys\n"
@@ -311,14 +293,8 @@ def test_workers_die_with_a_killed_orchestrator(store, stand_in):
         time.sleep(0.05)
 
 
-def test_who_waits_may_ask_for_the_end(store, stand_in, short_grace):
-    stand_in(
-        """
-        def run(job):
-            say(f"pid {os.getpid()}")
-            time.sleep(600)
-        """
-    )
+def test_a_waiter_can_cancel_the_stage(store, stand_in, short_grace):
+    stand_in(SLEEPS)
 
     class Impatient(Heard):
         def log(self, line: str) -> None:
@@ -328,8 +304,7 @@ def test_who_waits_may_ask_for_the_end(store, stand_in, short_grace):
     heard = Impatient()
     with pytest.raises(CancelledError):
         run(store, listener=heard)
-    (pid,) = heard.numbers("pid")
-    assert not is_running(pid)
+    assert not is_running(heard.numbers("pid")[0])
 
 
 @on_linux

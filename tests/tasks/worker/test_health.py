@@ -13,7 +13,6 @@ from tasks.hosts.findings import read_findings
 from tasks.worker import health
 from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.health import probe_store
-from tasks.worker.process.job import Rank
 from tests.support.fakes.broken import break_product
 from tests.support.fakes.stand_ins import Heard, health_spec, replace_health
 from tests.support.workspace.jobs import make_job, tiny_config
@@ -22,24 +21,11 @@ SMALL = ("health.matmul_size=64", "health.all_reduce_mib=1")
 COLLECTIVES = ["all-reduce", "all-gather", "reduce-scatter", "gradient sum", "gradient of all-gather"]
 
 
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
-
-
-@pytest.fixture
-def alone() -> CpuAccelerator:
-    return CpuAccelerator(Rank(0, 1, 0))
-
-
 def run(store: DirectoryStore, *overrides: str) -> HealthOutcome:
     return health.run(make_job(store, tiny_config(*SMALL, *overrides), HealthInputs()))
 
 
-# --- the stage --------------------------------------------------------------------------------------------------
-
-
-def test_a_healthy_worker_reports_its_numbers_and_leaves_nothing_in_the_workspace(store):
+def test_a_healthy_worker_reports_its_numbers_and_leaves_no_files(store):
     outcome = run(store)
     assert outcome.device == "cpu"
     assert len(outcome.matmul_gflops) == len(outcome.free_memory_gib) == 1
@@ -53,23 +39,23 @@ def test_a_healthy_worker_reports_its_numbers_and_leaves_nothing_in_the_workspac
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_bf16_is_checked_where_it_is_fast(store, monkeypatch, fast):
+def test_bf16_is_checked_if_it_is_fast(store, monkeypatch, fast):
     monkeypatch.setattr(CpuAccelerator, "fast_bf16", fast)
     outcome = run(store, "train.precision=auto")
     assert ("matmul bf16" in [check.name for check in outcome.checks]) is fast
 
 
-@pytest.mark.parametrize(("precision", "told"), [("fp32", 1.0), ("bf16", 4.0)])
-def test_the_speed_reported_is_that_of_the_precision_in_training(store, monkeypatch, precision, told):
+@pytest.mark.parametrize(("precision", "gflops"), [("fp32", 1.0), ("bf16", 4.0)])
+def test_the_reported_speed_is_in_the_precision_of_training(store, monkeypatch, precision, gflops):
     monkeypatch.setattr(CpuAccelerator, "fast_bf16", True)
     seconds = {"fp32": 2 * 64**3 / 1e9, "bf16": 2 * 64**3 / 4e9}
     monkeypatch.setattr(health, "time_product", lambda accelerator, problem, precision: seconds[precision])
-    assert run(store, f"train.precision={precision}").matmul_gflops == (pytest.approx(told, rel=1e-3),)
+    assert run(store, f"train.precision={precision}").matmul_gflops == (pytest.approx(gflops, rel=1e-3),)
 
 
-@pytest.mark.parametrize(("key", "error"), [("min_memory_gib", HostError), ("min_disk_gib", HostError)])
-def test_a_worker_that_is_too_small_is_refused_with_number_and_limit(store, key, error):
-    with pytest.raises(error, match=rf"worker 0 has [\d.]+ GiB .*free.*health.{key} is 1e\+09"):
+@pytest.mark.parametrize("key", ["min_memory_gib", "min_disk_gib"])
+def test_a_worker_that_is_too_small_is_refused_with_number_and_limit(store, key):
+    with pytest.raises(HostError, match=rf"worker 0 has [\d.]+ GiB .*free.*health.{key} is 1e\+09"):
         run(store, f"health.{key}=1e9")
 
 
@@ -85,9 +71,7 @@ def test_a_device_that_multiplies_wrong_is_refused(store, monkeypatch):
     (failed,) = (check for check in findings.checks if not check.passed)
     assert (failed.name, failed.host, failed.action) == ("matmul fp32", "host-7", "exclude host")
     assert {"store", "free memory"} < {check.name for check in findings.checks}
-    told = host_records.excluded(store, "host-7", time.time())
-    assert told is not None
-    assert "by run run: worker 0 on host-7" in told
+    assert "by run run: worker 0 on host-7" in (host_records.excluded(store, "host-7", time.time()) or "")
 
 
 def test_a_machine_outside_of_batch_is_not_recorded(store, monkeypatch):
@@ -96,9 +80,6 @@ def test_a_machine_outside_of_batch_is_not_recorded(store, monkeypatch):
     with pytest.raises(HostError, match="multiplies wrong"):
         run(store)
     assert store.list("hosts") == []
-
-
-# --- the store --------------------------------------------------------------------------------------------------
 
 
 class CreateReplaces(DirectoryStore):
@@ -137,14 +118,11 @@ class MayNotWrite(DirectoryStore):
         (MayNotWrite, "Permission denied.*writable"),
     ],
 )
-def test_a_store_that_does_not_hold_its_promises_is_refused(tmp_path, kind, complaint):
+def test_a_store_that_breaks_its_guarantees_is_refused(tmp_path, kind, complaint):
     store = kind(tmp_path / "workspace")
     with pytest.raises(StoreError, match=complaint):
         probe_store(store, "runs/run/health/attempt-1/probe-rank0")
     assert store.list("runs") == []
-
-
-# --- several workers --------------------------------------------------------------------------------------------
 
 
 def test_two_workers_are_checked_together(store):
@@ -164,7 +142,7 @@ def test_two_workers_are_checked_together(store):
     assert store.list("runs") == ["runs/run/health/attempt-1/spec.json", "runs/run/health/result.json"]
 
 
-def test_workers_whose_collectives_do_nothing_never_get_to_train(store, tmp_path, monkeypatch):
+def test_workers_whose_collectives_do_nothing_are_refused(store, tmp_path, monkeypatch):
     replace_health(
         monkeypatch,
         tmp_path / "site",
@@ -186,13 +164,13 @@ def test_workers_whose_collectives_do_nothing_never_get_to_train(store, tmp_path
     assert findings is not None
     failed = [check for check in findings.checks if not check.passed]
     assert [check.action for check in failed] == ["retry elsewhere"] * len(failed)
-    said = " ".join(check.sentence for check in failed)
-    assert "worker 0 got 1 at element 0" in said
-    assert "worker 1 got 2 at element 0" in said
+    sentences = " ".join(check.sentence for check in failed)
+    assert "worker 0 got 1 at element 0" in sentences
+    assert "worker 1 got 2 at element 0" in sentences
     assert "all-reduce" not in {check.name for check in findings.checks if check.passed}
 
 
-def test_one_worker_that_multiplies_wrong_ends_them_all_with_its_name_and_host(store, tmp_path, monkeypatch):
+def test_a_worker_that_multiplies_wrong_ends_all_with_its_name_and_host(store, tmp_path, monkeypatch):
     monkeypatch.setenv("MILLRACE_HOST", "host-7")
     replace_health(
         monkeypatch,
@@ -212,24 +190,24 @@ def test_one_worker_that_multiplies_wrong_ends_them_all_with_its_name_and_host(s
     )
     with pytest.raises(HostError, match=r"worker 1 on host-7 \(cpu\) multiplies wrong(?s:.*)\[exclude host: host-7\]"):
         LocalRunner(store).run(health_spec(store, 2, *SMALL), Heard(), tries=1)
-    said = [WorkerFailure.model_validate_json(store.read(key)).message for key in store.list("runs") if "error" in key]
-    assert len(said) == 2
-    assert said[0] == said[1]
+    errors = [WorkerFailure.model_validate_json(store.read(key)) for key in store.list("runs") if "error" in key]
+    assert len(errors) == 2
+    assert errors[0].message == errors[1].message
     assert not store.exists("runs/run/health/result.json")
     assert [record.host for record in host_records.known_hosts(store)] == ["host-7"]
 
 
 @pytest.mark.parametrize(
-    ("floor", "said"),
+    ("floor", "message"),
     [
         ("min_bus_gb_s: 1.0e9, max_latency_us: 1.0e9", r"all-reduce over 2 workers at \S+ GB/s .* is 1e\+09"),
         ("min_bus_gb_s: 0.0, max_latency_us: 0.001", r"all-reduce over 2 workers of 4 bytes takes \S+ us; .* is 0.001"),
     ],
 )
-def test_slow_collectives_are_a_strike_for_every_host_that_took_part(store, monkeypatch, floor, said):
+def test_slow_collectives_are_a_strike_for_every_host(store, monkeypatch, floor, message):
     monkeypatch.setenv("MILLRACE_HOST", "host-7")
     machine = f"health.machines={{slow: {{devices: 0, efa_interfaces: 0, min_node_bus_gb_s: 0.0, {floor}}}}}"
-    with pytest.raises(HostError, match=rf"{said}(?s:.*)\[retry elsewhere\]"):
+    with pytest.raises(HostError, match=rf"{message}(?s:.*)\[retry elsewhere\]"):
         LocalRunner(store).run(health_spec(store, 2, *SMALL, "health.machine=slow", machine), Heard(), tries=1)
     (record,) = host_records.known_hosts(store)
     assert (record.host, len(record.strikes), record.exclusion) == ("host-7", 1, None)

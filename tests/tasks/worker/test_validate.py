@@ -33,18 +33,10 @@ from tests.support.workspace.spans import (
     written,
 )
 
-
-@pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
-
-
 # --- the window -------------------------------------------------------------------------------------------------
 
 
-def test_a_clean_span_comes_out_as_it_went_in(
-    store: DirectoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     values = rows(40)
     write_span(store, tmp_path, MARCH, values)
     outcome = validate.run(job(store))
@@ -52,8 +44,8 @@ def test_a_clean_span_comes_out_as_it_went_in(
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
     assert read_rows(store, outcome.rows, ["price", "brand", "locale"]).to_pylist() == values
-    told = [found for line in capsys.readouterr().out.splitlines() if (found := progress.parse(line))]
-    assert [(t.done, t.total, t.note) for t in told] == [(1, 1, "2026-03: 40 rows clean, 0 bad")]
+    steps = [step for line in capsys.readouterr().out.splitlines() if (step := progress.parse(line))]
+    assert [(step.done, step.total, step.note) for step in steps] == [(1, 1, "2026-03: 40 rows clean, 0 bad")]
     assert not store.list("runs/k/validate/attempt-1/quarantine")
 
 
@@ -81,7 +73,7 @@ def test_the_last_span_must_have_rows(store: DirectoryStore, tmp_path: Path):
     assert written(store) == ["attempt-1/report.json"]
 
 
-def test_a_window_of_nothing_fails_on_its_count(store: DirectoryStore, tmp_path: Path):
+def test_an_empty_window_fails_on_its_row_count(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [])
     with pytest.raises(DataError, match="clean rows: 0 clean rows in the window; at least 32 are required") as raised:
         validate.run(job(store))
@@ -96,7 +88,7 @@ def test_the_window_as_a_whole_must_have_enough_rows(store: DirectoryStore, tmp_
         validate.run(job(store, [MARCH]))
 
 
-def test_too_many_bad_rows_stop_the_run_and_leave_no_clean_ones(store: DirectoryStore, tmp_path: Path):
+def test_too_many_bad_rows_stop_the_run_without_clean_rows(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(75), *rows(20, start=75, item=None), *rows(5, start=95, query="")])
     with pytest.raises(DataError) as raised:
         validate.run(job(store))
@@ -120,9 +112,6 @@ def test_a_share_of_exactly_the_limit_is_allowed(store: DirectoryStore, tmp_path
     assert validate.run(job(store)).rows_quarantined == 20
 
 
-# --- drift against the spans before -----------------------------------------------------------------------------
-
-
 def validated(
     store: DirectoryStore, tmp_path: Path, values: Sequence[dict[str, Any]], name: str = "2026-02"
 ) -> RowsRef:
@@ -138,7 +127,7 @@ def validated(
 DRIFTS = ["label drift", "query length drift", "item length drift"]
 
 
-def test_rows_like_those_before_do_not_drift(store: DirectoryStore, tmp_path: Path):
+def test_similar_rows_do_not_drift(store: DirectoryStore, tmp_path: Path):
     history = validated(store, tmp_path, rows(390))
     write_span(store, tmp_path, MARCH, rows(195, start=390))
     outcome = validate.run(job(store, history=[history]))
@@ -149,8 +138,8 @@ def test_rows_like_those_before_do_not_drift(store: DirectoryStore, tmp_path: Pa
         assert observed < 0.05
 
 
-def test_small_spans_do_not_warn_for_what_chance_gives(store: DirectoryStore, tmp_path: Path):
-    # 60 and 60 rows of one distribution: the bare index is above 0.25, and so it is for most such pairs
+def test_small_spans_do_not_warn_about_chance(store: DirectoryStore, tmp_path: Path):
+    # 60 and 60 rows of one distribution: the index is above 0.25, as for most such pairs
     lengths = random.Random(4)
     varied = [row(number, query="q" * (20 + int(lengths.expovariate(0.01)))) for number in range(120)]
     write_span(store, tmp_path, MARCH, varied[60:])
@@ -188,7 +177,7 @@ def test_drift_is_a_warning(store: DirectoryStore, tmp_path: Path, changes: dict
 
 
 @pytest.mark.parametrize(("before", "now"), [(0, 195), (49, 195), (390, 49)])
-def test_drift_is_not_judged_on_a_handful_of_rows(store: DirectoryStore, tmp_path: Path, before: int, now: int):
+def test_drift_is_not_judged_on_few_rows(store: DirectoryStore, tmp_path: Path, before: int, now: int):
     history = [validated(store, tmp_path, rows(before))] if before else []
     write_span(store, tmp_path, MARCH, rows(now, start=390, label=4.0))
     outcome = validate.run(job(store, history=history))
@@ -198,7 +187,7 @@ def test_drift_is_not_judged_on_a_handful_of_rows(store: DirectoryStore, tmp_pat
         assert f"Not judged: {before} earlier rows and {now} in the window" in found.sentence
 
 
-def test_of_a_long_history_the_newest_rows_count(
+def test_the_newest_rows_of_a_long_history_count(
     store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     old = validated(store, tmp_path, rows(60, label=0.0), "2026-01")
@@ -223,31 +212,23 @@ def test_earlier_rows_that_are_corrupt_are_named(store: DirectoryStore, tmp_path
         validate.run(job(store, history=[history]))
 
 
-# --- the stage as a whole ---------------------------------------------------------------------------------------
-
-
 def test_the_same_spans_give_the_same_bytes(tmp_path: Path):
     manifests = []
     for place in ("one", "two"):
         store = DirectoryStore(tmp_path / place / "workspace")
         write_span(store, tmp_path / place, MARCH, [*rows(60), row(60, item=None)])
         outcome = validate.run(job(store))
-        manifests.append(
-            (
-                read_manifest(store, outcome.rows[0].prefix).sha256,
-                read_manifest(store, "runs/k/validate/attempt-1/quarantine").sha256,
-                outcome.to_json(),
-            )
-        )
+        folders = (outcome.rows[0].prefix, "runs/k/validate/attempt-1/quarantine")
+        manifests.append([*(read_manifest(store, folder).sha256 for folder in folders), outcome.to_json()])
     assert manifests[0] == manifests[1]
 
 
-def test_asking_an_attempt_again_changes_nothing(store: DirectoryStore, tmp_path: Path):
+def test_repeating_an_attempt_changes_nothing(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(60), row(60, item=None)])
     assert validate.run(job(store)) == validate.run(job(store))
 
 
-def test_through_the_worker_command_without_torch(store: DirectoryStore, tmp_path: Path):
+def test_the_worker_command_validates_without_torch(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(60), row(60, item=None)])
     store.write("spec.json", job(store).spec.to_json())
     blocked = """

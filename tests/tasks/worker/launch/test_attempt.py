@@ -2,7 +2,6 @@ import dataclasses
 
 import pytest
 
-from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import CancelledError, StoreError
 from tasks.worker.launch.attempt import own_attempt, spec_of_try, write_spec
@@ -12,12 +11,7 @@ from tests.support.fakes.stand_ins import health_spec
 FIRST = ContainerPosition("job-1", 1, 0, 1, "127.0.0.1", None)
 
 
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
-
-
-def test_an_attempt_belongs_to_the_first_job_its_later_tries_and_its_children(store):
+def test_an_attempt_belongs_to_its_first_job_with_all_tries_and_children(store):
     spec = health_spec(store)
     own_attempt(store, spec, FIRST)
     for same in ({"try_number": 2}, {"array_index": 3}):
@@ -35,7 +29,7 @@ def test_a_record_without_an_owner_is_refused_with_the_way_out(store, record):
         own_attempt(store, spec, FIRST)
 
 
-def test_later_tries_count_on_from_the_attempt_that_was_submitted(store):
+def test_later_tries_are_counted_from_the_submitted_attempt(store):
     spec = health_spec(store).model_copy(update={"attempt": 4, "submitted_as": 4})
     tries = [spec_of_try(spec, dataclasses.replace(FIRST, try_number=number)) for number in (1, 2, 3)]
     assert [(one.attempt, one.submitted_as, one.job_prefix) for one in tries] == [

@@ -42,7 +42,7 @@ def metadata(monkeypatch):
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_on_ec2_it_is_the_instance_id(metadata, monkeypatch, slash):
+def test_on_ec2_the_host_is_the_instance_id(metadata, monkeypatch, slash):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata + slash)
     assert this_host() == "i-0123456789abcdef0"
 
@@ -55,13 +55,13 @@ def test_on_ec2_it_is_the_instance_id(metadata, monkeypatch, slash):
         ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "no address"),
     ],
 )
-def test_elsewhere_it_is_the_host_name(metadata, monkeypatch, name, value):
+def test_outside_ec2_the_host_is_the_host_name(metadata, monkeypatch, name, value):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata)
     monkeypatch.setenv(name, value)
     assert this_host() == socket.gethostname()
 
 
-def test_an_empty_answer_names_no_host(metadata, monkeypatch):
+def test_after_an_empty_answer_the_host_is_the_host_name(metadata, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata)
     monkeypatch.setattr(Metadata, "instance", "")
     assert this_host() == socket.gethostname()

@@ -1,4 +1,4 @@
-"""The launchers of both kinds of node against the other side of the link, which is the test; workers stand in."""
+"""The launchers of both kinds of node, each against a test at the other end of the link; the workers are scripts."""
 
 import dataclasses
 import socket
@@ -37,16 +37,11 @@ sys.exit({code})
 """
 M = TypeVar("M", bound=Record)
 T = TypeVar("T")
-WELL = Report(code=0, agent=AgentReport(), tail=())
+SUCCESS = Report(code=0, agent=AgentReport(), tail=())
 
 
 def ends(code: int = 0, report: AgentReport | None = None) -> str:
     return REPORTS.format(code=code, report=report.model_dump_json() if report else "")
-
-
-@pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ def starter(program: str):
 
 @pytest.fixture
 def links() -> Iterator[list[Link]]:
-    """Those that the test made, closed when it is over."""
+    """The links that a test makes; they are closed at its end."""
     made: list[Link] = []
     yield made
     for link in made:
@@ -82,7 +77,7 @@ def in_background(function) -> Future:
 
 
 def until(condition: Callable[[], T | None]) -> T:
-    """What `condition` gives, once that is something."""
+    """What `condition` gives, once it is true."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not (found := condition()):
         assert time.monotonic() < deadline
@@ -110,7 +105,7 @@ class Main:
 
 
 def received(link: Link, kind: type[M]) -> M:
-    """The next message of that kind; sends heartbeats meanwhile."""
+    """The next message of that kind; sends heartbeats while it waits."""
 
     def find() -> M | None:
         link.send_heartbeat()
@@ -120,27 +115,27 @@ def received(link: Link, kind: type[M]) -> M:
     return until(find)
 
 
-def test_a_main_node_is_done_when_the_workers_of_all_nodes_are(position, store, links):
+def test_a_main_node_ends_when_all_nodes_workers_have_ended(position, store, links):
     main = Main(position, store, links, ends())
     link = main.join()
     received(link, Welcome)
-    link.send(Ended(report=WELL))
+    link.send(Ended(report=SUCCESS))
     assert received(link, End).code == 0
     assert main.ending() is None
 
 
-def test_the_main_nodes_workers_wait_until_all_nodes_are_there(position, store, links, tmp_path):
+def test_the_main_nodes_workers_wait_for_all_nodes(position, store, links, tmp_path):
     main = Main(position, store, links, f"open({str(tmp_path / 'begun')!r}, 'w')")
     link = main.join(job="another")
     until(lambda: link.receive() or link.closed)
     assert not (tmp_path / "begun").exists()
     received(link := main.join(), Welcome)
-    link.send(Ended(report=WELL))
+    link.send(Ended(report=SUCCESS))
     assert main.ending() is None
     assert (tmp_path / "begun").exists()
 
 
-def test_a_node_that_never_comes_is_host(position, store, links):
+def test_a_node_that_never_connects_is_host(position, store, links):
     ending = Main(position, store, links, NEVER_ENDS, join_seconds=0.3).ending()
     assert (ending.failure, ending.node) == ("HOST", 1)
     assert "node 1 of 2 did not connect within 0.3 s" in ending.message
@@ -155,7 +150,7 @@ def test_a_node_that_never_comes_is_host(position, store, links):
         ("nonsense", "node 1 (i-1) is lost"),
     ],
 )
-def test_a_node_that_goes_away_ends_the_main_nodes_workers_as_host(position, store, links, what, message):
+def test_a_lost_node_ends_the_main_nodes_workers_as_host(position, store, links, what, message):
     main = Main(position, store, links, NEVER_ENDS)
     received(link := main.join(), Welcome)
     began = time.monotonic()
@@ -172,7 +167,7 @@ def test_a_node_that_goes_away_ends_the_main_nodes_workers_as_host(position, sto
     assert message in ending.message
 
 
-def test_an_unfit_host_of_a_child_node_is_host_before_anything_starts(position, store, links, tmp_path):
+def test_an_unfit_host_of_a_child_node_is_refused_before_any_worker_starts(position, store, links, tmp_path):
     main = Main(position, store, links, f"open({str(tmp_path / 'begun')!r}, 'w')")
     link = main.join(unfit="host i-1 is excluded")
     assert received(link, End).code == 70
@@ -192,9 +187,7 @@ def failure(store: DirectoryStore, rank: int, at: float, name: str, message: str
         ("HOST", "HOST", "node 1 (i-1) is lost", 1),  # what gloo says of a peer that is gone
     ],
 )
-def test_the_error_that_a_lost_node_does_not_explain_is_the_cause(
-    position, store, links, name, failure_class, message, node
-):
+def test_an_error_that_no_lost_node_explains_is_the_cause(position, store, links, name, failure_class, message, node):
     failure(store, 0, 1.0, name, "row 7 is bad")
     main = Main(position, store, links, ends(1, AgentReport(codes={0: 65})))
     received(link := main.join(), Welcome)
@@ -204,7 +197,7 @@ def test_the_error_that_a_lost_node_does_not_explain_is_the_cause(
     assert message in ending.message
 
 
-def test_a_killed_worker_of_a_child_node_is_the_cause_of_what_others_say(position, store, links):
+def test_a_killed_worker_of_a_child_node_is_the_cause_of_other_errors(position, store, links):
     failure(store, 0, 1.0, "HOST", "connection closed by peer")
     main = Main(position, store, links, ends(1, AgentReport(codes={0: 70})))
     received(link := main.join(), Welcome)
@@ -217,7 +210,7 @@ def test_a_killed_worker_of_a_child_node_is_the_cause_of_what_others_say(positio
     assert "[node 0] last line" in ending.message
 
 
-def test_a_failed_child_ends_workers_that_do_not_notice(position, store, links):
+def test_a_failed_child_ends_the_main_nodes_workers(position, store, links):
     failure(store, 1, 1.0, "DATA", "row 7 is bad")
     main = Main(position, store, links, NEVER_ENDS)
     received(link := main.join(), Welcome)
@@ -226,7 +219,7 @@ def test_a_failed_child_ends_workers_that_do_not_notice(position, store, links):
     assert main.ending().message == "row 7 is bad (worker 1 of 2)"
 
 
-def test_workers_of_a_child_that_do_not_end_with_the_others_are_a_hang(position, store, links):
+def test_a_child_whose_workers_do_not_end_is_a_hang(position, store, links):
     main = Main(position, store, links, ends())
     received(link := main.join(), Welcome)
     assert received(link, End).code == 71
@@ -235,7 +228,7 @@ def test_workers_of_a_child_that_do_not_end_with_the_others_are_a_hang(position,
     assert "the workers of node 1 did not end within 1 s" in ending.message
 
 
-def test_torchrun_that_fails_before_it_starts_workers_reports_why(position, store, links):
+def test_torchrun_that_fails_before_its_workers_start_reports_why(position, store, links):
     broken = AgentReport(failure="HOST", message="DistNetworkError: address already in use")
     main = Main(dataclasses.replace(position, nodes=1), store, links, ends(1, broken))
     ending = main.ending()
@@ -250,7 +243,7 @@ def test_torchrun_that_dies_silently_is_reported_with_its_last_lines(position, s
 
 
 @pytest.mark.parametrize("child", ["none", "lost"])
-def test_sigterm_explains_what_comes_after_it(position, store, links, child):
+def test_sigterm_is_the_cause_of_later_failures(position, store, links, child):
     signals = StopSignals()
     main = Main(
         position,
@@ -266,10 +259,12 @@ def test_sigterm_explains_what_comes_after_it(position, store, links, child):
     assert main.ending().failure == "CANCELLED"
 
 
-def test_a_second_sigterm_kills_workers_that_do_not_end(position, store, links):
+def test_a_second_sigterm_kills_workers_that_ignore_the_first(position, store, links):
     signals = StopSignals()
-    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
-    main = Main(dataclasses.replace(position, nodes=1), store, links, deaf, signals)
+    ignores_sigterm = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('ignores_sigterm', flush=True); time.sleep(600)"
+    )
+    main = Main(dataclasses.replace(position, nodes=1), store, links, ignores_sigterm, signals)
     began = time.monotonic()
     signals.count = 2
     assert main.ending().failure == "CANCELLED"
@@ -296,17 +291,9 @@ class Child:
         return self.result.result(DEADLINE_SECONDS)
 
 
-def joined(children: Children):
-    """The child node as the main one sees it, once it is there."""
-
-    def look():
-        children.wait(0.01)
-        return children.nodes.get(1)
-
-    return until(look)
-
-
 def see(children: Children, condition):
+    """What `condition` gives, once the main node sees it."""
+
     def look():
         children.wait(0.01)
         return condition()
@@ -314,9 +301,13 @@ def see(children: Children, condition):
     return until(look)
 
 
+def joined(children: Children):
+    return see(children, lambda: children.nodes.get(1))
+
+
 def test_a_child_node_waits_for_the_main_node_and_reports_how_its_workers_ended(position, store):
     codes = AgentReport(codes={1: 65})
-    child = Child(position, store, ends(1, codes))  # before anybody listens
+    child = Child(position, store, ends(1, codes))  # before the main node listens
     with Children(position, 1) as children:
         seen = joined(children)
         assert seen.name == "node 1 (i-1)"
@@ -328,7 +319,7 @@ def test_a_child_node_waits_for_the_main_node_and_reports_how_its_workers_ended(
         assert child.code() == 65
 
 
-def test_a_child_node_starts_nothing_before_it_is_welcome(position, store, tmp_path):
+def test_a_child_node_starts_nothing_before_the_welcome(position, store, tmp_path):
     child = Child(position, store, f"open({str(tmp_path / 'begun')!r}, 'w')")
     with Children(position, 1) as children:
         joined(children)
@@ -338,7 +329,7 @@ def test_a_child_node_starts_nothing_before_it_is_welcome(position, store, tmp_p
 
 
 @pytest.mark.parametrize(("what", "message"), [("closes", "closed its connection"), ("is silent", "has been silent")])
-def test_a_child_node_ends_with_the_main_one(position, store, what, message):
+def test_a_child_node_ends_when_the_main_node_is_lost(position, store, what, message):
     child = Child(position, store, NEVER_ENDS)
     with Children(position, 1) as children:
         joined(children)
@@ -350,7 +341,7 @@ def test_a_child_node_ends_with_the_main_one(position, store, what, message):
         child.code()
 
 
-def test_a_child_node_with_finished_workers_ends_well_without_the_main_node(position, store):
+def test_a_child_node_with_finished_workers_needs_no_main_node(position, store):
     child = Child(position, store, ends())
     with Children(position, 1) as children:
         seen = joined(children)
@@ -359,12 +350,12 @@ def test_a_child_node_with_finished_workers_ends_well_without_the_main_node(posi
     assert child.code() == 0
 
 
-def test_a_child_node_without_a_main_one_gives_up(position, store):
+def test_a_child_node_without_a_main_node_gives_up(position, store):
     with pytest.raises(HostError, match=rf"no main node at 127.0.0.1:{position.link_port} within 0.3 s"):
         Child(position, store, NEVER_ENDS, join_seconds=0.3).code()
 
 
-def test_a_child_node_with_sigterm_lets_the_main_node_decide_when(position, store):
+def test_a_child_node_with_sigterm_waits_for_the_main_nodes_end(position, store):
     signals = StopSignals()
     child = Child(position, store, NEVER_ENDS, signals)
     with Children(position, 1) as children:
@@ -377,7 +368,7 @@ def test_a_child_node_with_sigterm_lets_the_main_node_decide_when(position, stor
         assert child.code() == 76
 
 
-def test_a_child_node_with_sigterm_before_it_began_is_cancelled(position, store):
+def test_a_child_node_with_sigterm_before_its_start_is_cancelled(position, store):
     signals = StopSignals()
     signals.count = 1
     with pytest.raises(CancelledError):

@@ -18,7 +18,7 @@ def handler_before():
     signal.signal(signal.SIGTERM, before)
 
 
-def test_the_first_signal_is_remembered_and_the_earlier_handler_restored():
+def test_the_first_signal_is_kept_and_the_earlier_handler_restored():
     request = StopRequest()
     with request.held_back():
         assert not request.requested
@@ -28,7 +28,7 @@ def test_the_first_signal_is_remembered_and_the_earlier_handler_restored():
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.5, False), (sigterm.SAME_SECONDS + 0.1, True)])
-def test_a_second_signal_ends_unless_it_is_the_same_request(
+def test_a_second_signal_ends_the_process_unless_it_follows_at_once(
     monkeypatch: pytest.MonkeyPatch, seconds: float, ends: bool
 ):
     clock = iter([100.0, 100.0 + seconds])
@@ -43,7 +43,7 @@ def test_a_second_signal_ends_unless_it_is_the_same_request(
     assert ended == ends
 
 
-def test_the_signal_after_the_runners_death_ends_at_once(monkeypatch: pytest.MonkeyPatch):
+def test_a_signal_after_the_runners_death_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(RUNNER_PID, str(2**30))
     with pytest.raises(SystemExit, match="stopped by signal 15"), StopRequest().held_back():
         signal.raise_signal(signal.SIGTERM)

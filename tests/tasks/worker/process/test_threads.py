@@ -9,7 +9,7 @@ from tasks.worker.process.threads import bind_threads
 
 ROOT = Path(__file__).resolve().parents[4]
 OMP = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES")
-on_linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores are told on Linux only")
+on_linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux shows a process's cores")
 
 
 @on_linux
@@ -23,7 +23,7 @@ on_linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="core
         ({0, 1, 2, 3, 4}, 1, 2, "2", "{2},{3}"),
     ],
 )
-def test_each_worker_has_its_share_of_the_cores(monkeypatch, cores, rank, workers, threads, places):
+def test_each_worker_gets_its_share_of_the_cores(monkeypatch, cores, rank, workers, threads, places):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)
     for name, value in {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": workers, **dict.fromkeys(OMP, "other")}.items():
         monkeypatch.setenv(name, str(value))
@@ -32,7 +32,7 @@ def test_each_worker_has_its_share_of_the_cores(monkeypatch, cores, rank, worker
 
 
 @on_linux
-def test_nothing_that_the_door_imports_loads_a_runtime_that_read_the_environment_too_early():
+def test_the_worker_command_loads_no_openmp_before_its_variables_are_set():
     code = (
         "import tasks.worker.__main__, sys; print('torch' in sys.modules, 'omp.so' in open('/proc/self/maps').read())"
     )
@@ -41,7 +41,7 @@ def test_nothing_that_the_door_imports_loads_a_runtime_that_read_the_environment
 
 
 @on_linux
-def test_threads_of_torch_are_bound_to_the_cores_that_are_set_in_the_process_itself():
+def test_torchs_threads_are_bound_to_their_cores():
     code = """
 import os
 from tasks.worker.process.threads import bind_threads
