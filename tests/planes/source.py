@@ -1,4 +1,4 @@
-"""The source files as tests of the structure see them: which there are, and what each imports."""
+"""The source files and what each imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def module_name(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """The names of all modules that a file imports, wherever in it; `a.b` stands for `a` as well."""
+    """The names of all modules that a file imports anywhere; `a.b` includes `a`."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,6 +1,4 @@
-"""The folders in their order: imports run downward only, so none stands in a circle."""
-
-from __future__ import annotations
+"""The order of the folders: imports run downward only, so there is no circle."""
 
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
@@ -65,7 +63,7 @@ MODULES = {module_name(path): path for path in source_files(*TOPS)}
 
 
 def folder_of(module: str) -> str:
-    """A package is named like its folder and stands in it."""
+    """A package is named like its folder."""
     return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
 
 

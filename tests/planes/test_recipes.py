@@ -1,6 +1,4 @@
-"""Whatever a stage, metric, accelerator, store or loss needs is there; else a sentence says what to add."""
-
-from __future__ import annotations
+"""All parts of each stage, metric, accelerator, store and loss are there; a sentence names a missing one."""
 
 from tests.planes.recipes import missing
 

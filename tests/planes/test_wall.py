@@ -1,6 +1,4 @@
-"""The wall between the planes: torch lives in tasks/worker/ only, Prefect never does, and the command starts light."""
-
-from __future__ import annotations
+"""The wall between the planes: only tasks/worker imports torch, never Prefect, and the command starts fast."""
 
 import json
 import subprocess
