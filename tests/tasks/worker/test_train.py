@@ -36,8 +36,11 @@ BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")
 ALL_PARTS = (*FEATURES, *BOTH_HEADS, "model.embedding_width=24")
 
 
+Trained = tuple[DirectoryStore, RowsRef, TrainOutcome]
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirectoryStore, RowsRef, TrainOutcome]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One run with both heads, features and interaction."""
     store, rows = make_workspace(tmp_path_factory.mktemp("train"))
     return store, rows, train_model(store, tiny_config(*ALL_PARTS), rows)
@@ -51,10 +54,7 @@ def losses(points: tuple[CurvePoint, ...], name: str = "loss") -> list[float]:
     return [point.metrics[name] for point in points]
 
 
-# --- what a run is ----------------------------------------------------------------------------------------------
-
-
-def test_a_run_ends_with_a_complete_checkpoint(trained: tuple[DirectoryStore, RowsRef, TrainOutcome]):
+def test_a_run_ends_with_a_complete_checkpoint(trained: Trained):
     store, rows, outcome = trained
     state = state_of(store, outcome)
     assert (state.step, state.first_step, state.complete) == (outcome.last_step, 0, True)
@@ -65,7 +65,7 @@ def test_a_run_ends_with_a_complete_checkpoint(trained: tuple[DirectoryStore, Ro
     assert [path.name for path in store.path("lineages/main").iterdir()] == [f"step-{outcome.last_step:08d}"]
 
 
-def test_each_training_row_and_no_holdout_row_is_trained_on(trained: tuple[DirectoryStore, RowsRef, TrainOutcome]):
+def test_each_training_row_and_no_holdout_row_is_trained_on(trained: Trained):
     store, rows, outcome = trained
     ids = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")["row_id"].to_pylist()
     training = sum(not is_holdout(row_id, 0.2) for row_id in ids)
@@ -86,30 +86,19 @@ def test_the_model_learns(tmp_path: Path):
     ("overrides", "parts", "metrics"),
     [
         ((), ["contrastive"], {"recall@1", "recall@10", "mrr@10", "ndcg@10"}),
-        (
-            (CLASSIFIER, "heads.contrastive=null"),
-            ["classification"],
-            {"recall@10", "accuracy", "macro_f1", "auc"},
-        ),
+        ((CLASSIFIER, "heads.contrastive=null"), ["classification"], {"recall@10", "accuracy", "macro_f1", "auc"}),
         ((CLASSIFIER, "heads.classification.input=query"), ["contrastive", "classification"], {"mrr@10", "auc"}),
         (BOTH_HEADS, ["contrastive", "classification"], {"recall@1", "accuracy"}),
     ],
     ids=["contrastive", "classification", "both, query alone", "both, positives only"],
 )
-def test_heads_singly_and_together(tmp_path: Path, overrides: tuple[str, ...], parts: list[str], metrics: set[str]):
+def test_each_head_trains_alone_and_together(
+    tmp_path: Path, overrides: tuple[str, ...], parts: list[str], metrics: set[str]
+):
     store, rows = make_workspace(tmp_path)
     outcome = train_model(store, tiny_config(*overrides), rows)
     assert list(outcome.losses[0].metrics) == ["loss", *parts]
     assert metrics <= set(outcome.curve[-1].metrics)
-
-
-@pytest.mark.parametrize("kind", ["explicit", "implicit", "both"])
-def test_every_interaction_trains(tmp_path: Path, kind: str):
-    store, rows = make_workspace(tmp_path)
-    config = tiny_config(*FEATURES, f"model.interaction.kind={kind}", "train.learning_rate=1e-2")
-    outcome = train_model(store, config, rows)
-    weights = tensors_of(store, outcome.checkpoint)
-    assert weights["interaction.out.weight"].abs().max() > 0, "it starts at zero and must have learnt"
 
 
 def test_bf16_follows_fp32(tmp_path: Path):
@@ -124,10 +113,7 @@ def test_bf16_follows_fp32(tmp_path: Path):
     assert curves[1] != curves[0]
 
 
-# --- reproducible, whatever the number of workers ---------------------------------------------------------------
-
-
-def test_the_same_seed_gives_the_same_bits(trained: tuple[DirectoryStore, RowsRef, TrainOutcome], tmp_path: Path):
+def test_the_same_seed_gives_the_same_bits(trained: Trained, tmp_path: Path):
     _, _, first = trained
     store, rows = make_workspace(tmp_path)
     torch.manual_seed(12345)
@@ -136,7 +122,7 @@ def test_the_same_seed_gives_the_same_bits(trained: tuple[DirectoryStore, RowsRe
     assert (again.losses, again.curve) == (first.losses, first.curve)
 
 
-def test_another_seed_gives_another_model(trained: tuple[DirectoryStore, RowsRef, TrainOutcome], tmp_path: Path):
+def test_another_seed_gives_another_model(trained: Trained, tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     other = train_model(store, tiny_config(*ALL_PARTS, "seed=18"), rows)
     assert losses(other.losses) != losses(trained[2].losses)
@@ -144,7 +130,7 @@ def test_another_seed_gives_another_model(trained: tuple[DirectoryStore, RowsRef
 
 @pytest.mark.pipeline
 def test_two_workers_give_the_losses_of_one(tmp_path: Path):
-    """Through the real door: processes of `python -m tasks.worker`, started by the runner."""
+    """In processes of `python -m tasks.worker`, started by the runner."""
     outcomes, weights = [], []
     for workers in (1, 2):
         store, rows = make_workspace(tmp_path / str(workers))
@@ -173,10 +159,7 @@ def run_in_processes(store: DirectoryStore, spec: JobSpec) -> TrainOutcome:
     return result.outcome
 
 
-# --- from span to span ------------------------------------------------------------------------------------------
-
-
-def test_the_next_run_continues_where_the_last_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_next_run_continues_at_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store, rows = make_workspace(tmp_path)
     config = tiny_config("train.warmup_steps=3", "train.decay_steps=5")
     first = train_model(store, config, rows, run_key="first")
@@ -196,7 +179,7 @@ def test_the_next_run_continues_where_the_last_ended(tmp_path: Path, monkeypatch
     assert second.curve[0].step == first.last_step
     moments = tensors_of(store, second.checkpoint, "optimizer")
     counters = {float(value) for name, value in moments.items() if name.startswith("step/")}
-    assert counters == {float(second.last_step)}, "the moments were continued, not begun anew"
+    assert counters == {float(second.last_step)}, "the moments were continued"
     assert len(list(store.path("lineages/main").iterdir())) == 2, "the parent stays"
 
 
@@ -214,8 +197,8 @@ def test_the_curve_includes_the_holdout_of_the_history(tmp_path: Path):
     sizes = []
     for history in ((), (rows,)):
         inputs = TrainInputs(rows=(later,), history=history, parent=None)
-        training, held = train.read_training_rows(make_job(store, config, inputs), inputs)
-        sizes.append((training.num_rows, held.num_rows))
+        training, holdout = train.read_training_rows(make_job(store, config, inputs), inputs)
+        sizes.append((training.num_rows, holdout.num_rows))
     assert sizes[0][0] == sizes[1][0]
     assert sizes[1][1] > sizes[0][1]
 
@@ -233,7 +216,7 @@ def test_the_curve_includes_the_holdout_of_the_history(tmp_path: Path):
         ("features.numeric=[]", "features"),
     ],
 )
-def test_a_lineage_keeps_its_shape(trained: tuple[DirectoryStore, RowsRef, TrainOutcome], override: str, named: str):
+def test_a_lineage_keeps_its_shape(trained: Trained, override: str, named: str):
     store, rows, first = trained
     before = store.list("lineages")
     with pytest.raises(ConfigError, match="begin another lineage with --set lineage=NAME") as caught:
@@ -242,7 +225,7 @@ def test_a_lineage_keeps_its_shape(trained: tuple[DirectoryStore, RowsRef, Train
     assert store.list("lineages") == before
 
 
-def test_the_use_of_neuroncores_is_part_of_the_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_outcome_has_the_use_of_neuroncores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(device_use, "uses_neuron", lambda config: True)
     tools = FakeTools(tmp_path / "bin", monkeypatch)
     tools.add("neuron-monitor", stdout=sample("neuron-monitor-trn2-busy.json"), body="import signal\nsignal.pause()")
@@ -253,25 +236,22 @@ def test_the_use_of_neuroncores_is_part_of_the_outcome(tmp_path: Path, monkeypat
     assert (node.node, node.readings, node.utilization_median, node.memory_gib_peak) == (0, 1, 42.01, 23.32)
 
 
-def test_a_missing_parent_never_starts_over(trained: tuple[DirectoryStore, RowsRef, TrainOutcome]):
+def test_a_missing_parent_never_starts_over(trained: Trained):
     store, rows, first = trained
     gone = first.checkpoint.model_copy(update={"prefix": "lineages/main/step-00000099", "step": 99})
     with pytest.raises(StoreError, match="step-00000099 has no MANIFEST"):
         train_model(store, tiny_config(*ALL_PARTS), rows, parent=gone, run_key="second")
 
 
-def test_nothing_to_train_on_is_an_error_of_the_data(tmp_path: Path):
+def test_a_span_without_training_rows_is_a_data_error(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=3)
     with pytest.raises(DataError, match="span 2026-01: all 3 rows are held out"):
         train_model(store, tiny_config("evaluate.holdout_share=0.999999"), rows)
     assert not store.list("lineages")
 
 
-# --- on another device ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="this machine has a GPU")
-def test_cuda_without_a_gpu_is_an_error_of_the_configuration(tmp_path: Path):
+def test_cuda_without_a_gpu_is_a_config_error(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     with pytest.raises(ConfigError, match="this machine has 0"):
         train_model(store, tiny_config("accelerator=cuda"), rows)
@@ -279,16 +259,14 @@ def test_cuda_without_a_gpu_is_an_error_of_the_configuration(tmp_path: Path):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU for accelerator: cuda")
-def test_cuda_trains_like_the_cpu(trained: tuple[DirectoryStore, RowsRef, TrainOutcome], tmp_path: Path):
+def test_cuda_trains_like_the_cpu(trained: Trained, tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     outcome = train_model(store, tiny_config(*ALL_PARTS, "accelerator=cuda"), rows)
     assert losses(outcome.losses) == pytest.approx(losses(trained[2].losses), rel=1e-3)
 
 
 @pytest.mark.parametrize("odd", [{"query": 10}, {"item": 64}, {"rows": 24}])
-def test_a_batch_of_another_shape_is_an_error_of_the_plan(monkeypatch: pytest.MonkeyPatch, odd: dict[str, int]):
-    """At run time it would need a recompilation, for minutes, on every worker."""
-
+def test_a_planned_batch_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch, odd: dict[str, int]):
     def planned(*arguments: Any) -> list[PlannedBatch]:
         plan = plan_batches(*arguments)
         shape = plan[3].shape.model_copy(update={name: size for name, size in odd.items() if name != "rows"})

@@ -13,9 +13,11 @@ from tasks.worker.training.batches import Batch
 from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import make_job, make_workspace, tiny_config, train_model
 
+Workspace = tuple[DirectoryStore, RowsRef]
+
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> tuple[DirectoryStore, RowsRef]:
+def workspace(tmp_path: Path) -> Workspace:
     return make_workspace(tmp_path)
 
 
@@ -39,9 +41,7 @@ def spy_on_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return seen
 
 
-def test_every_rung_of_the_ladder_is_tried_and_timed(
-    workspace: tuple[DirectoryStore, RowsRef], monkeypatch: pytest.MonkeyPatch
-):
+def test_every_rung_of_the_ladder_is_tried_and_timed(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
     seen = spy_on_steps(monkeypatch)
     outcome = run(*workspace, "warmup.steps_per_shape=3")
     shapes = [(8, 8), (8, 16), (16, 8), (16, 16)]
@@ -54,9 +54,7 @@ def test_every_rung_of_the_ladder_is_tried_and_timed(
     assert outcome.peak_memory_gib > 0
 
 
-def test_training_meets_no_shape_that_warmup_had_not(
-    workspace: tuple[DirectoryStore, RowsRef], monkeypatch: pytest.MonkeyPatch
-):
+def test_training_meets_only_shapes_that_warmup_met(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
     store, rows = workspace
     seen = spy_on_steps(monkeypatch)
     run(store, rows)
@@ -66,14 +64,14 @@ def test_training_meets_no_shape_that_warmup_had_not(
     assert set(seen) <= tried
 
 
-def test_all_it_makes_is_thrown_away(workspace: tuple[DirectoryStore, RowsRef]):
+def test_warmup_leaves_the_workspace_unchanged(workspace: Workspace):
     store, rows = workspace
     before = store.list("")
     run(store, rows)
     assert store.list("") == before
 
 
-def test_training_after_a_warmup_is_as_without(workspace: tuple[DirectoryStore, RowsRef], tmp_path: Path):
+def test_warmup_does_not_change_the_training(workspace: Workspace, tmp_path: Path):
     store, rows = workspace
     run(store, rows)
     warm = train_model(store, tiny_config(), rows)
@@ -81,9 +79,7 @@ def test_training_after_a_warmup_is_as_without(workspace: tuple[DirectoryStore, 
     assert warm.checkpoint == train_model(cold_store, tiny_config(), cold_rows).checkpoint
 
 
-def test_it_starts_from_the_lineages_checkpoint(
-    workspace: tuple[DirectoryStore, RowsRef], capsys: pytest.CaptureFixture[str]
-):
+def test_warmup_starts_from_the_lineages_checkpoint(workspace: Workspace, capsys: pytest.CaptureFixture[str]):
     store, rows = workspace
     parent = train_model(store, tiny_config(), rows)
     capsys.readouterr()
@@ -91,17 +87,17 @@ def test_it_starts_from_the_lineages_checkpoint(
     assert f"starting from the lineage's checkpoint at step {parent.last_step}" in capsys.readouterr().out
 
 
-def test_fewer_rows_than_a_batch_still_fill_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_fewer_rows_than_a_batch_are_padded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen = spy_on_steps(monkeypatch)
     run(*make_workspace(tmp_path, rows=5))
     assert {rows for rows, *_ in seen} == {16}
 
 
-def test_a_span_without_holdout_rows_can_be_warmed_up_for(workspace: tuple[DirectoryStore, RowsRef]):
+def test_warmup_needs_no_holdout_rows(workspace: Workspace):
     assert run(*workspace, "evaluate.holdout_share=1e-9").validation_seconds >= 0
 
 
-def test_a_shape_that_does_not_fit_surfaces_here(workspace: tuple[DirectoryStore, RowsRef]):
+def test_a_parent_of_another_shape_is_refused(workspace: Workspace):
     store, rows = workspace
     parent = train_model(store, tiny_config(), rows)
     with pytest.raises(ConfigError, match="layers"):

@@ -66,13 +66,13 @@ def test_the_vocabulary_is_no_larger_than_the_texts_need(rows: pa.Table):
     assert parts.encoder_config.vocab_size == parts.tokenizer.get_vocab_size() < 5000
 
 
-def test_dropout_is_the_configurations(rows: pa.Table):
+def test_dropout_is_read_from_the_configuration(rows: pa.Table):
     config = build_parts(tiny_config("model.dropout=0.25"), rows).encoder_config
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.25, 0.25)
 
 
 @needs_minilm
-def test_pretrained_weights_give_sentence_transformers_own_vectors(rows: pa.Table):
+def test_pretrained_weights_give_the_vectors_of_sentence_transformers(rows: pa.Table):
     from sentence_transformers import SentenceTransformer
 
     config = pretrained()
@@ -90,7 +90,7 @@ def test_pretrained_weights_give_sentence_transformers_own_vectors(rows: pa.Tabl
 
 
 @needs_minilm
-def test_pretrained_with_a_narrower_embedding_and_interaction(rows: pa.Table):
+def test_a_pretrained_model_can_have_a_narrower_embedding_and_interaction(rows: pa.Table):
     width = ["model.embedding_width=64", "model.interaction.kind=explicit"]
     parts = build_parts(pretrained(MINILM, *FEATURES, *width), rows)
     assert parts.model.width == 64

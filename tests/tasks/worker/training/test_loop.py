@@ -9,17 +9,17 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.foundation.errors import CodeError
 from tests.support.workspace.jobs import CLASSIFIER, make_workspace, tiny_config, train_model
 
+Trained = tuple[DirectoryStore, TrainOutcome]
+
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirectoryStore, TrainOutcome]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """One run with both heads."""
     store, rows = make_workspace(tmp_path_factory.mktemp("loop"))
     return store, train_model(store, tiny_config(CLASSIFIER), rows)
 
 
-def test_the_holdout_is_evaluated_first_every_n_steps_and_last(
-    trained: tuple[DirectoryStore, TrainOutcome], tmp_path: Path
-):
+def test_the_holdout_is_evaluated_first_every_n_steps_and_last(trained: Trained, tmp_path: Path):
     assert [point.step for point in trained[1].curve] == [0, 5, 8]
     store, rows = make_workspace(tmp_path)
     every_four = train_model(store, tiny_config("train.evaluate_every_steps=4"), rows)
@@ -52,7 +52,7 @@ def test_a_run_without_holdout_rows_has_no_curve(tmp_path: Path):
     assert outcome.rows_trained == 20
 
 
-def test_the_event_file_holds_losses_and_curve(trained: tuple[DirectoryStore, TrainOutcome]):
+def test_the_event_file_holds_losses_and_curve(trained: Trained):
     store, outcome = trained
     events = EventAccumulator(str(store.path("runs/run/train/attempt-1/tensorboard"))).Reload()
     for name in ("loss", "contrastive", "classification"):
@@ -73,12 +73,12 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: 
     config = tiny_config(f"train.log_every_steps={log_every}", "train.checkpoint_every_steps=1")
     with pytest.raises(CodeError, match=r"at step \d.* lower train\.learning_rate"):
         train_model(store, config, rows)
-    assert not store.list("lineages"), "a checkpoint that nobody can use"
-    assert store.list("runs/run/train/attempt-1/tensorboard"), "what led to it is worth seeing"
+    assert not store.list("lineages"), "such a checkpoint is useless"
+    assert store.list("runs/run/train/attempt-1/tensorboard"), "the losses before it are kept"
 
 
-def test_weights_ruined_by_the_very_last_step_are_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The loss of a step is that of the weights before it, so only the weights tell."""
+def test_weights_ruined_by_the_last_step_are_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The loss of a step is measured before its update, so only the weights show it."""
     store, rows = make_workspace(tmp_path)
     monkeypatch.setattr(
         "tasks.worker.training.step.learning_rate", lambda step, config: float("nan") if step == 7 else 1e-3
