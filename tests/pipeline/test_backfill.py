@@ -20,14 +20,14 @@ import pytest
 import yaml
 
 from flows.demo.shop import write_shop
-from tests.support.workspace.shop import SETTINGS, STAGES, Shop, Told
+from tests.support.workspace.shop import SETTINGS, STAGES, CommandResult, Shop
 
 pytestmark = pytest.mark.proof
 
 ROOT = Path(__file__).resolve().parents[2]
 MONTHS = [f"{year}-{month:02d}" for year in (2026, 2027) for month in range(1, 13)]
 RANGE = ("--from", MONTHS[0], "--to", MONTHS[-1])
-# So that a training that is told to stop has not come to its end by then.
+# So that a training is still running when it is stopped.
 MANY_STEPS = {"batch_rows": 8, "checkpoint_every_steps": 4, "log_every_steps": 1}
 FAIL = {("2026-04", "evaluate"): "CODE", ("2026-07", "infer"): "OOM", ("2026-11", "train"): "DATA"}
 
@@ -47,7 +47,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         shop.millrace("down")
 
 
-def backfill(shop: Shop, *arguments: str, fail: str = "") -> Told:
+def backfill(shop: Shop, *arguments: str, fail: str = "") -> CommandResult:
     command = [
         sys.executable,
         "-m",
@@ -61,7 +61,7 @@ def backfill(shop: Shop, *arguments: str, fail: str = "") -> Told:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(shop.home), "MILLRACE_WORKSPACE": str(shop.workspace), "FAIL": fail}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
-    return Told(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def attempts(shop: Shop) -> list[dict[str, Any]]:

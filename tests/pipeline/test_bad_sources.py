@@ -23,7 +23,7 @@ def emptied(source: Path) -> None:
 
 
 def without_times(source: Path) -> None:
-    """From row 11 on, in the second span, the time is no time."""
+    """From row 11 on, in the second span, the time is not valid."""
     lines = gzip.decompress(source.read_bytes()).replace(b"2026-02-", b"February ")
     source.write_bytes(gzip.compress(lines))
 
@@ -44,16 +44,16 @@ def untouched(source: Path) -> None:
     ],
     ids=["missing column", "cut off", "empty", "bad time", "no file", "no item in the map"],
 )
-def test_a_bad_source_is_told_in_one_line_and_leaves_nothing(
+def test_a_bad_source_is_one_line_and_leaves_nothing(
     tmp_path: Path, damage: Callable[[Path], None], columns: str, code: int, line: str
 ) -> None:
     source = tmp_path / "shop.jsonl.gz"
     write_shop(source, spans=2, rows_per_span=10, seed=3)
     damage(source)
     shop = Shop(tmp_path / "workspace", tmp_path / "none.yaml", tmp_path / "prefect")
-    told = shop.ingest(source, columns)
-    assert (told.code, told.out) == (code, "")
-    assert told.err.splitlines()[-1].startswith(line.format(source))
-    assert "Traceback" not in told.err
+    result = shop.ingest(source, columns)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.splitlines()[-1].startswith(line.format(source))
+    assert "Traceback" not in result.err
     assert shop.files() == {}
     assert not shop.home.exists()

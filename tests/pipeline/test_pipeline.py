@@ -121,12 +121,12 @@ def test_the_ledger_knows_every_attempt(runs: Runs) -> None:
     assert 0 < status["totals"]["goodput"] <= 1
     assert [span["trained"] for span in status["spans"]] == [["main"], ["main"], []]
     assert status["release"]["number"] == 2
-    told = runs.shop.millrace("report", "--span", SPANS[1], "--json").json
-    assert [(entry["stage"], entry["attempt"], entry["failure"]) for entry in told["ledger"]] == [
+    result = runs.shop.millrace("report", "--span", SPANS[1], "--json").json
+    assert [(entry["stage"], entry["attempt"], entry["failure"]) for entry in result["ledger"]] == [
         (stage, 1, None) for stage in STAGES
     ]
-    assert next(entry for entry in told["ledger"] if entry["stage"] == "train")["workers"] == 2
-    assert told["quarantined"]
+    assert next(entry for entry in result["ledger"] if entry["stage"] == "train")["workers"] == 2
+    assert result["quarantined"]
 
 
 def assert_all_cached(shop: Shop, before: dict[str, int], **expected: Any) -> None:
@@ -151,10 +151,10 @@ def test_running_a_span_again_starts_no_worker_and_a_lost_server_loses_nothing(r
 
 
 def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
-    told = copied.millrace("rollback", "--json").json
+    result = copied.millrace("rollback", "--json").json
     current = copied.millrace("status", "--json").json["release"]
-    assert told["previous"] == 2
-    assert told["release"] == current == read_json(copied.workspace / "releases" / "1.json")
+    assert result["previous"] == 2
+    assert result["release"] == current == read_json(copied.workspace / "releases" / "1.json")
     assert current["vectors_prefix"].startswith(f"vectors/{current['model_prefix'].removeprefix('models/')}/")
 
 
@@ -168,9 +168,9 @@ def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
 )
 def test_what_cannot_be_planned_changes_nothing(runs: Runs, arguments: tuple[str, ...], message: str) -> None:
     before = runs.shop.files()
-    told = runs.shop.run(*arguments)
-    assert (told.code, told.out) == (78, "")
-    (line,) = told.err.splitlines()
+    result = runs.shop.run(*arguments)
+    assert (result.code, result.out) == (78, "")
+    (line,) = result.err.splitlines()
     assert line.startswith("CONFIG: ")
     assert message in line
     assert runs.shop.files() == before
@@ -181,9 +181,9 @@ def test_spans_are_trained_in_order(copied: Shop) -> None:
     (lineage,) = copied.millrace("status", "--json").json["lineages"]
     shutil.rmtree(copied.workspace / lineage["checkpoint"])
     before = copied.files()
-    told = copied.run("--span", SPANS[2])
-    assert (told.code, told.out) == (78, "")
-    assert told.err == (
+    result = copied.run("--span", SPANS[2])
+    assert (result.code, result.out) == (78, "")
+    assert result.err == (
         f"CONFIG: span {SPANS[2]} can't come next in lineage main, which stands at {SPANS[0]}: run {SPANS[1]} first\n"
     )
     assert copied.files() == before

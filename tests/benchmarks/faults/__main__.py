@@ -17,7 +17,7 @@ from tests.benchmarks.faults import judge, page
 from tests.benchmarks.faults.cases import CASES, UNDISTURBED, Case
 from tests.benchmarks.faults.judge import Undisturbed
 from tests.benchmarks.faults.world import FROM_TRAINING_ON, Scene, World
-from tests.support.workspace.shop import STAGES, Told
+from tests.support.workspace.shop import STAGES, CommandResult
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
 
@@ -51,9 +51,9 @@ def main() -> int:
 def _undisturbed(world: World) -> Undisturbed:
     """Fill the first workspace, and begin to measure."""
     scene = Scene(world, world.base, STAGES)
-    told = scene.run()
-    if told.code:
-        raise SystemExit(f"the run without a fault ended with {told.code}: {told.err}")
+    result = scene.run()
+    if result.code:
+        raise SystemExit(f"the run without a fault ended with {result.code}: {result.err}")
     return Undisturbed(0.0, judge.stage_seconds(scene.attempts()), scene.weights())
 
 
@@ -61,19 +61,19 @@ def _try(scene: Scene, case: Case, undisturbed: Undisturbed) -> tuple[page.Row, 
     """One row of the table, and its problems."""
     problems = []
     try:
-        told = case.act(scene)
+        result = case.act(scene)
     except (AssertionError, TimeoutError) as error:
-        told = Told(-1, "", str(error))
+        result = CommandResult(-1, "", str(error))
         problems.append(f"{type(error).__name__}: {error}")
         scene.abandon()
     took = scene.seconds
     scene.s3.forget()
     attempts = scene.attempts()
-    problems += judge.problems(scene, case, told, attempts, undisturbed.weights)
+    problems += judge.problems(scene, case, result, attempts, undisturbed.weights)
     if case is UNDISTURBED:
         undisturbed.take(attempts, took)
     lost = max(0, round(took - undisturbed.seconds(judge.done(attempts))))
-    return page.Row(case.group, case.fault, judge.outcome_of(told), judge.attempts_in_words(attempts), lost), problems
+    return page.Row(case.group, case.fault, judge.outcome_of(result), judge.attempts_in_words(attempts), lost), problems
 
 
 if __name__ == "__main__":

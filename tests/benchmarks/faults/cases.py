@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tests.benchmarks.faults import acts
 from tests.benchmarks.faults.world import FROM_TRAINING_ON, Scene
-from tests.support.workspace.shop import Told
+from tests.support.workspace.shop import CommandResult
 
 ONCE = "each stage once"
 NOTHING = "No fault"
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
     group: str
     fault: str
-    act: Callable[[Scene], Told]
+    act: Callable[[Scene], CommandResult]
     outcome: str = "Released"
     says: tuple[str, ...] = ()  # words in the last command's error output
     attempts: str = ONCE

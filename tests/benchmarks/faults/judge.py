@@ -10,7 +10,7 @@ from typing import Any
 from tasks.foundation.errors import POLICIES
 from tests.benchmarks.faults.cases import ONCE, Case
 from tests.benchmarks.faults.world import Scene
-from tests.support.workspace.shop import STAGES, Told
+from tests.support.workspace.shop import STAGES, CommandResult
 
 _BEFORE_TRAINING = ("validate", "health", "warmup")  # done again where a setting differs
 Attempts = list[dict[str, Any]]  # records of the ledger
@@ -20,7 +20,7 @@ Attempts = list[dict[str, Any]]  # records of the ledger
 class Undisturbed:
     """The seconds that a run without a fault takes, and its weights."""
 
-    overhead: float  # what is no stage: the command, Prefect, the plan
+    overhead: float  # outside of the stages: the command, Prefect, the plan
     stages: dict[str, float]
     weights: str
 
@@ -35,10 +35,10 @@ class Undisturbed:
         return self.overhead + sum(self.stages[stage] for stage in stages)
 
 
-def outcome_of(told: Told) -> str:
-    if told.code == 0:
-        return str(told.json["state"])
-    return next((failure.value for failure, policy in POLICIES.items() if policy.exit_code == told.code), "?")
+def outcome_of(result: CommandResult) -> str:
+    if result.code == 0:
+        return str(result.json["state"])
+    return next((failure.value for failure, policy in POLICIES.items() if policy.exit_code == result.code), "?")
 
 
 def attempts_in_words(attempts: Attempts) -> str:
@@ -67,21 +67,21 @@ def stage_seconds(attempts: Attempts) -> dict[str, float]:
     }
 
 
-def problems(scene: Scene, case: Case, told: Told, attempts: Attempts, weights: str) -> list[str]:
+def problems(scene: Scene, case: Case, result: CommandResult, attempts: Attempts, weights: str) -> list[str]:
     """What is not as it should be, a sentence each."""
-    outcome, tried = outcome_of(told), attempts_in_words(attempts)
+    outcome, tried = outcome_of(result), attempts_in_words(attempts)
     found = []
     if outcome != case.outcome:
-        found.append(f"it ended with {outcome} instead of {case.outcome}: {told.err}")
+        found.append(f"it ended with {outcome} instead of {case.outcome}: {result.err}")
     if tried != case.attempts:
-        found.append(f"the attempts are {tried!r} instead of {case.attempts!r}: {told.err}")
+        found.append(f"the attempts are {tried!r} instead of {case.attempts!r}: {result.err}")
     if again := done(attempts) - {*case.stages, *_BEFORE_TRAINING}:
         found.append(f"stages that were done are done again: {sorted(again)}")
-    found += [f"it does not say {words!r}: {told.err}" for words in case.says if words not in told.err]
-    if "Traceback" in told.err:
-        found.append(f"it shows a traceback: {told.err}")
-    if case.outcome == "CONFIG" and not told.err.rstrip().rpartition("\n")[2].startswith("CONFIG: "):
-        found.append(f"its last line is not one sentence about what is wrong: {told.err}")
+    found += [f"it does not say {words!r}: {result.err}" for words in case.says if words not in result.err]
+    if "Traceback" in result.err:
+        found.append(f"it shows a traceback: {result.err}")
+    if case.outcome == "CONFIG" and not result.err.rstrip().rpartition("\n")[2].startswith("CONFIG: "):
+        found.append(f"its last line is not one sentence about what is wrong: {result.err}")
     if case.outcome != "Released" and scene.store.exists("releases/CURRENT"):
         found.append("something is released")
     if outcome == "Released":

@@ -27,7 +27,7 @@ from tasks.data.sources import Format
 from tasks.runs import ledger
 from tests.support.cloud.batch import BatchServer
 from tests.support.cloud.s3 import S3Server
-from tests.support.workspace.shop import MILLRACE, SETTINGS, Told, write_shop
+from tests.support.workspace.shop import MILLRACE, SETTINGS, CommandResult, write_shop
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class Command:
     def send(self, number: signal.Signals) -> None:
         self._popen.send_signal(number)
 
-    def finish(self) -> Told:
+    def finish(self) -> CommandResult:
         """Wait for its end; one that takes too long is killed."""
         try:
             self._popen.wait(SECONDS)
@@ -129,7 +129,7 @@ class Command:
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
             stream.close()
-        return Told(self._popen.returncode, *texts)
+        return CommandResult(self._popen.returncode, *texts)
 
 
 class Scene:
@@ -153,7 +153,7 @@ class Scene:
         self._commands.append(command)
         return command
 
-    def run(self, *settings: str) -> Told:
+    def run(self, *settings: str) -> CommandResult:
         return self.start(*settings).finish()
 
     def abandon(self) -> None:
@@ -161,7 +161,7 @@ class Scene:
         for command in self._commands:
             command.send(signal.SIGKILL)  # nothing, to one that has ended
 
-    def millrace(self, *arguments: str) -> Told:
+    def millrace(self, *arguments: str) -> CommandResult:
         return Command(self.world.folder, arguments).finish()
 
     def wait_for(self, what: Callable[[], T | None], command: Command | None = None, every: float = 0.1) -> T:
@@ -195,13 +195,13 @@ class Scene:
         return self.wait_for(found, command)
 
     def workers(self, stage: str) -> list[int]:
-        """The processes of a stage that do the arithmetic, by their rank."""
+        """The worker processes of a stage, by their rank."""
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             try:
                 words = (place / "cmdline").read_bytes().split(b"\0")
                 variables = (place / "environ").read_bytes().split(b"\0")
-            except OSError:  # it ended meanwhile, or is somebody else's
+            except OSError:  # it has ended, or belongs to another user
                 continue
             ours = any(self.uri.encode() in word for word in words)
             rank = next((int(one[5:]) for one in variables if one.startswith(b"RANK=")), None)

@@ -20,7 +20,7 @@ from infra.store.directory import DirectoryStore
 from tasks.runs import ledger, releases
 from tests.flows.cli.test_cli import ROOT, SMALL
 from tests.support.fakes.fake_runner import ingest
-from tests.support.processes.command import Told, as_documented
+from tests.support.processes.command import CommandResult, as_documented
 
 SPANS = ["2026-01", "2026-02", "2026-03", "2026-04"]
 RANGE = ("--from", SPANS[0], "--to", SPANS[-1])
@@ -32,7 +32,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def millrace(server: Server | None, workspace: Path, *arguments: str, **environment: str) -> Told:
+def millrace(server: Server | None, workspace: Path, *arguments: str, **environment: str) -> CommandResult:
     """The command in a process of its own, with fake workers; without a server it must not look for one."""
     url = client_environment(server) if server else {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
     done = subprocess.run(
@@ -43,10 +43,10 @@ def millrace(server: Server | None, workspace: Path, *arguments: str, **environm
         text=True,
         timeout=240,
     )
-    return as_documented(Told(done.returncode, done.stdout, done.stderr), *arguments)
+    return as_documented(CommandResult(done.returncode, done.stdout, done.stderr), *arguments)
 
 
-def backfill(server: Server | None, workspace: Path, *arguments: str, **environment: str) -> Told:
+def backfill(server: Server | None, workspace: Path, *arguments: str, **environment: str) -> CommandResult:
     return millrace(server, workspace, "backfill", *RANGE, *SMALL, *arguments, **environment)
 
 
@@ -54,7 +54,7 @@ def attempts(workspace: Path) -> Counter[tuple[str, str]]:
     return Counter((record.span, record.stage.value) for record in ledger.records(DirectoryStore(workspace)))
 
 
-def test_a_backfill_is_planned_failed_looked_at_and_finished(server: Server, workspace: Path) -> None:
+def test_a_backfill_is_planned_fails_is_listed_and_finishes(server: Server, workspace: Path) -> None:
     planned = backfill(None, workspace, "--dry-run", "--reason", "it's new", "--parallel", "3")
     assert planned.code == 0, planned.err
     lines = planned.out.splitlines()
@@ -93,7 +93,7 @@ def test_a_backfill_is_planned_failed_looked_at_and_finished(server: Server, wor
     assert nothing.out.splitlines()[-1].startswith("Done: ")
 
 
-def test_a_killed_backfill_goes_on_with_what_was_not_done(server: Server, workspace: Path) -> None:
+def test_a_killed_backfill_continues_with_what_is_left(server: Server, workspace: Path) -> None:
     killed = backfill(server, workspace, FAKE_FAIL="train@2026-03:SIGKILL")
     assert killed.code == -9
     before = attempts(workspace)
@@ -134,17 +134,17 @@ def test_an_interrupted_backfill_is_cancelled(server: Server, workspace: Path) -
         ((*RANGE, "--set", "train.lerning_rate=1"), "did you mean 'train.learning_rate'?"),
     ],
 )
-def test_what_cannot_be_had_is_refused_before_a_server_is_asked(
+def test_a_wrong_range_stage_or_setting_is_refused_without_a_server(
     workspace: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    told = millrace(None, workspace, "backfill", *SMALL, *arguments)
-    assert (told.code, told.out) == (78, "")
-    assert message in told.err
+    result = millrace(None, workspace, "backfill", *SMALL, *arguments)
+    assert (result.code, result.out) == (78, "")
+    assert message in result.err
     assert not (workspace / "backfills").exists()
 
 
-def test_only_a_backfill_that_is_there_is_controlled(workspace: Path) -> None:
-    told = millrace(None, workspace, "backfill-control", "cafe", "cancel")
-    assert told.code == 78
-    assert "'cafe'" in told.err
+def test_an_unknown_backfill_or_action_is_refused(workspace: Path) -> None:
+    result = millrace(None, workspace, "backfill-control", "cafe", "cancel")
+    assert result.code == 78
+    assert "'cafe'" in result.err
     assert millrace(None, workspace, "backfill-control", "cafe", "stop").code == 2

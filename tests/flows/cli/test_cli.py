@@ -24,19 +24,19 @@ from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import POLICIES
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes import command
-from tests.support.processes.command import Command, Told
+from tests.support.processes.command import Command, CommandResult
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = (ROOT / "docs" / "cli.md").read_text()
 SMALL = ("--set", "model.pretrained=package:none")
 
 
-def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> Told:
+def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> CommandResult:
     """`millrace run` in a process of its own, with fake workers."""
     return run_command(server, workspace, "run", *arguments, **environment)
 
 
-def run_command(server: Server, workspace: Path, name: str, *arguments: str, **environment: str) -> Told:
+def run_command(server: Server, workspace: Path, name: str, *arguments: str, **environment: str) -> CommandResult:
     called = [
         sys.executable,
         "-m",
@@ -49,15 +49,15 @@ def run_command(server: Server, workspace: Path, name: str, *arguments: str, **e
     ]
     environment = {**os.environ, **client_environment(server), **environment}
     done = subprocess.run(called, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    return command.as_documented(Told(done.returncode, done.stdout, done.stderr), name, *arguments)
+    return command.as_documented(CommandResult(done.returncode, done.stdout, done.stderr), name, *arguments)
 
 
 class Runs(NamedTuple):
     workspace: Path
-    verbose: Told
-    released: Told
-    rejected: Told
-    failed: Told
+    verbose: CommandResult
+    released: CommandResult
+    rejected: CommandResult
+    failed: CommandResult
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from prefect.states import Failed
 from flows.cli.operation.deploying import DeployOutput
 from infra.store.directory import DirectoryStore
 from tests.support.fakes.fake_runner import ingest
-from tests.support.processes.command import Told
+from tests.support.processes.command import CommandResult
 from tests.support.processes.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,7 +48,7 @@ NAMES = [
 ]
 
 
-Deploy = Callable[..., Told]
+Deploy = Callable[..., CommandResult]
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def millrace(prefect: PrefectServer, folder: Path, *arguments: str, **environment: str) -> Told:
-    """In `folder`, where its relative paths are those of a person who stands there."""
+def millrace(prefect: PrefectServer, folder: Path, *arguments: str, **environment: str) -> CommandResult:
+    """`millrace deploy`, called in `folder`."""
     done = subprocess.run(
         [str(MILLRACE), "deploy", *arguments],
         cwd=folder,
@@ -70,12 +70,12 @@ def millrace(prefect: PrefectServer, folder: Path, *arguments: str, **environmen
         text=True,
         timeout=SECONDS,
     )
-    return Told(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
 def deploy(prefect: PrefectServer, folder: Path) -> Iterator[Deploy]:
-    def call(*arguments: str, **environment: str) -> Told:
+    def call(*arguments: str, **environment: str) -> CommandResult:
         return millrace(prefect, folder, *arguments, **environment)
 
     with prefect.in_use():
@@ -84,11 +84,11 @@ def deploy(prefect: PrefectServer, folder: Path) -> Iterator[Deploy]:
 
 @pytest.fixture(scope="module")
 def first(prefect: PrefectServer, folder: Path) -> DeployOutput:
-    told = millrace(
+    result = millrace(
         prefect, folder, "--workspace", "workspace", "--config", "team.yaml", "--set", "train.epochs=2", "--json"
     )
-    assert told.code == 0, told.err
-    return DeployOutput.model_validate_json(told.out)
+    assert result.code == 0, result.err
+    return DeployOutput.model_validate_json(result.out)
 
 
 def on_server(name: str) -> Any:
@@ -119,10 +119,8 @@ def test_all_deployments_are_there_with_schedule_pool_and_queue(
         assert client.read_global_concurrency_limit_by_name("millrace-main").limit == 1
 
 
-def test_a_worker_elsewhere_finds_config_file_settings_and_code(
-    first: DeployOutput, folder: Path, deploy: Deploy
-) -> None:
-    """It has another working directory and another environment, so nothing is relative and no template is left."""
+def test_deployments_have_absolute_paths_of_config_and_code(first: DeployOutput, folder: Path, deploy: Deploy) -> None:
+    """A worker has another working directory and another environment."""
     asked = {
         "workspace": str(folder / "workspace"),
         "config_file": str(folder / "team.yaml"),
@@ -150,19 +148,19 @@ def test_the_forms_have_dropdowns_bounds_and_help(first: DeployOutput, deploy: D
     assert (parallel["minimum"], parallel["maximum"]) == (1, 16)
 
 
-def test_a_second_time_replaces_and_keeps_what_was_paused(first: DeployOutput, deploy: Deploy) -> None:
+def test_deploying_again_replaces_but_keeps_what_is_paused(first: DeployOutput, deploy: Deploy) -> None:
     (schedule,) = on_server("report/daily").schedules
     with get_client(sync_client=True) as client:
         client.update_deployment_schedule(on_server("report/daily").id, schedule.id, active=False)
-        # as earlier versions had it; a run that loses its slot is ended
+        # as earlier versions did
         client.update_deployment(on_server("reap/every-ten-minutes").id, DeploymentUpdate(concurrency_limit=1))
         weekly = client.create_deployment(flow_id=on_server("pipeline/scheduled").flow_id, name="weekly")
     assert on_server("reap/every-ten-minutes").global_concurrency_limit is not None
     assert planned(at_least=1) == {"04:30"}
-    told = deploy("--workspace", "workspace", "--set", "schedule.cron=0 3 * * 3", "--set", "lineage=other")
-    assert told.code == 0, told.err
+    result = deploy("--workspace", "workspace", "--set", "schedule.cron=0 3 * * 3", "--set", "lineage=other")
+    assert result.code == 0, result.err
     assert "04:30" not in planned(at_least=0)
-    again = told.out
+    again = result.out
     assert re.search(r"^pipeline/scheduled +0 3 \* \* 3 +UTC +\d{4}-\d\d-\d\d 03:00 +takes \d{4}-W\d\d", again, re.M)
     assert re.search(r"^report/daily +30 5 \* \* \* .*paused in the UI", again, re.M)
     assert "prefect worker start --pool millrace" in again
@@ -181,7 +179,7 @@ def test_a_second_time_replaces_and_keeps_what_was_paused(first: DeployOutput, d
 
 
 def planned(at_least: int) -> set[str]:
-    """The times of day in Berlin of the runs that the scheduler has made of the pipeline, once it has made so many."""
+    """The times of day in Berlin of the scheduled runs of the pipeline, once there are so many."""
     deadline = time.monotonic() + SECONDS
     while True:
         with get_client(sync_client=True) as client:
@@ -201,29 +199,29 @@ def planned(at_least: int) -> set[str]:
         (("--alert-url", "hooks.example.com/s3cret"), "CONFIG: --alert-url must begin with http:// or https://"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_way_out(deploy: Deploy, arguments: tuple[str, ...], words: str) -> None:
-    told = deploy("--workspace", "workspace", *arguments)
-    assert (told.code, told.out) == (78, "")
-    assert words in told.err
-    assert "s3cret" not in told.err
-    assert "Traceback" not in told.err
+def test_a_wrong_option_is_refused_without_its_secret(deploy: Deploy, arguments: tuple[str, ...], words: str) -> None:
+    result = deploy("--workspace", "workspace", *arguments)
+    assert (result.code, result.out) == (78, "")
+    assert words in result.err
+    assert "s3cret" not in result.err
+    assert "Traceback" not in result.err
 
 
 def test_a_work_pool_of_another_kind_is_not_used(deploy: Deploy, prefect: PrefectServer, first: DeployOutput) -> None:
     with get_client(sync_client=True) as client:
         client.delete_work_pool("millrace")
         client.create_work_pool(WorkPoolCreate(name="millrace", type="docker"))
-        told = deploy("--workspace", "workspace")
+        result = deploy("--workspace", "workspace")
         client.delete_work_pool("millrace")  # the next deployment makes it again
-    assert told.code == 78
-    assert "docker" in told.err
+    assert result.code == 78
+    assert "docker" in result.err
 
 
 # --- alerts -----------------------------------------------------------------------------------------------------
 
 
 class Chat:
-    """A webhook's other end on the loopback: what it was sent, in order."""
+    """A server that receives the webhook's posts, in order."""
 
     def __init__(self) -> None:
         self.posts: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -244,9 +242,6 @@ class Chat:
         self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
-
-    def post(self) -> dict[str, Any]:
-        return self.posts.get(timeout=SECONDS)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -275,50 +270,50 @@ def test_the_webhook_is_called_for_failures_lateness_staleness_and_lost_workers(
 ) -> None:
     before, chat = chats
     for address in (before.url, chat.url):  # the second replaces the first
-        told = deploy("--workspace", "workspace", "--json", MILLRACE_ALERT_URL=address)
-        assert told.code == 0, told.err
-        assert address not in told.out + told.err
-    alerts = json.loads(told.out)["alerts"]
+        result = deploy("--workspace", "workspace", "--json", MILLRACE_ALERT_URL=address)
+        assert result.code == 0, result.err
+        assert address not in result.out + result.err
+    alerts = json.loads(result.out)["alerts"]
     with get_client(sync_client=True) as client:
         names = [automation.name for automation in client.read_automations()]
     assert sorted(name for name in names if name.startswith("millrace: ")) == sorted(alerts)
     assert len(alerts) == 4
 
     message = 'DataError: span 2026-W47: "3 clean rows", at least 32 are needed'
-    heard = heard_after(chat, lambda: failed_run(message))
-    assert heard["text"].endswith(f"pipeline 2026-W47 attempt 1, Failed: {message}")
-    assert re.fullmatch(rf"{first.ui_url}/runs/flow-run/[0-9a-f-]{{36}}", heard["page"])
-    assert heard["event"] == "prefect.flow-run.Failed"
+    post = post_after(chat, lambda: failed_run(message))
+    assert post["text"].endswith(f"pipeline 2026-W47 attempt 1, Failed: {message}")
+    assert re.fullmatch(rf"{first.ui_url}/runs/flow-run/[0-9a-f-]{{36}}", post["page"])
+    assert post["event"] == "prefect.flow-run.Failed"
 
     payload = {"lineage": "main", "sentence": "the vectors are 400 h old; 336 h are promised"}
     resource = {"prefect.resource.id": "millrace.lineage.main"}
     for event, name in (("millrace.stale", alerts[2]), ("millrace.run.late", alerts[1])):
-        heard = heard_after(chat, functools.partial(emit_event, event, resource, payload=payload))
-        assert heard["text"] == f"{name}: {payload['sentence']}"
-        assert (heard["event"], heard["payload"]) == (event, payload)
+        post = post_after(chat, functools.partial(emit_event, event, resource, payload=payload))
+        assert post["text"] == f"{name}: {payload['sentence']}"
+        assert (post["event"], post["payload"]) == (event, payload)
 
-    heard = heard_after(chat, worker_that_dies)
-    assert heard["text"].startswith(alerts[3])
-    assert "prefect worker start --pool millrace" in heard["text"]
-    assert (heard["event"], heard["page"]) == ("prefect.work-pool.not-ready", f"{first.ui_url}/work-pools")
+    post = post_after(chat, worker_that_dies)
+    assert post["text"].startswith(alerts[3])
+    assert "prefect worker start --pool millrace" in post["text"]
+    assert (post["event"], post["page"]) == ("prefect.work-pool.not-ready", f"{first.ui_url}/work-pools")
     assert before.posts.empty()
 
 
 def worker_that_dies() -> None:
-    """One heartbeat; after three that are missing, and a look of the server each 15 s, it is gone."""
+    """One heartbeat; the server looks every 15 s, and three missing ones mean that the worker is dead."""
     with get_client(sync_client=True) as client:
         client.send_worker_heartbeat("millrace", "w-1", heartbeat_interval_seconds=1)
 
 
-def heard_after(chat: Chat, act: Callable[[], object]) -> dict[str, Any]:
-    """What is heard after an act. The server learns of a new automation a moment late, so the act may be repeated."""
+def post_after(chat: Chat, act: Callable[[], object]) -> dict[str, Any]:
+    """The post that an act causes. The server knows a new automation a moment late, so the act may be repeated."""
     deadline = time.monotonic() + SECONDS
     while True:
         act()
         with contextlib.suppress(queue.Empty):
-            heard = chat.posts.get(timeout=25)
+            post = chat.posts.get(timeout=25)
             with contextlib.suppress(queue.Empty):
-                while True:  # of an act that was repeated
+                while True:  # the posts of repeated acts
                     chat.posts.get(timeout=1)
-            return heard
+            return post
         assert time.monotonic() < deadline, "the webhook was not called"

@@ -22,7 +22,7 @@ from infra.store.directory import DirectoryStore
 from tasks.doctor import prefect_api
 from tasks.doctor.check import CheckResult
 from tests.support.processes import command
-from tests.support.processes.command import Command, Told
+from tests.support.processes.command import Command, CommandResult
 from tests.support.processes.prefect_server import PrefectServer
 
 SECONDS = 60.0
@@ -30,7 +30,7 @@ SECONDS = 60.0
 
 @pytest.fixture
 def millrace(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    def call(*arguments: str) -> Told:
+    def call(*arguments: str) -> CommandResult:
         return command.call(capsys, "doctor", *arguments)
 
     before = dict(os.environ)
@@ -48,36 +48,36 @@ def found(report: str, name: str) -> tuple[str, str]:
 # --- the command ------------------------------------------------------------------------------------------------
 
 
-def test_all_is_well_with_a_server_and_nothing_deployed(
+def test_nothing_fails_with_a_server_and_no_deployments(
     millrace: Command, prefect: PrefectServer, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(prefect.home))
     began = time.monotonic()
-    told = millrace("--workspace", store.uri)
-    assert (told.code, told.err) == (0, "")
-    assert re.search(rf"^ok +server +{prefect.url} answers \(process \d+\)$", told.out, re.M)
-    assert re.search(r"^ok +prefect +server and client are \d", told.out, re.M)
-    assert re.search(r"^ok +database +SQLite$", told.out, re.M)
-    assert "FAIL" not in told.out
-    assert told.out.splitlines()[-1].startswith("nothing failed")
+    result = millrace("--workspace", store.uri)
+    assert (result.code, result.err) == (0, "")
+    assert re.search(rf"^ok +server +{prefect.url} answers \(process \d+\)$", result.out, re.M)
+    assert re.search(r"^ok +prefect +server and client are \d", result.out, re.M)
+    assert re.search(r"^ok +database +SQLite$", result.out, re.M)
+    assert "FAIL" not in result.out
+    assert result.out.splitlines()[-1].startswith("nothing failed")
     assert time.monotonic() - began < 5
 
 
-def test_failures_are_told_with_the_way_out_and_an_exit_code(
+def test_failures_show_what_to_do_and_give_exit_code_78(
     millrace: Command, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    told = millrace("--workspace", store.uri, "--set", "seed=-1")
-    assert (told.code, told.err) == (78, "")
+    result = millrace("--workspace", store.uri, "--set", "seed=-1")
+    assert (result.code, result.err) == (78, "")
     assert re.search(
-        r"^FAIL +server +PREFECT_API_URL is http://127.0.0.1:1/api, but .*unset PREFECT_API_", told.out, re.M
+        r"^FAIL +server +PREFECT_API_URL is http://127.0.0.1:1/api, but .*unset PREFECT_API_", result.out, re.M
     )
-    assert re.search(r"^FAIL +configuration +configuration: seed: ", told.out, re.M)
-    assert re.search(r"^ok +store ", told.out, re.M)
-    assert re.fullmatch(r"2 of \d+ checks failed", told.out.splitlines()[-1])
+    assert re.search(r"^FAIL +configuration +configuration: seed: ", result.out, re.M)
+    assert re.search(r"^ok +store ", result.out, re.M)
+    assert re.fullmatch(r"2 of \d+ checks failed", result.out.splitlines()[-1])
 
 
-def test_a_server_that_died_is_a_failure_and_one_that_never_was_is_not(
+def test_a_dead_server_is_a_failure_and_a_missing_one_a_warning(
     millrace: Command, store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
@@ -85,9 +85,9 @@ def test_a_server_that_died_is_a_failure_and_one_that_never_was_is_not(
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "server.json").write_text(json.dumps({"pid": os.getpid(), "port": 1}))
     died = millrace("--workspace", store.uri, "--json")
-    outcome, told = found(died.out, "server")
+    outcome, text = found(died.out, "server")
     assert (died.code, outcome) == (78, "FAIL")
-    assert f"{tmp_path}/home/server.log" in told
+    assert f"{tmp_path}/home/server.log" in text
 
 
 # --- what the server knows --------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_a_server_that_died_is_a_failure_and_one_that_never_was_is_not(
 
 @flow
 def pipeline() -> None:
-    """Stands for the real one: only its name and its schedule are looked at."""
+    """In place of the real one: only its name and its schedule matter."""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def until(look: Callable[[], CheckResult], outcome: str) -> CheckResult:
     return seen
 
 
-def test_a_deployment_without_a_worker_fails_until_one_is_heard_of(client: SyncPrefectClient, deployment: UUID) -> None:
+def test_a_deployment_fails_until_a_worker_sends_a_heartbeat(client: SyncPrefectClient, deployment: UUID) -> None:
     seen = prefect_api.workers()
     assert seen == CheckResult("FAIL", "no worker of pool millrace is alive", "prefect worker start --pool millrace")
     client.send_worker_heartbeat("millrace", "w-1", heartbeat_interval_seconds=30)
@@ -133,7 +133,7 @@ def test_a_deployment_without_a_worker_fails_until_one_is_heard_of(client: SyncP
     assert (seen.outcome, seen.found.startswith("1 in pool millrace: w-1, last seen ")) == ("ok", True)
 
 
-def test_a_worker_that_was_killed_is_soon_missed(client: SyncPrefectClient, deployment: UUID) -> None:
+def test_a_killed_worker_is_noticed(client: SyncPrefectClient, deployment: UUID) -> None:
     client.request(
         "DELETE",
         "/work_pools/{work_pool_name}/workers/{name}",
@@ -144,7 +144,7 @@ def test_a_worker_that_was_killed_is_soon_missed(client: SyncPrefectClient, depl
     assert "the last was w-2, last seen " in seen.found
 
 
-def test_several_workers_want_more_than_sqlite(
+def test_several_workers_on_sqlite_are_a_warning(
     client: SyncPrefectClient, deployment: UUID, prefect: PrefectServer
 ) -> None:
     server = prefect_api.Server(url=prefect.url, ui_url="", home=str(prefect.home), pid=None, started=False)
@@ -155,13 +155,13 @@ def test_several_workers_want_more_than_sqlite(
     assert (seen.outcome, seen.found) == ("warn", "SQLite, and 2 workers write to it")
 
 
-def test_a_pool_that_is_paused(client: SyncPrefectClient, deployment: UUID) -> None:
+def test_a_paused_pool_has_a_command_to_resume_it(client: SyncPrefectClient, deployment: UUID) -> None:
     client.update_work_pool("millrace", WorkPoolUpdate(is_paused=True))
     assert prefect_api.workers().mend == "prefect work-pool resume millrace"
     client.update_work_pool("millrace", WorkPoolUpdate(is_paused=False))
 
 
-def test_the_next_run_is_told_and_a_pause_is_noticed(client: SyncPrefectClient, deployment: UUID) -> None:
+def test_deployments_show_the_next_run_or_a_pause(client: SyncPrefectClient, deployment: UUID) -> None:
     seen = until(prefect_api.deployments, "ok")  # the scheduler looks every few seconds
     monday = re.fullmatch(r"pipeline/scheduled; next run of pipeline/scheduled: (\S+) 06:00 UTC", seen.found)
     assert monday
@@ -172,7 +172,7 @@ def test_the_next_run_is_told_and_a_pause_is_noticed(client: SyncPrefectClient, 
     client.resume_deployment(deployment)
 
 
-def test_a_run_that_nobody_starts(client: SyncPrefectClient, deployment: UUID) -> None:
+def test_a_run_that_is_two_hours_late_is_a_failure(client: SyncPrefectClient, deployment: UUID) -> None:
     assert prefect_api.waiting().outcome == "ok"
     long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=2)
     run = client.create_flow_run_from_deployment(
@@ -186,7 +186,9 @@ def test_a_run_that_nobody_starts(client: SyncPrefectClient, deployment: UUID) -
     client.delete_flow_run(run.id)
 
 
-def test_a_server_of_another_version(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_client_is_a_failure_and_an_older_one_a_warning(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert prefect_api.versions().outcome == "ok"
     for ours, outcome in (("3.99.0", "FAIL"), ("3.1.0", "warn")):
         monkeypatch.setattr("importlib.metadata.version", lambda name, ours=ours: ours)

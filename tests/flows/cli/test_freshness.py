@@ -15,7 +15,7 @@ from tasks.runs.plan import plan_run, save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.processes import command
-from tests.support.processes.command import Command, Told
+from tests.support.processes.command import Command, CommandResult
 from tests.support.workspace.invocations import write_invocation
 
 SETTINGS = ("model.pretrained=package:none", "schedule.cron=0 6 * * *", "freshness.target_hours=72")
@@ -40,22 +40,22 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
 
 @pytest.fixture
 def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
-    def call(*arguments: str) -> Told:
+    def call(*arguments: str) -> CommandResult:
         settings = [word for one in SETTINGS for word in ("--set", one)]
         return command.call(capsys, "freshness", "--workspace", store.uri, *settings, *arguments)
 
     return call
 
 
-def test_people_read_age_spans_and_what_is_wrong(millrace: Command) -> None:
-    told = millrace()
-    assert told.code == 0
-    lines = [line.rstrip() for line in told.out.splitlines()]
+def test_the_text_shows_age_spans_and_problems(millrace: Command) -> None:
+    result = millrace()
+    assert result.code == 0
+    lines = [line.rstrip() for line in result.out.splitlines()]
     assert lines[:2] == [
         "lineage main",
         "release 1 holds data up to 2026-11-11, 56 h old of 72 h promised; fresh until 11-15 00:00 UTC",
     ]
-    assert re.findall(r"^(2026\S+) +(\w+)", told.out, re.M) == [
+    assert re.findall(r"^(2026\S+) +(\w+)", result.out, re.M) == [
         ("2026-11-11", "Released"),
         ("2026-11-12", "Lost"),
         ("2026-11-13", "Absent"),
@@ -67,7 +67,7 @@ def test_people_read_age_spans_and_what_is_wrong(millrace: Command) -> None:
     )
 
 
-def test_where_all_is_well_that_is_said(
+def test_without_problems_the_text_says_so(
     millrace: Command, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carry_out(plan_run(store, small_config(*SETTINGS), "2026-11-12"))
@@ -76,10 +76,10 @@ def test_where_all_is_well_that_is_said(
 
 
 def test_a_workspace_without_spans_is_refused(millrace: Command, store: DirectoryStore, tmp_path: Path) -> None:
-    told = millrace("--workspace", str(tmp_path / "typo"))
-    assert (told.code, told.out) == (78, "")
+    result = millrace("--workspace", str(tmp_path / "typo"))
+    assert (result.code, result.out) == (78, "")
 
 
-def test_scripts_get_what_was_missed(millrace: Command) -> None:
+def test_the_json_lists_missed_spans_and_gaps(millrace: Command) -> None:
     real = json.loads(millrace("--json").out)
     assert (real["missed"], real["gaps"], real["catch_up"]) == (["2026-11-12"], ["2026-11-13"], "2026-11-12")

@@ -9,9 +9,8 @@ import pytest
 
 from flows.cli.results import outputs
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import HealthInputs, JobSpec
 from tasks.contracts.outcomes import Check
-from tasks.contracts.references import SpanRef
+from tasks.contracts.stages import Stage
 from tasks.foundation.errors import HostError
 from tasks.hosts import host_records
 from tasks.hosts.findings import Findings, findings_key
@@ -19,7 +18,8 @@ from tasks.runs import ledger
 from tasks.runs.plan import plan_run, save_plan
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.processes import command
-from tests.support.processes.command import Command, Told
+from tests.support.processes.command import Command, CommandResult
+from tests.support.workspace.specs import spec_of
 
 LIMITS = small_config("health.strikes=2", "health.exclude_hours=24").health
 
@@ -38,16 +38,16 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 @pytest.fixture
 def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
-    def call(*arguments: str) -> Told:
+    def call(*arguments: str) -> CommandResult:
         return command.call(capsys, "hosts", "--workspace", store.uri, *arguments)
 
     return call
 
 
-def test_excluded_and_suspected_hosts_are_told_with_the_reason(millrace: Command) -> None:
-    told = millrace()
-    assert told.code == 0
-    lines = re.findall(r"^(i-\d) +(\w+) +(\d) +\d{4}-\d\d-\d\d \d\d:\d\d +cafe +(.+?) *$", told.out, re.M)
+def test_excluded_and_suspected_hosts_are_listed_with_the_reason(millrace: Command) -> None:
+    result = millrace()
+    assert result.code == 0
+    lines = re.findall(r"^(i-\d) +(\w+) +(\d) +\d{4}-\d\d-\d\d \d\d:\d\d +cafe +(.+?) *$", result.out, re.M)
     assert lines == [
         ("i-1", "excluded", "0", "ECC errors in the SRAM"),
         ("i-2", "suspected", "1", "the links are slow"),
@@ -64,20 +64,20 @@ def test_json_has_times_in_utc_and_nothing_that_has_expired(millrace: Command) -
     assert found["hosts"][0]["until"].endswith("+00:00")
 
 
-def test_a_host_that_is_forgiven_may_work_again(millrace: Command, store: DirectoryStore) -> None:
-    told = millrace("--forgive", "i-1")
-    assert told.out.startswith("forgiven: i-1\n")
-    assert "excluded" not in told.out
+def test_a_forgiven_host_is_not_excluded_any_more(millrace: Command, store: DirectoryStore) -> None:
+    result = millrace("--forgive", "i-1")
+    assert result.out.startswith("forgiven: i-1\n")
+    assert "excluded" not in result.out
     assert host_records.excluded(store, "i-1", time.time()) is None
     assert json.loads(millrace("--forgive", "i-2", "--json").out) == {"forgiven": "i-2", "hosts": []}
     assert millrace().out == "no host is excluded or suspected\n"
 
 
-def test_nobody_is_forgiven_who_is_not_on_record(millrace: Command) -> None:
-    told = millrace("--forgive", "i-9")
-    assert (told.code, told.out) == (78, "")
-    assert "host 'i-9' has no record" in told.err
-    assert told.err.rstrip().endswith("there are: i-1, i-2, i-3")
+def test_a_host_without_a_record_cannot_be_forgiven(millrace: Command) -> None:
+    result = millrace("--forgive", "i-9")
+    assert (result.code, result.out) == (78, "")
+    assert "host 'i-9' has no record" in result.err
+    assert result.err.rstrip().endswith("there are: i-1, i-2, i-3")
 
 
 def test_the_report_shows_what_refused_the_machines_of_the_last_attempt(store: DirectoryStore) -> None:
@@ -85,7 +85,7 @@ def test_the_report_shows_what_refused_the_machines_of_the_last_attempt(store: D
     save_plan(store, plan)
     sentence = "uncorrectable ECC errors: 1 in the SRAM of neuron5"
     check = Check(
-        name="neuron ecc",
+        name="ecc",
         passed=False,
         severity="critical",
         observed=1.0,
@@ -93,19 +93,10 @@ def test_the_report_shows_what_refused_the_machines_of_the_last_attempt(store: D
         host="i-1",
         action="exclude host",
     )
-    spec = JobSpec(
-        run_key=plan.run_key,
-        span=SpanRef(name="2026-01", version=1),
-        attempt=1,
-        submitted_as=1,
-        workspace=store.uri,
-        workers=1,
-        config=plan.config,
-        inputs=HealthInputs(),
-    )
+    spec = spec_of(Stage.health, workspace=store.uri).model_copy(update={"run_key": plan.run_key})
     record = ledger.begin(store, spec)
     ledger.end(store, record, 1.0, HostError(sentence))
     assert outputs.report(store, plan.run_key).checks == ()
     store.write(findings_key(spec.attempt_prefix), Findings(checks=(check,)).to_json())
-    (told,) = outputs.report(store, plan.run_key).checks
-    assert (told.stage, told.host, told.action, told.sentence) == ("health", "i-1", "exclude host", sentence)
+    (shown,) = outputs.report(store, plan.run_key).checks
+    assert (shown.stage, shown.host, shown.action, shown.sentence) == ("health", "i-1", "exclude host", sentence)

@@ -24,7 +24,7 @@ from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError
 from tests.support.processes import command
-from tests.support.processes.command import Command, Told
+from tests.support.processes.command import Command, CommandResult
 from tests.support.workspace.past import write_run
 from tests.support.workspace.stores import STORES
 
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 @pytest.fixture
 def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Command:
-    def call(*arguments: str) -> Told:
+    def call(*arguments: str) -> CommandResult:
         return command.call(capsys, *arguments, "--workspace", store.uri)
 
     return call
@@ -54,22 +54,22 @@ def millrace(capsys: pytest.CaptureFixture[str], store: DirectoryStore) -> Comma
 # --- history ----------------------------------------------------------------------------------------------------
 
 
-def test_history_tells_every_run_and_what_they_come_to(millrace: Command) -> None:
-    told = millrace("history")
-    assert told.code == 0
-    assert re.findall(r"^(2026-W\d\d) +\w{16} +(\W Released as 1|\W Failed: OOM) ", told.out, re.M) == [
+def test_history_lists_every_run_and_their_sums(millrace: Command) -> None:
+    result = millrace("history")
+    assert result.code == 0
+    assert re.findall(r"^(2026-W\d\d) +\w{16} +(\W Released as 1|\W Failed: OOM) ", result.out, re.M) == [
         ("2026-W01", "✓ Released as 1"),
         ("2026-W02", "! Failed: OOM"),
     ]
-    assert "1 of 2 runs came to a result; goodput " in told.out
-    assert re.search(r"release 1 serves; its newest data is .+ old, beyond the target of 14 d", told.out)
+    assert "1 of 2 runs came to a result; goodput " in result.out
+    assert re.search(r"release 1 serves; its newest data is .+ old, beyond the target of 14 d", result.out)
 
 
 def test_history_names_what_it_left_out(millrace: Command, store: DirectoryStore) -> None:
     store.write("releases/1.json", b"{")
-    told = millrace("history")
-    assert told.code == 0
-    assert f"left out: {store.uri}/releases/1.json is not readable" in told.out
+    result = millrace("history")
+    assert result.code == 0
+    assert f"left out: {store.uri}/releases/1.json is not readable" in result.out
 
 
 # --- files ------------------------------------------------------------------------------------------------------
@@ -78,20 +78,20 @@ def test_history_names_what_it_left_out(millrace: Command, store: DirectoryStore
 @pytest.mark.parametrize("command", ["report", "history"])
 def test_html_writes_the_page_and_prints_nothing(millrace: Command, tmp_path: Path, command: str) -> None:
     file = tmp_path / "page.html"
-    told = millrace(command, "--html", str(file))
-    assert (told.code, told.out, told.err) == (0, "", f"wrote {file}\n")
+    result = millrace(command, "--html", str(file))
+    assert (result.code, result.out, result.err) == (0, "", f"wrote {file}\n")
     assert file.read_bytes().startswith(b"<!DOCTYPE html>")
     assert json.loads(millrace(command, "--html", str(file), "--json").out)
     assert list(tmp_path.glob(".page*")) == []
 
 
-def test_a_report_can_be_of_any_run(millrace: Command, store: DirectoryStore, tmp_path: Path) -> None:
+def test_report_shows_the_run_of_a_span(millrace: Command, store: DirectoryStore, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     assert millrace("report", "--span", "2026-W01", "--html", str(file)).code == 0
     assert b"2026-W01: Released" in file.read_bytes()
 
 
-def test_metrics_are_printed_or_put_in_place_at_once(millrace: Command, tmp_path: Path) -> None:
+def test_metrics_are_printed_or_replace_the_old_file(millrace: Command, tmp_path: Path) -> None:
     file = tmp_path / "millrace.prom"
     file.write_text("old")
     assert millrace("metrics", "--out", str(file)) == (0, "", f"wrote {file}\n")
@@ -101,9 +101,9 @@ def test_metrics_are_printed_or_put_in_place_at_once(millrace: Command, tmp_path
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(millrace: Command, tmp_path: Path) -> None:
-    told = millrace("metrics", "--out", str(tmp_path / "nowhere" / "millrace.prom"))
-    assert told.code == 74
-    assert f"STORE: {tmp_path}/nowhere/millrace.prom can't be written: No such file or directory" in told.err
+    result = millrace("metrics", "--out", str(tmp_path / "nowhere" / "millrace.prom"))
+    assert result.code == 74
+    assert f"STORE: {tmp_path}/nowhere/millrace.prom can't be written: No such file or directory" in result.err
     with pytest.raises(StoreError, match="can't be written"):
         write(tmp_path / "workspace", b"")
     assert list(tmp_path.glob(".workspace*")) == []
@@ -145,7 +145,7 @@ def site(store: DirectoryStore) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_a_workspace_is_served_wherever_it_lies(request: pytest.FixtureRequest, kind: str) -> None:
+def test_a_workspace_in_any_store_is_served(request: pytest.FixtureRequest, kind: str) -> None:
     store = STORES[kind](request)
     released, failed = fill(store)
     site = Site(store)
@@ -196,7 +196,7 @@ def test_nothing_else_is_served(site: Site, tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-def test_it_takes_no_orders(site: Site, method: str) -> None:
+def test_only_get_and_head_are_allowed(site: Site, method: str) -> None:
     assert site.get("/", method)[0] == 501
 
 
@@ -206,13 +206,13 @@ def test_a_head_has_the_length_and_no_body(site: Site) -> None:
     assert int(headers["content-length"]) > 0
 
 
-def test_what_is_sent_may_load_nothing(site: Site) -> None:
+def test_pages_forbid_loading_anything(site: Site) -> None:
     headers = site.get("/metrics")[1]
     assert headers["content-security-policy"].startswith("default-src 'none'")
     assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_the_report_that_was_written_is_the_one_that_is_shown(store: DirectoryStore) -> None:
+def test_a_stored_report_is_served_as_it_is(store: DirectoryStore) -> None:
     pages = Pages(store)
     key = store.list("runs")[0].split("/")[1]
     write_run_report(store, key)
@@ -223,7 +223,7 @@ def test_the_report_that_was_written_is_the_one_that_is_shown(store: DirectorySt
     assert page.body == stored
 
 
-def test_of_a_run_that_goes_on_a_report_is_made_anew(tmp_path: Path) -> None:
+def test_the_report_of_a_running_run_is_made_again_after_some_seconds(tmp_path: Path) -> None:
     store, moment = DirectoryStore(tmp_path), [100.0]
     key = write_run(store, 0, "Running")
     store.write(f"runs/{key}/report.html", b"of an earlier attempt")
@@ -240,7 +240,7 @@ def test_of_a_run_that_goes_on_a_report_is_made_anew(tmp_path: Path) -> None:
     assert after != before
 
 
-def test_a_workspace_that_cannot_be_read_is_told_and_the_server_goes_on(
+def test_an_unreadable_workspace_is_a_503_and_the_server_continues(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def gone(key: str) -> list[str]:
@@ -254,7 +254,7 @@ def test_a_workspace_that_cannot_be_read_is_told_and_the_server_goes_on(
     assert site.get("/metrics")[0] == 200
 
 
-def test_a_port_that_is_taken_is_told(site: Site) -> None:
+def test_a_port_in_use_is_an_error_with_the_option(site: Site) -> None:
     with pytest.raises(ConfigError, match=rf"can't listen on 127.0.0.1:{site.port}: .*choose another: --port"):
         make_server(site.store, site.port)
     with pytest.raises(ConfigError, match="can't listen"):
@@ -262,7 +262,7 @@ def test_a_port_that_is_taken_is_told(site: Site) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_says_where_it_listens_and_ends_well(store: DirectoryStore, number: signal.Signals) -> None:
+def test_serve_prints_its_address_and_stops_at_a_signal(store: DirectoryStore, number: signal.Signals) -> None:
     code = "import sys, flows.cli; sys.argv[0] = 'millrace'; flows.cli.main()"
     command = [sys.executable, "-c", code, "serve", "--port", "0", "--workspace", store.uri]
     with subprocess.Popen(
@@ -270,21 +270,20 @@ def test_the_command_says_where_it_listens_and_ends_well(store: DirectoryStore, 
     ) as process:
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            found = re.fullmatch(rf"(http://127\.0\.0\.1:\d+) shows {re.escape(store.uri)}; Ctrl-C ends it\n", said)
-            assert found, said
+            line = process.stdout.readline()
+            found = re.fullmatch(rf"(http://127\.0\.0\.1:\d+) shows {re.escape(store.uri)}; Ctrl-C ends it\n", line)
+            assert found, line
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(f"{found[1]}/nothing", timeout=60)
             process.send_signal(number)
-            _, told = process.communicate(timeout=60)
-            assert (process.returncode, told) == (0, "stopped\n")
+            _, error = process.communicate(timeout=60)
+            assert (process.returncode, error) == (0, "stopped\n")
         finally:
             process.kill()
 
 
-def test_serving_draws_nothing_before_it_is_asked() -> None:
-    code = (
-        "import sys, flows.cli.results.serving; print({'matplotlib', 'jinja2', 'prefect', 'pandas'} & set(sys.modules))"
-    )
+@pytest.mark.parametrize("module", ["flows.cli.results.serving", "flows.presentation.run.report"])
+def test_nothing_slow_is_loaded_before_a_page_is_made(module: str) -> None:
+    code = f"import sys, {module}; print({{'matplotlib', 'jinja2', 'prefect', 'pandas'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr

@@ -1,4 +1,4 @@
-"""The command `millrace` called in this process, for all that starts no pipeline; and what a command said."""
+"""The command `millrace` called in this process, for tests that start no pipeline; and what a command printed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flows.cli import main
 from tests.docs.json_page import OUTPUTS
 
 
-class Told(NamedTuple):
-    """How a command ended, and what it said."""
+class CommandResult(NamedTuple):
+    """How a command ended, and what it printed."""
 
     code: int
     out: str
@@ -26,25 +26,25 @@ class Told(NamedTuple):
         return json.loads(self.out)
 
 
-Command = Callable[..., Told]
+Command = Callable[..., CommandResult]
 
 
-def as_documented(told: Told, *arguments: str) -> Told:
-    """Hold what a command printed with --json against docs/json.md: no key is missing, none is unknown."""
-    if "--json" in arguments and told.out:
+def as_documented(result: CommandResult, *arguments: str) -> CommandResult:
+    """Check what a command printed with --json against docs/json.md: no key is missing, none is unknown."""
+    if "--json" in arguments and result.out:
         with_option = f"{arguments[0]} --dry-run" if "--dry-run" in arguments else arguments[0]
         record = OUTPUTS.get(with_option, OUTPUTS[arguments[0]])
-        assert json.loads(record.model_validate_json(told.out).to_json()) == json.loads(told.out)
-    return told
+        assert json.loads(record.model_validate_json(result.out).to_json()) == json.loads(result.out)
+    return result
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Told:
-    """Call it with these arguments; its handler of signals, which is for a process of its own, is left out."""
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> CommandResult:
+    """Call it with these arguments, without its handler of signals, which needs a process of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("signal.signal", lambda *_: None)
         patch.setattr(sys, "argv", ["millrace", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert isinstance(ended.value.code, int)
-    return as_documented(Told(ended.value.code, told.out, told.err), *arguments)
+    return as_documented(CommandResult(ended.value.code, printed.out, printed.err), *arguments)

@@ -1,6 +1,6 @@
 """A small shop on disk, and the installed command `millrace` over it: real workers, a real Prefect server.
 
-Nothing here is a stand-in, so a stage costs seconds; share what it makes.
+Nothing here is a fake, so a stage takes seconds; share what it makes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import yaml
 
 from flows.demo.shop import write_shop
-from tests.support.processes.command import Told
+from tests.support.processes.command import CommandResult
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 SECONDS = 300
@@ -63,20 +63,20 @@ class Shop(NamedTuple):
     workspace: Path
     config_file: Path
     home: Path
-    bucket: str = ""  # URI of the workspace where it is no directory
+    bucket: str = ""  # URI of the workspace if it is on S3
 
-    def millrace(self, *arguments: str) -> Told:
+    def millrace(self, *arguments: str) -> CommandResult:
         """The command, in a process of its own; it starts the server by itself where it needs one."""
         workspace = self.bucket or str(self.workspace)
         environment = os.environ | {"PREFECT_HOME": str(self.home), "MILLRACE_WORKSPACE": workspace}
         command = [str(MILLRACE), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-        return Told(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def run(self, *arguments: str) -> Told:
+    def run(self, *arguments: str) -> CommandResult:
         return self.millrace("run", "--config", str(self.config_file), "--json", *arguments)
 
-    def ingest(self, source: Path, columns: str = COLUMNS) -> Told:
+    def ingest(self, source: Path, columns: str = COLUMNS) -> CommandResult:
         form = ("--format", "jsonl", "--time-column", "searched_at", "--span", "month", "--map", columns)
         return self.millrace("ingest", "--source", str(source), *form, "--json")
 
