@@ -1,4 +1,4 @@
-"""The launcher as containers run it: real processes on the loopback interface, torchrun and all, a stand-in stage."""
+"""The launcher as containers run it: real processes, torchrun included, on one machine, with a scripted stage."""
 
 import json
 import os
@@ -91,11 +91,6 @@ def exit_code(failure: str) -> int:
 
 
 @pytest.fixture
-def store(tmp_path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "workspace")
-
-
-@pytest.fixture
 def stand_in(monkeypatch, tmp_path):
     return lambda body: replace_health(monkeypatch, tmp_path / "site", body)
 
@@ -158,7 +153,7 @@ def test_two_nodes_run_a_stage_together(make_job, stand_in):
     assert not job.store.exists("runs/run/health/attempt-1/ending.json")
 
 
-def test_in_a_second_try_the_error_of_a_child_node_is_the_cause_and_not_its_consequences(make_job, stand_in):
+def test_the_error_of_a_child_node_is_the_cause_in_a_second_try(make_job, stand_in):
     stand_in(
         """
         def run(job):
@@ -208,7 +203,7 @@ def wait_until_ended(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
-def test_sigterm_lets_a_worker_save_and_is_cancelled(make_job, stand_in):
+def test_after_sigterm_a_worker_saves_and_the_job_is_cancelled(make_job, stand_in):
     stand_in(
         """
         def run(job):
@@ -232,7 +227,7 @@ def test_sigterm_lets_a_worker_save_and_is_cancelled(make_job, stand_in):
     assert "SIGTERM" in ending.message
 
 
-def test_a_child_of_an_array_knows_its_position_and_reports_only_its_own_workers(make_job, stand_in):
+def test_an_arrays_child_has_its_position_and_reports_only_its_own_workers(make_job, stand_in):
     stand_in(
         """
         def run(job):
@@ -265,7 +260,7 @@ def test_work_is_refused_on_an_excluded_host(make_job, monkeypatch):
     assert job.ending().message in output
 
 
-def test_outside_of_batch_it_is_config(make_job):
+def test_outside_of_batch_the_launcher_is_a_config_error(make_job):
     job = make_job()
     code, output = finish(job.start(ID=""))
     assert code == exit_code("CONFIG")
@@ -273,7 +268,7 @@ def test_outside_of_batch_it_is_config(make_job):
     assert len(output.splitlines()) == 1
 
 
-def test_a_job_of_the_wrong_size_is_config(make_job):
+def test_a_job_of_the_wrong_size_is_a_config_error(make_job):
     job = make_job(4)
     code, output = finish(job.start_node(0))
     assert code == exit_code("CONFIG")
