@@ -1,4 +1,7 @@
-"""The whole thing: the installed command, real worker processes, a real server; from a log of searches to releases."""
+"""The whole thing: the installed command, real worker processes, a real server; from a log of searches to releases.
+
+The first month also on AWS Batch with its workspace on S3: Batch is the emulator, which executes the jobs for real.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,23 @@ import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from infra.store.directory import DirectoryStore
+from infra.store.factory import open_store
 from tasks.data.rows import distinct_items
+from tests.support.cloud.cloud import Cloud, Side, open_cloud
+from tests.support.cloud.s3 import S3Server
 from tests.support.processes.prefect_server import forget
 from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
 
-TWO_WORKERS = ("--span", SPANS[1], "--set", "train.workers=2")
+# Of the first month: training on two nodes, and inference as an array of two, where it is on AWS Batch.
+TWO_WORKERS = ("--set", "train.workers=2", "--set", "infer.workers=2", "--set", "infer.shard_rows=32")
+ON_BATCH = (
+    *("--set", "compute=batch"),
+    *("--set", "batch.accelerator_dollars_per_node_hour=21.5"),
+    *("--set", "batch.cpu_dollars_per_node_hour=0.5"),
+)
 
 
 class Runs(NamedTuple):
@@ -31,11 +44,11 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """The first month by one worker, the second by two. Tests leave this workspace as it is."""
+    """The first month by two workers, the second by one. Tests leave this workspace as it is."""
     folder = tmp_path_factory.mktemp("shop")
     shop = open_shop(folder, folder / "prefect", rows_per_span=400)  # the first run starts the server
     try:
-        yield Runs(shop, shop.run("--span", SPANS[0]).json, shop.run(*TWO_WORKERS).json)
+        yield Runs(shop, shop.run("--span", SPANS[0], *TWO_WORKERS).json, shop.run("--span", SPANS[1]).json)
     finally:
         shop.millrace("down")
 
@@ -121,7 +134,7 @@ def test_the_ledger_knows_every_attempt(runs: Runs) -> None:
     assert 0 < status["totals"]["goodput"] <= 1
     assert [span["trained"] for span in status["spans"]] == [["main"], ["main"], []]
     assert status["release"]["number"] == 2
-    result = runs.shop.millrace("report", "--span", SPANS[1], "--json").json
+    result = runs.shop.millrace("report", "--span", SPANS[0], "--json").json
     assert [(entry["stage"], entry["attempt"], entry["failure"]) for entry in result["ledger"]] == [
         (stage, 1, None) for stage in STAGES
     ]
@@ -131,7 +144,7 @@ def test_the_ledger_knows_every_attempt(runs: Runs) -> None:
 
 def assert_all_cached(shop: Shop, before: dict[str, int], **expected: Any) -> None:
     """The second month again, from what there is: nothing but its being asked for is new, so no worker was started."""
-    again = shop.run(*TWO_WORKERS).json
+    again = shop.run("--span", SPANS[1]).json
     assert again["report"]["cached"] == STAGES
     assert {name: again["report"][name] for name in expected} == expected
     after = shop.files()
@@ -187,3 +200,86 @@ def test_spans_are_trained_in_order(copied: Shop) -> None:
         f"CONFIG: span {SPANS[2]} can't come next in lineage main, which stands at {SPANS[0]}: run {SPANS[1]} first\n"
     )
     assert copied.files() == before
+
+
+# --- on AWS Batch -----------------------------------------------------------------------------------------------
+
+
+class Places(NamedTuple):
+    local: Side
+    batch: Side
+    distant: Shop
+
+
+@pytest.fixture(scope="module")
+def cloud(s3_server: S3Server) -> Iterator[Cloud]:
+    with open_cloud(s3_server) as cloud:
+        yield cloud
+
+
+@pytest.fixture(scope="module")
+def places(runs: Runs, cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Places:
+    uri = cloud.s3.new_workspace()
+    distant = open_shop(tmp_path_factory.mktemp("batch"), runs.shop.home, rows_per_span=400, bucket=uri)
+    return Places(
+        Side(DirectoryStore(runs.shop.workspace), runs.first),
+        Side(open_store(uri), distant.run("--span", SPANS[0], *TWO_WORKERS, *ON_BATCH).json),
+        distant,
+    )
+
+
+def test_both_places_release_the_same_model_bit_for_bit(places: Places) -> None:
+    local, batch = places.local, places.batch
+    for side in (local, batch):
+        assert side.output["state"] == "Released"
+        assert side.output["report"]["cached"] == []
+    assert local.digests() == batch.digests()
+    assert set(local.digests()) == {"model.safetensors", "optimizer.safetensors"}
+    assert local.output["report"]["metrics"] == batch.output["report"]["metrics"]
+
+
+def test_both_places_give_the_same_vectors(places: Places) -> None:
+    local, batch = places.local.vectors(), places.batch.vectors()
+    assert local.num_rows == places.local.output["report"]["vectors"] > 100
+    assert local.equals(batch)
+
+
+def test_every_stage_was_one_job_of_its_kind(places: Places, cloud: Cloud) -> None:
+    jobs = {job["jobName"].split("-")[1]: job for job in cloud.batch.jobs()}
+    assert list(jobs) == STAGES
+    assert len(cloud.batch.calls("SubmitJob")) == len(STAGES)
+    assert {job["status"] for job in jobs.values()} == {"SUCCEEDED"}
+    assert {stage: job["nodeProperties"]["numNodes"] for stage, job in jobs.items() if "nodeProperties" in job} == {
+        "health": 2,
+        "warmup": 2,
+        "train": 2,
+    }
+    assert {stage: job["arrayProperties"]["size"] for stage, job in jobs.items() if "arrayProperties" in job} == {
+        "infer": 2
+    }
+    assert [stage for stage, job in jobs.items() if job["jobQueue"].endswith("millrace-cpu")] == ["validate", "release"]
+    run_key = places.batch.output["report"]["run_key"]
+    assert {job["tags"]["millrace-run"] for job in jobs.values()} == {run_key}
+
+
+def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None:
+    report = places.distant.millrace("report", "--json").json
+    assert [(one["stage"], one["attempt"], one["failure"]) for one in report["ledger"]] == [
+        (stage, 1, None) for stage in STAGES
+    ]
+    for one in report["ledger"]:
+        nodes = {"health": 2, "warmup": 2, "train": 2, "infer": 2}.get(one["stage"], 1)
+        price = 0.5 if one["stage"] in ("validate", "release") else 21.5
+        assert one["dollars_per_hour"] == nodes * price
+        assert len(one["hosts"]) == nodes
+        assert one["job"]
+        assert one["seconds"]["booting"] > 0
+        assert one["cost"] > 0
+    assert report["report"]["cost"] == pytest.approx(sum(one["cost"] for one in report["ledger"]))
+
+
+def test_running_the_span_again_asks_aws_batch_nothing(places: Places, cloud: Cloud) -> None:
+    calls = len(cloud.batch.calls())
+    again = places.distant.run("--span", SPANS[0], *TWO_WORKERS, *ON_BATCH).json
+    assert again["report"]["cached"] == STAGES
+    assert len(cloud.batch.calls()) == calls

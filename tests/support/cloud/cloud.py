@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -49,8 +50,8 @@ class Side(NamedTuple):
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of the files of the trained checkpoint that hold numbers."""
-        (state,) = (key for key in self.store.list("lineages/main") if key.endswith("/state.json"))
-        manifest = read_manifest(self.store, state.removesuffix("/state.json"))
+        result = json.loads(self.store.read(f"runs/{self.output['report']['run_key']}/train/result.json"))
+        manifest = read_manifest(self.store, result["outcome"]["checkpoint"]["prefix"])
         return {entry.name: entry.sha256 for entry in manifest.files if entry.name.endswith(".safetensors")}
 
     def vectors(self) -> pa.Table:
