@@ -155,13 +155,13 @@ def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
 def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command, runs: Runs, tmp_path: Path) -> None:
     before = sorted(runs.workspace.rglob("*"))
     arguments = ["run", "--dry-run", "--span", "2026-04", "--workspace", str(runs.workspace)]
-    told = millrace(*arguments, *SMALL, "--set", "train.epochs=1")
-    assert told.code == 0
-    assert "# window:  2026-04 v1\n# before:  2026-01, 2026-02, 2026-03\n" in told.out
-    assert "# parent:  lineages/main/step-00000030 (step 30)\n" in told.out
-    (tmp_path / "again.yaml").write_text(told.out)
-    assert millrace(*arguments, "--config", str(tmp_path / "again.yaml")).out == told.out
-    assert yaml.safe_load(told.out)["model"]["pretrained"] == "package:none"
+    result = millrace(*arguments, *SMALL, "--set", "train.epochs=1")
+    assert result.code == 0
+    assert "# window:  2026-04 v1\n# before:  2026-01, 2026-02, 2026-03\n" in result.out
+    assert "# parent:  lineages/main/step-00000030 (step 30)\n" in result.out
+    (tmp_path / "again.yaml").write_text(result.out)
+    assert millrace(*arguments, "--config", str(tmp_path / "again.yaml")).out == result.out
+    assert yaml.safe_load(result.out)["model"]["pretrained"] == "package:none"
     assert sorted(runs.workspace.rglob("*")) == before
 
 
@@ -178,10 +178,10 @@ def test_a_wrong_command_is_refused_before_a_server_is_asked(
     millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    told = millrace("run", "--workspace", str(runs.workspace), *arguments)
-    assert told.code == 78
-    assert told.err.startswith("CONFIG: ")
-    assert message in told.err
+    result = millrace("run", "--workspace", str(runs.workspace), *arguments)
+    assert result.code == 78
+    assert result.err.startswith("CONFIG: ")
+    assert message in result.err
 
 
 def test_a_server_that_does_not_answer_is_named(
@@ -189,10 +189,10 @@ def test_a_server_that_does_not_answer_is_named(
 ) -> None:
     ingest(DirectoryStore(tmp_path), "2026-01")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    told = millrace("run", "--workspace", str(tmp_path), *SMALL)
-    assert told.code == 70
-    assert told.err.startswith("HOST: ")
-    assert "PREFECT_API_URL is http://127.0.0.1:1/api" in told.err
+    result = millrace("run", "--workspace", str(tmp_path), *SMALL)
+    assert result.code == 70
+    assert result.err.startswith("HOST: ")
+    assert "PREFECT_API_URL is http://127.0.0.1:1/api" in result.err
 
 
 # --- parity -----------------------------------------------------------------------------------------------------
@@ -222,9 +222,9 @@ def test_what_cannot_be_compared_is_refused_before_a_server_is_asked(
     millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    told = millrace("parity", "--workspace", str(runs.workspace), *SMALL, *arguments)
-    assert (told.code, told.out) == (78, "")
-    assert message in told.err
+    result = millrace("parity", "--workspace", str(runs.workspace), *SMALL, *arguments)
+    assert (result.code, result.out) == (78, "")
+    assert message in result.err
 
 
 # --- ingest -----------------------------------------------------------------------------------------------------
@@ -252,18 +252,18 @@ INGEST = (
 def test_ingest_cuts_a_source_into_spans(millrace: Command, tmp_path: Path) -> None:
     rows = source(tmp_path, REVIEW, {**REVIEW, "when": "2023-01-03", "text": "broke soon"})
     workspace = tmp_path / "workspace"
-    told = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST, "--json")
-    assert told.code == 0
-    assert [span["name"] for span in json.loads(told.out)["spans"]] == ["2022-Q4", "2023-Q1"]
+    result = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST, "--json")
+    assert result.code == 0
+    assert [span["name"] for span in json.loads(result.out)["spans"]] == ["2022-Q4", "2023-Q1"]
     again = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST)
     assert re.findall(r"^(\S+) +v1 +1 +as before", again.out, re.M) == ["2022-Q4", "2023-Q1"]
 
 
 def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, tmp_path: Path) -> None:
     rows = source(tmp_path, {**REVIEW, "when": "last week"})
-    told = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)
-    assert told.code == 65
-    assert told.err.splitlines()[-1].startswith(f"DATA: {rows}, row 1, column 'when'")
+    result = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)
+    assert result.code == 65
+    assert result.err.splitlines()[-1].startswith(f"DATA: {rows}, row 1, column 'when'")
     assert not list((tmp_path / "workspace").rglob("*.parquet"))
 
 
@@ -285,15 +285,15 @@ def shop(tmp_path: Path) -> Path:
 
 def test_an_import_lists_the_tensors_and_names_the_next_command(server: Server, millrace: Command, shop: Path) -> None:
     arguments = ("import-checkpoint", str(shop.parent / "weights.pt"), "--span", "2026-02")
-    told = run_command(server, shop, *arguments)
-    assert told.code == 0, told.err
-    lines = told.out.splitlines()
+    result = run_command(server, shop, *arguments)
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
     assert " 101 tensors " in lines[0]
     assert lines[0].endswith("/weights.pt: lineages/main/step-00000000")
     assert any(line.startswith("LEFT OUT") and line.endswith("(1): qa_outputs.weight") for line in lines)
     assert any(line.startswith("new") and line.endswith("(1): projection.weight") for line in lines)
     assert lines[-1] == f"next: millrace run --span 2026-02 --workspace {shop} --set model.pretrained=package:none"
-    assert run_command(server, shop, *arguments).out == told.out  # found there
+    assert run_command(server, shop, *arguments).out == result.out  # found there
     status = millrace("status", "--workspace", str(shop))
     assert "lineage main: imported weights, not trained on yet, step 0, lineages/main/step-00000000" in status.out
 
@@ -323,19 +323,19 @@ def copied(runs: Runs, tmp_path: Path) -> Path:
 
 
 def test_status_shows_spans_and_sums(millrace: Command, runs: Runs) -> None:
-    told = millrace("status", "--workspace", str(runs.workspace))
-    assert told.code == 0
-    spans = re.findall(r"^(2026-\d\d) +v1 +40 +(main)? *(\w+ as \d|\w+)? *$", told.out, re.M)
+    result = millrace("status", "--workspace", str(runs.workspace))
+    assert result.code == 0
+    spans = re.findall(r"^(2026-\d\d) +v1 +40 +(main)? *(\w+ as \d|\w+)? *$", result.out, re.M)
     assert spans == [
         ("2026-01", "main", "Released as 1"),
         ("2026-02", "main", "Released as 2"),
         ("2026-03", "main", "Rejected"),
         ("2026-04", "", "Unfinished"),
     ]
-    assert "lineage main: trained up to 2026-03, step 30" in told.out
-    assert "current release: 2, span 2026-02" in told.out
-    assert "95.2 % succeeded" in told.out  # 20 of 21 attempts
-    assert re.search(r"^DATA +1 +9\.8$", told.out, re.M)
+    assert "lineage main: trained up to 2026-03, step 30" in result.out
+    assert "current release: 2, span 2026-02" in result.out
+    assert "95.2 % succeeded" in result.out  # 20 of 21 attempts
+    assert re.search(r"^DATA +1 +9\.8$", result.out, re.M)
 
 
 def test_the_workspace_may_come_from_the_environment(
@@ -385,16 +385,16 @@ def test_report_is_of_the_last_run_or_of_a_spans(millrace: Command, runs: Runs) 
     ],
 )
 def test_report_of_what_is_not_there(millrace: Command, runs: Runs, arguments: list[str], message: str) -> None:
-    told = millrace("report", "--workspace", str(runs.workspace), *arguments)
-    assert (told.code, told.out) == (78, "")
-    assert message in told.err
+    result = millrace("report", "--workspace", str(runs.workspace), *arguments)
+    assert (result.code, result.out) == (78, "")
+    assert message in result.err
 
 
 @pytest.mark.parametrize("command", ["status", "releases", "rollback", "report"])
 def test_a_mistyped_workspace_does_not_look_empty(millrace: Command, tmp_path: Path, command: str) -> None:
-    told = millrace(command, "--workspace", str(tmp_path / "typo"))
-    assert told.code == 78
-    assert f"CONFIG: {tmp_path / 'typo'} holds no span" in told.err
+    result = millrace(command, "--workspace", str(tmp_path / "typo"))
+    assert result.code == 78
+    assert f"CONFIG: {tmp_path / 'typo'} holds no span" in result.err
 
 
 @pytest.mark.parametrize(
@@ -418,10 +418,10 @@ def test_only_unexpected_errors_have_a_traceback(
         raise error
 
     monkeypatch.setattr(outputs, "status", fail)
-    told = millrace("status", "--workspace", str(runs.workspace))
-    assert told.code == code
-    assert told.err.splitlines()[-1].startswith(last_line)
-    assert ("Traceback" in told.err) is traceback
+    result = millrace("status", "--workspace", str(runs.workspace))
+    assert result.code == code
+    assert result.err.splitlines()[-1].startswith(last_line)
+    assert ("Traceback" in result.err) is traceback
 
 
 # --- the server -------------------------------------------------------------------------------------------------
