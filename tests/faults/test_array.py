@@ -1,4 +1,4 @@
-"""Inference as an array of independent jobs: in any order they give the folder of a single worker."""
+"""Inference as an array of independent jobs: in any order they write the folder that a single worker writes."""
 
 import random
 import shutil
@@ -87,7 +87,7 @@ def run_child(array: Array, child: int) -> int:
 
 
 def assert_whole(array: Array) -> InferOutcome:
-    """The folder is the one that a worker alone makes, byte for byte, and the result says so."""
+    """The folder equals a single worker's byte for byte, and the result says so."""
     folder, manifest = open_folder(array.store, array.prefix, "vectors")
     assert manifest == array.alone
     assert sum(pq.read_metadata(folder / entry.name).num_rows for entry in manifest.files) == 100
@@ -97,7 +97,7 @@ def assert_whole(array: Array) -> InferOutcome:
     return outcome
 
 
-def test_in_any_order_the_last_one_seals_and_writes_the_result(array: Array):
+def test_the_last_child_in_any_order_seals_the_folder_and_writes_the_result(array: Array):
     order = random.Random(1).sample(range(CHILDREN), CHILDREN)
     for child in order:
         assert not array.store.exists(f"{array.prefix}/{MANIFEST}"), "sealed before the last one was done"
@@ -108,13 +108,13 @@ def test_in_any_order_the_last_one_seals_and_writes_the_result(array: Array):
     assert outcome.texts_per_second > 0
 
 
-def test_all_at_the_same_time(array: Array):
+def test_children_may_run_at_the_same_time(array: Array):
     processes = [start(work_as_child, child, CHILDREN, array.spec) for child in range(CHILDREN)]
     assert [finish(process) for process in processes] == [0] * CHILDREN
     assert_whole(array)
 
 
-def test_with_one_missing_there_is_no_folder_and_a_later_attempt_reuses_the_rest(array: Array):
+def test_a_missing_child_leaves_no_folder_and_a_later_attempt_reuses_the_other_shards(array: Array):
     for child in (0, 1, 3):
         assert run_child(array, child) == 0
     assert not array.store.exists(f"{array.prefix}/{MANIFEST}")
@@ -129,7 +129,7 @@ def test_with_one_missing_there_is_no_folder_and_a_later_attempt_reuses_the_rest
 
 
 def test_a_child_that_is_tried_again_counts_with_the_others(array: Array):
-    """AWS Batch tries one child again by itself, under the next attempt, and the others not."""
+    """AWS Batch retries only this child, under the next attempt."""
     for child in (0, 1, 3):
         assert run_child(array, child) == 0
     assert isinstance(array.spec.inputs, InferInputs)
@@ -141,7 +141,7 @@ def test_a_child_that_is_tried_again_counts_with_the_others(array: Array):
         assert assert_whole(again).vectors == first.vectors
 
 
-def test_each_child_leaves_an_error_file_of_its_own(array: Array, tmp_path: Path):
+def test_each_child_writes_its_own_error_file(array: Array, tmp_path: Path):
     inputs = array.spec.inputs
     assert isinstance(array.store, DirectoryStore)
     assert isinstance(inputs, InferInputs)
@@ -154,12 +154,12 @@ def test_each_child_leaves_an_error_file_of_its_own(array: Array, tmp_path: Path
     assert [array.store.exists(f"{spec.attempt_prefix}/error-rank{n}.json") for n in range(4)] == [0, 1, 0, 1]
 
 
-def test_a_child_with_several_workers_has_as_many_shares():
+def test_each_worker_of_a_child_has_its_own_share():
     shares = [Rank(index, 2, index, 2, child, 3).share for child in range(3) for index in range(2)]
     assert shares == [Share(number, 6) for number in range(6)]
 
 
-def test_in_a_bucket_too(array: Array, s3: S3Server):
+def test_an_array_works_in_a_bucket(array: Array, s3: S3Server):
     bucket = open_store(s3.new_workspace())
     for key in array.store.list(""):
         bucket.write(key, array.store.read(key))

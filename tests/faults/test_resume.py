@@ -1,4 +1,4 @@
-"""Training killed with SIGKILL at exact places, then started again: it ends as if nothing had happened."""
+"""Training killed with SIGKILL at exact places and started again ends like an unbroken run."""
 
 import errno
 import signal
@@ -63,11 +63,11 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> End:
 
 
 def kill(job: Job, at: Kill) -> None:
-    assert finish(start(train_and_die, job.spec, at)) == -signal.SIGKILL, "it must die, and there"
+    assert finish(start(train_and_die, job.spec, at)) == -signal.SIGKILL, "it must be killed there"
 
 
 @pytest.mark.parametrize("place", KILLS)
-def test_killed_anywhere_it_continues_and_ends_with_the_same_weights(tmp_path: Path, unbroken: End, place: str):
+def test_a_killed_run_continues_and_ends_with_the_same_weights(tmp_path: Path, unbroken: End, place: str):
     store, rows = make_workspace(tmp_path)
     job = job_of(store, rows)
     kill(job, KILLS[place])
@@ -77,7 +77,7 @@ def test_killed_anywhere_it_continues_and_ends_with_the_same_weights(tmp_path: P
         assert outcome.resumed_at_step == RESUMED_AT[place]
 
 
-def test_with_dropout_too(tmp_path: Path, unbroken: End):
+def test_a_killed_run_with_dropout_ends_with_the_same_weights(tmp_path: Path, unbroken: End):
     ends: list[End] = []
     for folder, at in ((tmp_path / "unbroken", None), (tmp_path / "killed", KILLS["between two checkpoints"])):
         store, rows = make_workspace(folder)
@@ -86,10 +86,10 @@ def test_with_dropout_too(tmp_path: Path, unbroken: End):
             kill(job, at)
         ends.append((store, train.run(job)))
     assert_same_end(ends[1], ends[0])
-    assert ends[1][1].losses != unbroken[1].losses, "dropout was at work"
+    assert ends[1][1].losses != unbroken[1].losses, "dropout changes the losses"
 
 
-def test_killed_again_and_again(tmp_path: Path, unbroken: End):
+def test_a_run_killed_three_times_ends_with_the_same_weights(tmp_path: Path, unbroken: End):
     store, rows = make_workspace(tmp_path)
     job = job_of(store, rows)
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_killed_again_and_again(tmp_path: Path, unbroken: End):
     assert_same_end((store, outcome), unbroken)
 
 
-def test_in_a_lineage_with_an_earlier_run(tmp_path: Path):
+def test_a_killed_run_after_an_earlier_one_ends_with_the_same_weights(tmp_path: Path):
     ends: list[End] = []
     for folder, at in ((tmp_path / "unbroken", None), (tmp_path / "killed", Kill(COMMITTED, 2))):
         store, rows = make_workspace(folder)
@@ -127,7 +127,7 @@ def test_a_corrupt_newest_checkpoint_is_quarantined(tmp_path: Path, unbroken: En
     assert "quarantine/lineages/main/step-00000009.1" in log
 
 
-def test_with_every_checkpoint_corrupt_it_starts_over(tmp_path: Path, unbroken: End):
+def test_a_run_with_only_corrupt_checkpoints_starts_over(tmp_path: Path, unbroken: End):
     store, rows = make_workspace(tmp_path)
     job = job_of(store, rows)
     kill(job, KILLS["right after a later checkpoint"])
@@ -138,7 +138,7 @@ def test_with_every_checkpoint_corrupt_it_starts_over(tmp_path: Path, unbroken: 
     assert_same_end((store, outcome), unbroken)
 
 
-def test_a_corrupt_parent_stops_the_run_and_stays_where_it_is(tmp_path: Path):
+def test_a_corrupt_parent_stops_the_run_and_is_not_moved(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     parent = train_model(store, tiny_config(*CONFIG), rows, run_key="earlier").checkpoint
     path = store.path(f"{parent.prefix}/optimizer.safetensors")
@@ -173,7 +173,7 @@ def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: 
     assert_same_end((store, outcome), unbroken)
 
 
-def test_another_runs_partial_checkpoint_is_not_continued(tmp_path: Path, unbroken: End):
+def test_another_runs_partial_checkpoint_is_not_used(tmp_path: Path, unbroken: End):
     store, rows = make_workspace(tmp_path)
     abandoned = make_job(
         store,

@@ -1,4 +1,4 @@
-"""Training that gets SIGTERM: the checkpoint of a step is kept, and with it the run ends as if nothing had happened."""
+"""Training that gets SIGTERM keeps a checkpoint, and the run that continues from it ends like an unbroken one."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def start_job(folder: Path, *overrides: str) -> Job:
 
 
 def messages(spec: JobSpec, store: DirectoryStore) -> list[str]:
-    """What the workers wrote about their end, by rank; all of them must count as cancelled."""
+    """The workers' error messages by rank; all must be cancelled."""
     failures = sorted(worker_failures(store, spec.attempt_prefix), key=lambda failure: failure.rank)
     assert {failure.failure for failure in failures} == {"CANCELLED"}
     return [failure.message for failure in failures]
@@ -82,7 +82,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_it_stops_where_losses_are_logged_and_continues_from_there(tmp_path: Path, unbroken: End, place: str):
+def test_training_stops_at_the_next_logged_step_and_continues_from_there(tmp_path: Path, unbroken: End, place: str):
     step, *kills = PLACES[place]
     job = start_job(tmp_path)
     assert run_ranks(1, work, job.spec, (0,), *kills) == [CANCELLED]
@@ -94,7 +94,7 @@ def test_it_stops_where_losses_are_logged_and_continues_from_there(tmp_path: Pat
     assert_same_end((store, outcome), unbroken)
 
 
-def test_stopped_again_and_again(tmp_path: Path, unbroken: End):
+def test_training_stopped_three_times_ends_with_the_same_weights(tmp_path: Path, unbroken: End):
     job = start_job(tmp_path)
     for _ in range(3):
         assert run_ranks(1, work, job.spec, (0,), signalled(STEP, 4)) == [CANCELLED]
@@ -104,7 +104,7 @@ def test_stopped_again_and_again(tmp_path: Path, unbroken: End):
 
 
 @pytest.mark.parametrize(("ranks", "call", "step"), [((0,), 7, 8), ((1,), 10, 10), ((0, 1), 7, 8)], ids=str)
-def test_workers_stop_together_whichever_gets_the_signal(
+def test_all_workers_stop_together_when_one_gets_the_signal(
     tmp_path: Path, unbroken_by_two: End, ranks: tuple[int, ...], call: int, step: int
 ):
     job = start_job(tmp_path, TWO_WORKERS)
@@ -116,7 +116,7 @@ def test_workers_stop_together_whichever_gets_the_signal(
     assert_same_end((store, outcome), unbroken_by_two)
 
 
-def test_in_the_last_steps_it_ends_as_it_would_have(tmp_path: Path, unbroken: End):
+def test_a_signal_in_the_last_steps_does_not_stop_the_training(tmp_path: Path, unbroken: End):
     job = start_job(tmp_path)
     assert run_ranks(1, work, job.spec, (0,), signalled(STEP, 16)) == [0]
     store = DirectoryStore(Path(job.store.uri))
@@ -129,7 +129,7 @@ def test_in_the_last_steps_it_ends_as_it_would_have(tmp_path: Path, unbroken: En
     [("tasks.worker.train:make_pairs", []), ("tasks.worker.train:_agree", ["step-00000016"])],
     ids=["before the first step", "after the last"],
 )
-def test_outside_the_loop_it_ends_at_once(tmp_path: Path, target: str, there: list[str]):
+def test_a_signal_outside_the_loop_ends_the_training_at_once(tmp_path: Path, target: str, there: list[str]):
     job = start_job(tmp_path)
     assert run_ranks(1, work, job.spec, (0,), signalled(target, 1)) == [CANCELLED]
     store = DirectoryStore(Path(job.store.uri))
@@ -148,7 +148,7 @@ class Impatient(Heard):
 
 
 @pytest.mark.pipeline
-def test_cancelled_by_the_runner_nothing_is_lost(tmp_path: Path):
+def test_training_cancelled_by_the_runner_loses_no_step(tmp_path: Path):
     """Two workers as the runner starts and ends them, at whichever step the signal finds them."""
     long = (TWO_WORKERS, "train.epochs=30", "train.checkpoint_every_steps=1000", "train.evaluate_every_steps=70")
     jobs = [start_job(tmp_path / name, *long) for name in ("unbroken", "stopped")]

@@ -1,7 +1,7 @@
-"""Warmup as a user's machine runs it, through the one door; on NeuronCores by stand-ins.
+"""Warmup through the worker's command; on NeuronCores with fakes.
 
-`torch_neuronx` is a module that keeps the processor as XLA's device, `neuron_parallel_compile` a script that runs the
-given command and writes the documented report and cache. All between them is the real thing.
+The fake `torch_neuronx` keeps the CPU as XLA's device; the fake `neuron_parallel_compile` runs the given command and
+writes the documented report and cache. The rest is real.
 """
 
 import json
@@ -42,7 +42,7 @@ FAST = (
 
 
 class Machine(NamedTuple):
-    """A machine with NeuronCores, as far as stand-ins go."""
+    """A machine whose NeuronCores are fakes."""
 
     store: DirectoryStore
     rows: RowsRef
@@ -78,7 +78,7 @@ class Machine(NamedTuple):
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """What the tool was called with, and in which environment."""
+        """The tool's calls with their environment."""
         return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
     def artifact(self, key: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """After one warmup, which must not be changed by the tests that look at it."""
+    """After one warmup; tests must not change it."""
     with pytest.MonkeyPatch.context() as patch:
         machine = make_machine(tmp_path_factory.mktemp("neuron"), patch)
         done = machine.run(1)
@@ -115,7 +115,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield machine
 
 
-def test_graphs_are_compiled_ahead_and_kept(warm: Machine):
+def test_compiled_graphs_are_kept_in_the_workspace(warm: Machine):
     compiled = warm.outcome.compiled
     assert compiled is not None
     facts = warm.artifact(compiled.key)
@@ -127,7 +127,7 @@ def test_graphs_are_compiled_ahead_and_kept(warm: Machine):
     assert "--target=trn1" in warm.outcome.environment["NEURON_CC_FLAGS"]
 
 
-def test_the_trial_that_is_collected_leaves_nothing_behind(warm: Machine):
+def test_the_collecting_trial_leaves_no_files(warm: Machine):
     call = warm.calls[0]
     assert call["command"][-4:-1] == ["tasks.worker", "warmup", "--spec"]
     assert Path(call["own"]["parallel_compile_workdir"]).is_absolute()
@@ -135,11 +135,11 @@ def test_the_trial_that_is_collected_leaves_nothing_behind(warm: Machine):
     assert not [key for key in warm.store.list("runs/run") if "error" in key or "checkpoint" in key]
 
 
-def test_the_next_warmup_compiles_nothing_and_training_reads_the_graphs_back(warm: Machine):
+def test_the_next_warmup_compiles_nothing_and_training_reads_the_graphs(warm: Machine):
     compiled = warm.outcome.compiled
     second = warm.run(2)
     assert second.returncode == 0, second.stderr
-    assert len(warm.calls) == 1, "the tool was not asked again"
+    assert len(warm.calls) == 1, "the tool was not called again"
     assert "all 2 graphs are there; nothing to compile" in second.stdout
     assert warm.outcome.compiled == compiled
     graphs = warm.outcome.graphs
@@ -152,7 +152,7 @@ def test_the_next_warmup_compiles_nothing_and_training_reads_the_graphs_back(war
     assert " 0 new; " in trained.stdout
 
 
-def test_graphs_that_do_not_compile_end_it_and_those_that_did_are_kept(machine: Machine):
+def test_a_failed_graph_ends_warmup_and_the_other_graphs_are_kept(machine: Machine):
     failed = machine.run(1, FAKE_FAIL="1")
     assert failed.returncode == POLICIES[FailureClass.COMPILE].exit_code
     error = WorkerFailure.model_validate_json(machine.store.read("runs/run/warmup/attempt-1/error-rank0.json"))
@@ -165,11 +165,8 @@ def test_graphs_that_do_not_compile_end_it_and_those_that_did_are_kept(machine: 
     assert (list(facts["graphs"]), facts["complete"]) == (["MODULE_00001+d41d8cd9"], False)
 
 
-# --- one builder ------------------------------------------------------------------------------------------------
-
-
 def test_one_worker_builds_and_the_other_waits_for_it(tmp_path: Path):
-    """Two runs with the same graphs at once: the second starts when the first has published."""
+    """Of two runs with the same graphs, the second waits until the first has published."""
     store, rows = make_workspace(tmp_path)
     [first] = run_ranks(1, warm_up, store.root, rows)
     key, waits = first.compiled.key, tmp_path / "waits"
@@ -178,7 +175,7 @@ def test_one_worker_builds_and_the_other_waits_for_it(tmp_path: Path):
     outcomes: list[WarmupOutcome] = []
     with lease.hold(store, f"compile/{key}.lease"):
         second = threading.Thread(
-            target=lambda: outcomes.extend(run_ranks(1, warm_up_telling, store.root, rows, waits))
+            target=lambda: outcomes.extend(run_ranks(1, warm_up_and_note, store.root, rows, waits))
         )
         second.start()
         while not waits.exists():
@@ -191,20 +188,20 @@ def test_one_worker_builds_and_the_other_waits_for_it(tmp_path: Path):
     assert outcomes[0].graphs.misses == 0
 
 
-def warm_up_telling(rank: Rank, workspace: Path, rows: RowsRef, waits: Path) -> WarmupOutcome:
-    """Warm up, and make the file `waits` as soon as it waits for another."""
+def warm_up_and_note(rank: Rank, workspace: Path, rows: RowsRef, waits: Path) -> WarmupOutcome:
+    """Warm up, and create the file `waits` when it waits for another builder."""
     say = compile_ahead._say
 
-    def told(line: str) -> None:
+    def note(line: str) -> None:
         say(line)
         if line.endswith("; waiting"):
             waits.touch()
 
-    compile_ahead._say = told
+    compile_ahead._say = note
     return warm_up(rank, workspace, rows)
 
 
-def test_a_trial_that_fails_still_leaves_its_graphs(tmp_path: Path):
+def test_a_failed_trial_keeps_its_graphs(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     with pytest.raises(AssertionError, match="the trial fails here"):
         run_ranks(1, warm_up_and_fail, store.root, rows)

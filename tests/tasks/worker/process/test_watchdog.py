@@ -23,7 +23,7 @@ STEP = "tasks.worker.training.step:TrainStep.__call__"
 
 
 def start_job(folder: Path, *overrides: str) -> Job:
-    """A job whose spec lies in its workspace; a few seconds without a step are too many."""
+    """A job with its spec in the workspace; four seconds without a step are too many."""
     store, rows = make_workspace(folder)
     job = job_of(store, rows, "train.hang_seconds=4", *overrides)
     store.write(f"{job.spec.attempt_prefix}/spec.json", job.spec.to_json())
@@ -54,22 +54,20 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_training_that_hangs_is_ended_with_the_place_where_it_stood(tmp_path: Path, place: str):
+def test_a_hanging_training_is_ended_and_its_place_reported(tmp_path: Path, place: str):
     kill, last = PLACES[place]
     job = start_job(tmp_path)
     assert finish(start(work_alone, job.spec, kill)) == HANG
     failure = only_failure(job)
     assert (failure.rank, failure.failure) == (0, "HANG")
-    told = failure.message
-    assert re.match(f"no step for 4 s; {last}", told)
-    assert "the main thread is at " in told
-    assert "threading.py:" in told
-    assert "raise train.hang_seconds" in told
+    assert re.match(f"no step for 4 s; {last}", failure.message)
+    for part in ("the main thread is at ", "threading.py:", "raise train.hang_seconds"):
+        assert part in failure.message
     assert "tasks/worker/train.py" in failure.traceback, "the way from the loop to where it stands"
 
 
-def test_each_worker_reports_where_it_stood(tmp_path: Path):
-    """The one that hangs, and the one that waits for it in a collective."""
+def test_each_worker_reports_its_place(tmp_path: Path):
+    """One worker hangs, and the other waits for it in a collective."""
     job = start_job(tmp_path, "train.workers=2")
     with pytest.raises(EOFError):  # they end without a word to their parent
         run_ranks(2, work, job.spec, (1,), Kill(STEP, 3, "before", act=hang))
@@ -81,7 +79,7 @@ def test_each_worker_reports_where_it_stood(tmp_path: Path):
 
 
 class HangingStore(DirectoryStore):
-    """A workspace that takes nothing any more."""
+    """A workspace whose writes hang."""
 
     def write(self, key: str, data: bytes) -> None:
         hang()
@@ -94,7 +92,7 @@ def watch_and_hang(spec: JobSpec) -> None:
         hang()
 
 
-def test_a_workspace_that_hangs_too_does_not_hold_the_end_up(tmp_path: Path):
+def test_a_hanging_workspace_does_not_delay_the_end(tmp_path: Path):
     assert finish(start(watch_and_hang, start_job(tmp_path).spec)) == HANG
 
 
@@ -107,5 +105,5 @@ def beat_longer_than_allowed(spec: JobSpec) -> None:
     os._exit(sum(thread.name == "watchdog" for thread in threading.enumerate()))
 
 
-def test_beats_keep_a_training_alive_and_its_end_ends_the_watch(tmp_path: Path):
+def test_a_training_with_steps_is_not_ended_and_its_end_stops_the_watchdog(tmp_path: Path):
     assert finish(start(beat_longer_than_allowed, start_job(tmp_path).spec)) == 0
