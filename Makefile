@@ -33,8 +33,7 @@ check: install
 	$(BIN)/pyright
 	$(BIN)/cfn-lint infra/aws/*.yaml
 
-# Three at a time, though for two cores: a third of the suite's time is spent waiting. In the order of the folders, which
-# has most of the long files early.
+# Three at a time, though for two cores: a third of the suite's time is spent waiting. Whole pipelines begin first.
 test: install
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 

@@ -31,6 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole pipelines begin first: with several processes, nobody waits for the longest file at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
+
+
 @pytest.fixture
 def write_golden(request: pytest.FixtureRequest) -> bool:
     """Whether to write the golden values instead of comparing with them."""

@@ -141,3 +141,8 @@ def test_great_expectations_is_not_imported_before_it_is_needed():
     program = f"import sys, tasks.gates.verdicts; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_without_gates_nothing_is_refused():
+    assert judge(outcome({"recall@10": 0.4}, None), []) == ()
+    assert not refused(())

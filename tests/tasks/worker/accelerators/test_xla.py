@@ -102,14 +102,8 @@ def test_without_warmup_nothing_is_trained(warm: Warm):
         run_ranks(1, train_on, warm.store.root, warm.rows, None, None, "lineage=cold")
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        "model.dropout=0.1",
-        pytest.param("train.precision=bf16", marks=pytest.mark.proof),
-        pytest.param("train.precision=bf16-weights", marks=pytest.mark.proof),
-    ],
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("setting", ["model.dropout=0.1", "train.precision=bf16", "train.precision=bf16-weights"])
 def test_dropout_and_lower_precision_make_no_new_graphs(tmp_path: Path, setting: str):
     store, rows = make_workspace(tmp_path)
     compiled = run_ranks(1, warm_up, store.root, rows, setting)[0].compiled
@@ -141,6 +135,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, trained: TrainOutc
         assert outcome.curve == trained.curve
 
 
+@pytest.mark.proof
 def test_a_lineage_goes_from_cpu_to_xla_and_back(tmp_path: Path, on_cpu):
     """Three runs give what three runs on cpu give, and no checkpoint shows where it was made."""
     store, rows = make_workspace(tmp_path / "crossing")

@@ -152,6 +152,7 @@ def test_the_next_warmup_compiles_nothing_and_training_reads_the_graphs(warm: Ma
     assert " 0 new; " in trained.stdout
 
 
+@pytest.mark.proof
 def test_a_failed_graph_ends_warmup_and_the_other_graphs_are_kept(machine: Machine):
     failed = machine.run(1, FAKE_FAIL="1")
     assert failed.returncode == POLICIES[FailureClass.COMPILE].exit_code
@@ -165,6 +166,7 @@ def test_a_failed_graph_ends_warmup_and_the_other_graphs_are_kept(machine: Machi
     assert (list(facts["graphs"]), facts["complete"]) == (["MODULE_00001+d41d8cd9"], False)
 
 
+@pytest.mark.proof
 def test_one_worker_builds_and_the_other_waits_for_it(tmp_path: Path):
     """Of two runs with the same graphs, the second waits until the first has published."""
     store, rows = make_workspace(tmp_path)
@@ -201,6 +203,7 @@ def warm_up_and_note(rank: Rank, workspace: Path, rows: RowsRef, waits: Path) ->
     return warm_up(rank, workspace, rows)
 
 
+@pytest.mark.proof
 def test_a_failed_trial_keeps_its_graphs(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     with pytest.raises(AssertionError, match="the trial fails here"):
