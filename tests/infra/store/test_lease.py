@@ -232,7 +232,8 @@ def waiting(store: Store, clock: Clock, **options: Any) -> AbstractContextManage
     def fail(line: str) -> None:
         raise AssertionError(f"it should not wait: {line}")
 
-    return wait_for(store, KEY, 60, clock=clock, sleep=clock.sleep, **({"say": fail} | options))
+    options = {"say": fail, **options}
+    return wait_for(store, KEY, 60, clock=clock, sleep=clock.sleep, **options)
 
 
 def test_a_free_lease_is_held_without_waiting(store, clock):

@@ -11,7 +11,7 @@ from infra.compute.batch.claim import Claim, advance, make_claim, owner_of, read
 from infra.compute.batch.client import backoff
 from infra.compute.batch.job import job_name
 from infra.compute.batch.runner import BatchRunner
-from infra.store.base import Store
+from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CancelledError, DataError, FailureClass, HostError
@@ -50,7 +50,7 @@ def test_a_lost_reply_or_a_job_shown_late_makes_no_second_job(batch, store, lost
     assert [job["status"] for job in batch.jobs()] == ["SUCCEEDED"]
 
 
-def lose_waiter(store: Store, spec: JobSpec) -> None:
+def lose_waiter(store: DirectoryStore, spec: JobSpec) -> None:
     """Run the stage with a waiter that dies while the job runs."""
     with pytest.raises(HostError, match="gone"):
         run(store, spec, Dying(HostError("gone")))
