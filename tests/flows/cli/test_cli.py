@@ -277,7 +277,7 @@ def test_a_command_line_that_is_not_understood_ends_with_2(millrace: Command) ->
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """A workspace with spans and no lineage, and a file of weights beside it."""
+    """A workspace with spans and no lineage, and a file of weights next to it."""
     ingest(DirectoryStore(tmp_path / "shop"), "2026-01", "2026-02")
     (tmp_path / "weights.pt").write_bytes(b"weights")
     return tmp_path / "shop"
