@@ -7,8 +7,10 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
@@ -20,10 +22,11 @@ from tasks.foundation.errors import ConfigError, DataError
 from tasks.running import json_logs
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes.prefect_server import PrefectServer
-from tests.support.processes.services import FAKE_WORKERS
+from tests.support.processes.services import FAKE_WORKERS, running
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERRIDE = "model.pretrained=package:none"
+SECONDS = 240.0
 
 
 # --- one line ---------------------------------------------------------------------------------------------------
@@ -101,7 +104,7 @@ def run(prefect: PrefectServer, store: DirectoryStore, **more: str) -> subproces
         env=environment(prefect, **more),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
     )
 
 
@@ -132,7 +135,7 @@ def test_an_unknown_form_is_refused_before_anything_is_done(prefect: PrefectServ
 # --- a Prefect worker -------------------------------------------------------------------------------------------
 
 
-def test_a_worker_logs_its_flow_run_as_json(prefect: PrefectServer, store: DirectoryStore) -> None:
+def test_a_worker_logs_its_flow_run_as_json(prefect: PrefectServer, store: DirectoryStore, tmp_path: Path) -> None:
     ingest(store, "2021-Q1")
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="lines", type="process"))
@@ -141,22 +144,29 @@ def test_a_worker_logs_its_flow_run_as_json(prefect: PrefectServer, store: Direc
         deployment = client.create_deployment(
             flow_id=client.create_flow(pipeline),
             name="lines",
-            path=str(ROOT),
+            # Not `path`: Prefect would copy all that lies there, the installed packages too.
+            pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}],
             entrypoint="flows/pipeline.py:pipeline",
             work_pool_name="lines",
             parameters={"workspace": store.uri, "overrides": [OVERRIDE]},
         )
-        client.create_flow_run_from_deployment(deployment)
-    worker = subprocess.run(
-        [sys.executable, "-m", "prefect", "worker", "start", "--pool", "lines", "--run-once"],
-        cwd=ROOT,
-        env=environment(prefect, MILLRACE_LOG="json", PYTHONPATH=FAKE_WORKERS),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    lines = [json.loads(one) for one in worker.stderr.splitlines() if one.startswith("{")]
+        run_id = client.create_flow_run_from_deployment(deployment).id
+    log = tmp_path / "worker.log"
+    worker = (sys.executable, "-m", "prefect", "worker", "start", "--pool", "lines")
+    variables = {"MILLRACE_LOG": "json", "PYTHONPATH": FAKE_WORKERS, "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    with running(worker, log, environment(prefect, **variables)):
+        deadline = time.monotonic() + SECONDS
+        while not (is_final(run_id) and "fake release" in log.read_text()):
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.3)
+    lines = [json.loads(one) for one in log.read_text().splitlines() if one.startswith("{")]
     by_stage = {one["stage"]: one for one in lines if one["message"].startswith("fake ")}
-    assert list(by_stage) == ["validate", "health", "warmup", "train", "evaluate", "infer", "release"], worker.stderr
+    assert list(by_stage) == ["validate", "health", "warmup", "train", "evaluate", "infer", "release"]
     assert {one["span"] for one in by_stage.values()} == {"2021-Q1"}
-    assert not any("fake train" in one for one in worker.stderr.splitlines() if not one.startswith("{"))
+    assert not any("fake train" in one for one in log.read_text().splitlines() if not one.startswith("{"))
+
+
+def is_final(run_id: UUID) -> bool:
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(run_id).state
+    return state is not None and state.is_final()
