@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from infra.prefect_server import Server
+from tasks.foundation.garbage import collect_rarely
 from tests.support.cloud.s3 import S3Server
 from tests.support.processes.prefect_server import PrefectServer
+
+collect_rarely()
 
 os.environ.update(
     DO_NOT_TRACK="1",
@@ -58,8 +62,15 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 
 @pytest.fixture(scope="session")
-def only_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    server = PrefectServer(tmp_path_factory.mktemp("prefect"))
+def prefect_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file with the tables of a new Prefect server, made by the first server that any process starts."""
+    of_this_process = tmp_path_factory.getbasetemp()
+    return (of_this_process.parent if "PYTEST_XDIST_WORKER" in os.environ else of_this_process) / "prefect-tables.db"
+
+
+@pytest.fixture(scope="session")
+def only_prefect(tmp_path_factory: pytest.TempPathFactory, prefect_tables: Path) -> Iterator[PrefectServer]:
+    server = PrefectServer(tmp_path_factory.mktemp("prefect"), prefect_tables)
     yield server
     server.stop()
 

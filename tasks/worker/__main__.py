@@ -20,6 +20,7 @@ from tasks.contracts.outcomes import Outcome
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import TRAITS, Chore, Layout, Stage
 from tasks.foundation.errors import POLICIES, classify
+from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
 from tasks.worker.process.parent_death import die_with_parent
 from tasks.worker.process.sigterm import terminate
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
     arguments = parser.parse_args()
     os.environ.update(QUIET)
+    collect_rarely()
     die_with_parent()
     bind_threads()
     _write_whole_lines()

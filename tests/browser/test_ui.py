@@ -70,10 +70,11 @@ def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operate
     album.add(page, "table-at-the-end")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("deployment", "fields", "name"),
     [
-        pytest.param("pipeline/scheduled", {"span": "2021-Q1"}, "2021-Q1 attempt 1", marks=pytest.mark.proof),
+        ("pipeline/scheduled", {"span": "2021-Q1"}, "2021-Q1 attempt 1"),
         ("backfill/by-hand", {"first": "2021-Q1", "last": "2021-Q2"}, "2021-Q1 to 2021-Q2"),
     ],
     ids=["pipeline", "backfill"],

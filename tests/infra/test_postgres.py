@@ -41,6 +41,7 @@ def owner() -> str | None:
 
 BIN, OWNER = binaries(), owner()
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.skipif(BIN is None, reason="no Postgres here: neither initdb on the PATH nor /usr/lib/postgresql"),
     pytest.mark.skipif(OWNER is None, reason="Postgres refuses root, and there is no user postgres"),
 ]

@@ -18,6 +18,7 @@ import pytest
 from infra import prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
 from tasks.foundation.errors import HostError
+from tests.support.processes.prefect_server import database_of
 
 UP = "import sys, pathlib; from infra.prefect_server import up; print(up(pathlib.Path(sys.argv[1])).model_dump_json())"
 ROOT = Path(prefect_server.__file__).resolve().parent.parent
@@ -82,7 +83,7 @@ def test_a_server_named_in_the_environment_is_used(raced: list[Server], monkeypa
 
 
 @pytest.fixture(scope="module")
-def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, int]]:
+def moved(tmp_path_factory: pytest.TempPathFactory, prefect_tables: Path) -> Iterator[tuple[Server, int]]:
     """A server whose port was taken between the choice and the start, and that port."""
     home = tmp_path_factory.mktemp("prefect")
     with socket.socket() as taken, pytest.MonkeyPatch.context() as patch:
@@ -94,7 +95,9 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, in
         find = prefect_server._free_port
         patch.setattr(prefect_server, "_free_port", lambda wanted=0: wanted or find())
         try:
-            yield up(home), port
+            with database_of(home, prefect_tables):
+                server = up(home)
+            yield server, port
         finally:
             down(home)
 

@@ -228,6 +228,7 @@ def places(runs: Runs, cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -
     )
 
 
+@pytest.mark.proof
 def test_both_places_release_the_same_model_bit_for_bit(places: Places) -> None:
     local, batch = places.local, places.batch
     for side in (local, batch):
@@ -238,12 +239,14 @@ def test_both_places_release_the_same_model_bit_for_bit(places: Places) -> None:
     assert local.output["report"]["metrics"] == batch.output["report"]["metrics"]
 
 
+@pytest.mark.proof
 def test_both_places_give_the_same_vectors(places: Places) -> None:
     local, batch = places.local.vectors(), places.batch.vectors()
     assert local.num_rows == places.local.output["report"]["vectors"] > 100
     assert local.equals(batch)
 
 
+@pytest.mark.proof
 def test_every_stage_was_one_job_of_its_kind(places: Places, cloud: Cloud) -> None:
     jobs = {job["jobName"].split("-")[1]: job for job in cloud.batch.jobs()}
     assert list(jobs) == STAGES
@@ -262,6 +265,7 @@ def test_every_stage_was_one_job_of_its_kind(places: Places, cloud: Cloud) -> No
     assert {job["tags"]["millrace-run"] for job in jobs.values()} == {run_key}
 
 
+@pytest.mark.proof
 def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None:
     report = places.distant.millrace("report", "--json").json
     assert [(one["stage"], one["attempt"], one["failure"]) for one in report["ledger"]] == [
@@ -278,6 +282,7 @@ def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None
     assert report["report"]["cost"] == pytest.approx(sum(one["cost"] for one in report["ledger"]))
 
 
+@pytest.mark.proof
 def test_running_the_span_again_asks_aws_batch_nothing(places: Places, cloud: Cloud) -> None:
     calls = len(cloud.batch.calls())
     again = places.distant.run("--span", SPANS[0], *TWO_WORKERS, *ON_BATCH).json

@@ -135,6 +135,7 @@ def test_the_collecting_trial_leaves_no_files(warm: Machine):
     assert not [key for key in warm.store.list("runs/run") if "error" in key or "checkpoint" in key]
 
 
+@pytest.mark.proof
 def test_the_next_warmup_compiles_nothing_and_training_reads_the_graphs(warm: Machine):
     compiled = warm.outcome.compiled
     second = warm.run(2)
