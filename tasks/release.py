@@ -10,6 +10,7 @@ from tasks.running.stage_output import logger
 from tasks.runs import releases
 from tasks.runs.results import Judgement
 from tasks.train import model_of
+from tasks.validate import catalogue_of
 
 
 @stage_task
@@ -18,7 +19,7 @@ def release(
 ) -> Release:
     """Export the model and publish the release of this run. It becomes current unless that is of a later span."""
     model = model_of(trained)
-    inputs = ReleaseInputs(model=model, vectors=inferred.prefix, rows=validated.rows[-1])
+    inputs = ReleaseInputs(model=model, vectors=inferred.prefix, catalogue=catalogue_of(plan, validated))
     exported = run_stage(plan, inputs, ReleaseOutcome)
     store = open_store(plan.workspace)
     published = releases.publish(
@@ -27,8 +28,7 @@ def release(
         run_key=plan.run_key,
         model=model,
         model_prefix=exported.model,
-        vectors_prefix=inferred.prefix,
-        vectors=inferred.vectors,
+        inferred=inferred,
         metrics=judged.outcome.challenger,
     )
     serving = releases.current(store)

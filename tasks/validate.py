@@ -1,18 +1,40 @@
-"""Stage validate, control side: the rows of the run's spans, checked, with the bad ones set apart."""
+"""Stage validate, control side: the rows of the run's spans, checked, and the catalogue of all items known by then."""
 
+from infra.store.factory import open_store
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
+from tasks.contracts.references import CatalogueRef
 from tasks.contracts.runs import RunPlan
+from tasks.data.span_versions import list_feeds
+from tasks.foundation.errors import StoreError
 from tasks.running.stage import run_stage, stage_task, warn_of
+from tasks.runs import catalogues
 
 
 @stage_task
 def validate(plan: RunPlan) -> ValidateOutcome:
-    """Check the rows of every span of the window, and write the clean ones.
+    """Check the rows of every span of the window, write the clean ones, and bring the catalogue up to date.
 
     Raises:
         DataError: a critical check failed; the message has its numbers.
     """
-    outcome = run_stage(plan, ValidateInputs(window=plan.window, history=plan.history), ValidateOutcome)
+    store = open_store(plan.workspace)
+    inputs = ValidateInputs(
+        window=plan.window,
+        history=plan.history,
+        feeds=tuple(list_feeds(store)),
+        bases=catalogues.bases(store, plan),
+    )
+    outcome = run_stage(plan, inputs, ValidateOutcome)
     warn_of(outcome.checks)
     return outcome
+
+
+def catalogue_of(plan: RunPlan, validated: ValidateOutcome) -> CatalogueRef:
+    """Return the catalogue of a run. Raises StoreError: an older version, which built none, validated its rows."""
+    if validated.catalogue is None:
+        raise StoreError(
+            f"run {plan.run_key} was validated by a version that built no catalogue, so its items are not known; "
+            f"run the next span, whose catalogue holds them all"
+        )
+    return validated.catalogue

@@ -89,8 +89,12 @@ class InferConfig(WorkersConfig):
 
     batch_rows: Positive
     token_rungs: tuple[Positive, ...] = Field(min_length=1, description="padded lengths, shortest first")
-    shard_rows: Positive = Field(description="vectors in one Parquet shard")
+    shard_rows: Positive = Field(
+        description="items in one partition of the catalogue, and so in one shard, at most about"
+    )
     precision: Literal["auto", "bf16", "fp32"]
+    vectors: Literal["fp32", "fp16"] = Field(default="fp32", description="the type that vectors are stored in")
+    max_bad_share: Share = Field(default=0.001, description="more items without a usable vector than this stop the run")
 
 
 class ReleaseConfig(StageConfig):

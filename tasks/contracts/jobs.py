@@ -8,17 +8,23 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.references import CheckpointRef, CompileRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, FeedRef, ModelRef, RowsRef, SpanRef
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.records import Record
 
 
 class ValidateInputs(Record):
-    """The window is every span that this run will train on; history is what the lineage trained on before."""
+    """The window is every span that this run will train on; history is what the lineage trained on before.
+
+    The catalogue is made of the rows of both and of the item feeds. If one of `bases` was made of a part of these, only
+    the rest is read.
+    """
 
     stage: Literal[Stage.validate] = Stage.validate
     window: tuple[SpanRef, ...]
     history: tuple[RowsRef, ...]
+    feeds: tuple[FeedRef, ...]
+    bases: tuple[CatalogueRef, ...]
 
 
 class HealthInputs(Record):
@@ -53,16 +59,22 @@ class EvaluateInputs(Record):
 
 class InferInputs(Record):
     stage: Literal[Stage.infer] = Stage.infer
-    rows: RowsRef
+    catalogue: CatalogueRef
     model: ModelRef
+    reuse: str | None = Field(default=None, description="folder of earlier vectors of the same model")
     compiled: CompileRef | None = None
+
+    @property
+    def vectors(self) -> str:
+        """The folder that the vectors are written to."""
+        return f"vectors/{self.model.version}/{self.catalogue.prefix.rpartition('/')[2]}"
 
 
 class ReleaseInputs(Record):
     stage: Literal[Stage.release] = Stage.release
     model: ModelRef
     vectors: str
-    rows: RowsRef
+    catalogue: CatalogueRef
 
 
 class ImportInputs(Record):

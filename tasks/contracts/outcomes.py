@@ -11,7 +11,7 @@ from pydantic import Field
 
 from configs.schema.stages import Severity
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.records import Record
 
@@ -49,10 +49,11 @@ class ValidateOutcome(Record):
     reasons: dict[str, int] = Field(description="quarantine reason -> rows")
     quarantine: str | None = Field(description="key of the Parquet file with the bad rows")
     checks: tuple[Check, ...]
+    catalogue: CatalogueRef | None = Field(default=None, description="null: a critical check failed")
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return tuple(rows.prefix for rows in self.rows)
+        return (*(rows.prefix for rows in self.rows), *((self.catalogue.prefix,) if self.catalogue else ()))
 
 
 class HealthOutcome(Record):
@@ -198,13 +199,21 @@ class EvaluateOutcome(Record):
 
 
 class InferOutcome(Record):
+    """Every item of the catalogue is in `prefix` or among the `bad` ones."""
+
     stage: Literal[Stage.infer] = Stage.infer
     prefix: str
     vectors: int
     width: int
     shards: int
-    shards_reused: int
+    shards_reused: int = Field(description="made by an earlier attempt")
     texts_per_second: float
+    # Null or zero: made before vectors were those of a catalogue.
+    catalogue: CatalogueRef | None = None
+    vectors_reused: int = Field(default=0, description="of unchanged items, from earlier vectors of the same model")
+    bad: int = Field(default=0, description="items without a vector, with their reasons in `quarantine`")
+    quarantine: str | None = Field(default=None, description="key of the Parquet file with the bad items")
+    ids_sha256: str | None = Field(default=None, description="over the ids of all items with a vector")
 
     @property
     def outputs(self) -> tuple[str, ...]:

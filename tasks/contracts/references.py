@@ -24,6 +24,26 @@ class RowsRef(Record):
     rows: int
 
 
+class FeedRef(Record):
+    """One version of one span of an item feed: `items/<name>/v<version>/`."""
+
+    name: str
+    version: int = Field(ge=1)
+
+    @property
+    def prefix(self) -> str:
+        return f"items/{self.name}/v{self.version}"
+
+
+class CatalogueRef(Record):
+    """Every live item of a lineage, by partition: `catalogue/<key>/`; `sha256` is over its manifest."""
+
+    prefix: str
+    items: int
+    partitions: int
+    sha256: str
+
+
 class CheckpointRef(Record):
     """A complete checkpoint; `sha256` is over its manifest, so it names exact weights."""
 

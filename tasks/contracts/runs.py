@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
 from tasks.foundation.records import Record
 
 
@@ -35,7 +35,7 @@ class RunPlan(Record):
 
 
 class Release(Record):
-    """`releases/<n>.json`: a model version bound to the vectors made by exactly that model."""
+    """`releases/<n>.json`: a model version bound to a vector, made by exactly that model, of every live item."""
 
     version: Literal[1] = 1
     number: int = Field(ge=1)
@@ -46,5 +46,7 @@ class Release(Record):
     model_prefix: str
     vectors_prefix: str
     vectors: int
+    bad: int = Field(default=0, description="items of the catalogue without a usable vector")
+    catalogue: CatalogueRef | None = Field(default=None, description="null: made before releases held all items")
     metrics: dict[str, float]
     created_at: str

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST
-from tasks.contracts.references import SpanRef
+from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.spans import first_day, in_order
 from tasks.foundation.errors import ConfigError
 
-_COMPLETE = re.compile(rf"spans/([^/]+)/v([1-9]\d*)/{re.escape(MANIFEST)}")
+_COMPLETE = re.compile(rf"(?:spans|items)/([^/]+)/v([1-9]\d*)/{re.escape(MANIFEST)}")
 
 
 def list_spans(store: Store) -> list[SpanRef]:
@@ -26,9 +26,15 @@ def list_spans(store: Store) -> list[SpanRef]:
     return [SpanRef(name=name, version=latest[name]) for name in in_order(list(latest))]
 
 
-def latest_version(store: Store, name: str) -> int | None:
-    """Return the highest complete version of a span; None if it has no version."""
-    return _latest(store, f"spans/{name}").get(name)
+def list_feeds(store: Store) -> list[FeedRef]:
+    """Return the latest complete version of each span of the item feeds, oldest span first. Raises as `list_spans`."""
+    latest = _latest(store, "items")
+    return [FeedRef(name=name, version=latest[name]) for name in in_order(list(latest))]
+
+
+def latest_version(store: Store, name: str, root: str = "spans") -> int | None:
+    """Return the highest complete version of a span, None if it has none; `root` is "items" for an item feed."""
+    return _latest(store, f"{root}/{name}").get(name)
 
 
 def find(spans: Sequence[SpanRef], name: str) -> SpanRef:

@@ -12,6 +12,7 @@ from infra.store.base import Conflict, Store
 from infra.store.manifest import open_folder, read_manifest
 from infra.store.records import find_with_bytes, read_record
 from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.spans import first_day
@@ -81,8 +82,7 @@ def publish(
     run_key: str,
     model: ModelRef,
     model_prefix: str,
-    vectors_prefix: str,
-    vectors: int,
+    inferred: InferOutcome,
     metrics: dict[str, float],
 ) -> Release:
     """Record a release of this run and make it the current one, unless that is of a later span.
@@ -95,7 +95,7 @@ def publish(
         MissingFolder: the model or the vectors are not complete.
         StoreError: the pointer or a release is not readable.
     """
-    for prefix in (model_prefix, vectors_prefix):
+    for prefix in (model_prefix, inferred.prefix):
         read_manifest(store, prefix)
     release = _find(store, run_key)
     while release is None:
@@ -107,8 +107,10 @@ def publish(
             run_key=run_key,
             model=model,
             model_prefix=model_prefix,
-            vectors_prefix=vectors_prefix,
-            vectors=vectors,
+            vectors_prefix=inferred.prefix,
+            vectors=inferred.vectors,
+            bad=inferred.bad,
+            catalogue=inferred.catalogue,
             metrics=metrics,
             created_at=now(),
         )

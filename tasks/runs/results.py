@@ -79,7 +79,8 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
 
 
 def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:
-    """Check that a result was made from `inputs`. The champion and the compiled graphs may have changed since.
+    """Check that a result was made from `inputs`. What a retry may find changed (champion, graphs,
+    item feeds) is not compared.
 
     Raises:
         UnusableResult: it was made from other inputs, because an earlier stage had to run again.
@@ -124,7 +125,7 @@ def vectors_made(store: Store) -> int:
 
 
 def same_work(one: JobSpec, other: JobSpec) -> bool:
-    """Return whether two specs are for the same work; champion and compiled graphs may differ, as in `check_inputs`."""
+    """Return whether two specs are for the same work, as in `check_inputs`."""
     alike = {"inputs": _decisive(one.inputs), "config": other.config}
     other = other.model_copy(update={"inputs": _decisive(other.inputs)})
     return one.config.same_work_as(other.config) and one.model_copy(update=alike) == other
@@ -132,5 +133,5 @@ def same_work(one: JobSpec, other: JobSpec) -> bool:
 
 def _decisive(inputs: Inputs) -> Inputs:
     """Return the inputs without those that do not decide the outcome."""
-    others = {"champion", "compiled"} & set(type(inputs).model_fields)
+    others = {"champion", "compiled", "feeds", "bases", "reuse"} & set(type(inputs).model_fields)
     return inputs.model_copy(update=dict.fromkeys(others))

@@ -8,18 +8,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
-from infra.store.manifest import commit, open_folder
+from infra.store.base import Store, sha256_of
+from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, commit, read_manifest
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
-from tasks.data.rows import ITEM, ITEM_ID, distinct_items
+from tasks.data.items import TEXT, VECTOR, partition_of
+from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import CodeError
+from tasks.worker.catalogue.read import Catalogue
 from tasks.worker.formats.export import export_model
-from tasks.worker.infer import KIND as VECTORS_KIND
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import load_parts
-from tasks.worker.training.pairs import load_rows
+from tasks.worker.vectors.reuse import as_matrix
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 KIND = "model"
 
@@ -37,16 +42,14 @@ def run(job: Job) -> ReleaseOutcome:
     with job.scratch() as folder:
         with job.clock.phase("restoring"):
             parts = load_parts(job.store, inputs.model.checkpoint)
-            vectors_folder, manifest = open_folder(job.store, inputs.vectors, VECTORS_KIND)
+            manifest = read_manifest(job.store, inputs.vectors)
         export_model(parts, config, inputs.model.version, folder)
-        vectors = pq.read_table(vectors_folder / manifest.files[0].name).slice(0, config.release.probe_rows)
-        items = distinct_items(load_rows(job.store, [inputs.rows], config)).slice(0, vectors.num_rows)
-        if items[ITEM_ID].to_pylist() != vectors[ITEM_ID].to_pylist():
+        if manifest.facts["catalogue"] != inputs.catalogue.model_dump():
             raise CodeError(
                 f"the vectors in {job.store.uri}/{inputs.vectors} are not those of the items in "
-                f"{job.store.uri}/{inputs.rows.prefix}; run infer again; nothing was released"
+                f"{job.store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
-        released = np.stack(vectors["vector"].to_numpy())
+        items, released = _sample(job.store, inputs, manifest.files[0], config.release.probe_rows)
         cosines = (released * probe(folder, items, [*parts.features.numeric, *parts.features.categorical])).sum(axis=1)
         worst = int(np.argmin(cosines))
         if not cosines[worst] >= config.release.min_cosine:
@@ -59,12 +62,25 @@ def run(job: Job) -> ReleaseOutcome:
     return ReleaseOutcome(model=prefix, min_cosine=float(cosines[worst]), probed=len(cosines))
 
 
+def _sample(store: Store, inputs: ReleaseInputs, shard: FileEntry, rows: int) -> tuple[pa.Table, np.ndarray]:
+    """Return the first items of a shard, with their features, and their released vectors, float32 (items, width)."""
+    path = store.local(f"{inputs.vectors}/{shard.name}")
+    if not path.is_file() or sha256_of(path) != shard.sha256:
+        raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}; run infer again")
+    vectors = next(pq.ParquetFile(path).iter_batches(rows, columns=[ITEM_ID, VECTOR]))
+    catalogue = Catalogue(store, inputs.catalogue)
+    items = next(catalogue.items(partition_of(vectors[ITEM_ID][0].as_py(), inputs.catalogue.partitions), 2 * rows))
+    items = items.filter(pc.is_in(items[ITEM_ID], value_set=vectors[ITEM_ID]))  # bad items have no vector
+    sample = vectors.take(pc.index_in(items[ITEM_ID].combine_chunks(), value_set=vectors[ITEM_ID]))
+    return items, as_matrix(pa.chunked_array([sample[VECTOR]])).astype(np.float32)
+
+
 def probe(folder: Path, items: pa.Table, feature_names: list[str]) -> np.ndarray:
     """Return unit vectors, float32 (items, width), of the items, made by sentence-transformers from the folder."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)  # our own file, written just now
-    entries: list[Any] = items[ITEM].to_pylist()
+    entries: list[Any] = items[TEXT].to_pylist()
     if feature_names:
         columns = {"text": entries, **{name: items[name].to_pylist() for name in feature_names}}
         entries = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

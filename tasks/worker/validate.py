@@ -1,5 +1,7 @@
 """validate: puts rows that are not fit for training into quarantine; a window that is not fit stops the run.
 
+All items known by then become the catalogue of the run.
+
 great-expectations judges the columns, every row, and the window as a whole. Clean rows become one folder for each
 span; bad rows become a Parquet file with their reasons. It needs no torch.
 """
@@ -25,6 +27,7 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.rows import ITEM, LABEL, QUERY, ROW_ID, ROWS_KIND
 from tasks.foundation.errors import CodeError, DataError
 from tasks.gates.expectations import Limit, judge_numbers
+from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.checks.drift import MIN_ROWS, population_stability
 from tasks.worker.checks.row_checks import (
     ID_RULES,
@@ -121,7 +124,8 @@ def run(job: Job) -> ValidateOutcome:
         )
         _stop_if_critical(job, outcome, inputs.window)
         rows = tuple(_commit(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
-        return outcome.model_copy(update={"rows": rows})
+        catalogue = build(job.store, Sources((*inputs.history, *rows), inputs.feeds), inputs.bases, config)
+        return outcome.model_copy(update={"rows": rows, "catalogue": catalogue})
 
 
 # --- the window against its limits ------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Inference as an array of independent jobs: in any order they write the folder that a single worker writes."""
+"""Inference as an array of independent jobs: together they write the folder that a single worker writes."""
 
-import random
 import shutil
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,19 +12,20 @@ from infra.root_cause import worker_failures
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
-from infra.store.manifest import MANIFEST, Manifest, open_folder, read_manifest
+from infra.store.manifest import Manifest, open_folder, read_manifest
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.results import StageResult
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker import infer
 from tasks.worker.process.job import Job, PhaseClock, Rank, Share
+from tasks.worker.vectors.shards import ShardNote
 from tests.support.cloud.s3 import S3Server
-from tests.support.processes.kills import work_as_child
+from tests.support.processes.kills import Kill, infer_and_die, work_as_child
 from tests.support.processes.ranks import finish, start
 from tests.support.workspace.jobs import (
     FEATURES,
-    change_rows,
+    make_catalogue,
     make_job,
     make_workspace,
     model_of,
@@ -32,7 +33,7 @@ from tests.support.workspace.jobs import (
     train_model,
 )
 
-CONFIG = tiny_config(*FEATURES, "infer.shard_rows=10", "infer.workers=4")  # 100 items in ten shards
+CONFIG = tiny_config(*FEATURES, "infer.shard_rows=10", "infer.workers=4")  # 100 items in 16 partitions
 CHILDREN = 4
 
 
@@ -47,7 +48,7 @@ class Array(NamedTuple):
     def prefix(self) -> str:
         inputs = self.spec.inputs
         assert isinstance(inputs, InferInputs)
-        return f"vectors/{inputs.model.version}/{inputs.rows.span.name}"
+        return inputs.vectors
 
     @property
     def result(self) -> str:
@@ -58,9 +59,9 @@ class Array(NamedTuple):
 def made_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirectoryStore, InferInputs, Manifest]:
     """A workspace with a model, and the manifest of its vectors by one worker, which are deleted."""
     store, rows = make_workspace(tmp_path_factory.mktemp("alone"), rows=130, distinct=100)
-    inputs = InferInputs(rows=rows, model=model_of(train_model(store, CONFIG, rows)))
+    model = model_of(train_model(store, CONFIG, rows))
+    inputs = InferInputs(catalogue=make_catalogue(store, CONFIG, rows), model=model)
     outcome = infer.run(make_job(store, CONFIG, inputs, run_key="alone"))
-    assert outcome is not None
     manifest = read_manifest(store, outcome.prefix)
     store.delete(outcome.prefix)
     return store, inputs, manifest
@@ -93,60 +94,62 @@ def assert_whole(array: Array) -> InferOutcome:
     assert sum(pq.read_metadata(folder / entry.name).num_rows for entry in manifest.files) == 100
     outcome = StageResult.model_validate_json(array.store.read(array.result)).outcome
     assert isinstance(outcome, InferOutcome)
-    assert (outcome.prefix, outcome.vectors, outcome.shards) == (array.prefix, 100, 10)
+    assert (outcome.prefix, outcome.vectors, outcome.shards) == (array.prefix, 100, len(manifest.files))
     return outcome
 
 
-def test_the_last_child_in_any_order_seals_the_folder_and_writes_the_result(array: Array):
-    order = random.Random(1).sample(range(CHILDREN), CHILDREN)
-    for child in order:
-        assert not array.store.exists(f"{array.prefix}/{MANIFEST}"), "sealed before the last one was done"
-        assert not array.store.exists(array.result)
-        assert run_child(array, child) == 0
+def test_one_child_makes_all_partitions_if_no_other_comes(array: Array):
+    assert run_child(array, 2) == 0
     outcome = assert_whole(array)
     assert outcome.shards_reused == 0
     assert outcome.texts_per_second > 0
 
 
-def test_children_may_run_at_the_same_time(array: Array):
+def test_children_at_the_same_time_share_the_partitions(array: Array):
     processes = [start(work_as_child, child, CHILDREN, array.spec) for child in range(CHILDREN)]
     assert [finish(process) for process in processes] == [0] * CHILDREN
     assert_whole(array)
+    assert len({note.worker for note in notes(array)}) > 1
 
 
-def test_a_missing_child_leaves_no_folder_and_a_later_attempt_reuses_the_other_shards(array: Array):
-    for child in (0, 1, 3):
-        assert run_child(array, child) == 0
-    assert not array.store.exists(f"{array.prefix}/{MANIFEST}")
-    assert not array.store.exists(array.result)
-    assert isinstance(array.spec.inputs, InferInputs)
-    later = array._replace(spec=submitted(array.store, array.spec.inputs, attempt=2, submitted_as=2))
-    for child in (2, 3, 1):
-        assert run_child(later, child) == 0
-        assert not array.store.exists(array.result), "the counts of another job do not matter"
-    assert run_child(later, 0) == 0
-    assert assert_whole(later).shards_reused == 8, "all but shards 2 and 6, which were the missing one's"
-
-
-def test_a_child_that_is_tried_again_counts_with_the_others(array: Array):
-    """AWS Batch retries only this child, under the next attempt."""
-    for child in (0, 1, 3):
-        assert run_child(array, child) == 0
-    assert isinstance(array.spec.inputs, InferInputs)
-    again = array._replace(spec=submitted(array.store, array.spec.inputs, attempt=2, submitted_as=1))
-    assert run_child(again, 2) == 0
-    first = assert_whole(again)
-    for child in (2, 0):  # after its counts, and after the folder was sealed
-        assert run_child(again, child) == 0
-        assert assert_whole(again).vectors == first.vectors
-
-
-def test_each_child_writes_its_own_error_file(array: Array, tmp_path: Path):
+def test_the_partition_of_a_lost_child_goes_to_another(array: Array):
+    """The lost child holds the lease of its first partition, which nobody renews."""
     inputs = array.spec.inputs
-    assert isinstance(array.store, DirectoryStore)
     assert isinstance(inputs, InferInputs)
-    empty = change_rows(array.store, inputs.rows, "2026-04", lambda table: table.slice(0, 0), tmp_path)
-    spec = submitted(array.store, inputs.model_copy(update={"rows": empty}))
+    lost = start(infer_and_die, array.spec, Kill("tasks.worker.vectors.embedder:embed", 2, "before"))
+    assert finish(lost) == -signal.SIGKILL
+    assert len(notes(array)) == 1
+    assert run_child(array, 1) == 0
+    assert assert_whole(array).shards_reused == 0, "all of this job"
+
+
+def test_a_later_attempt_reuses_the_shards_of_an_earlier_one(array: Array):
+    inputs = array.spec.inputs
+    assert isinstance(inputs, InferInputs)
+    lost = start(infer_and_die, array.spec, Kill("tasks.worker.vectors.embedder:embed", 4, "before"))
+    assert finish(lost) == -signal.SIGKILL
+    later = array._replace(spec=submitted(array.store, inputs, attempt=2, submitted_as=2))
+    assert run_child(later, 0) == 0
+    assert assert_whole(later).shards_reused == 3
+
+
+def test_a_child_that_comes_late_finds_all_done(array: Array):
+    assert run_child(array, 0) == 0
+    first = assert_whole(array)
+    assert run_child(array, 3) == 0
+    assert assert_whole(array) == first
+
+
+def notes(array: Array) -> list[ShardNote]:
+    keys = [key for key in array.store.list(f"{array.spec.stage_prefix}/shards") if key.endswith(".json")]
+    return [ShardNote.model_validate_json(array.store.read(key)) for key in keys]
+
+
+def test_each_child_writes_its_own_error_file(array: Array):
+    inputs = array.spec.inputs
+    assert isinstance(inputs, InferInputs)
+    empty = inputs.catalogue.model_copy(update={"items": 0})
+    spec = submitted(array.store, inputs.model_copy(update={"catalogue": empty}))
     failing = array._replace(spec=spec)
     assert [run_child(failing, child) for child in (3, 1)] == [POLICIES[FailureClass.DATA].exit_code] * 2
     failures = worker_failures(array.store, spec.attempt_prefix)
@@ -164,12 +167,7 @@ def test_an_array_works_in_a_bucket(array: Array, s3: S3Server):
     for key in array.store.list(""):
         bucket.write(key, array.store.read(key))
     spec = array.spec.model_copy(update={"workspace": bucket.uri})
-    outcomes = []
-    for child in (1, 0, 1):  # the last one also finds all counts, and a sealed folder
+    for child in (1, 0):
         job = Job(spec, bucket, Rank(0, 1, 0, child=child, children=2), PhaseClock(0.0))
-        outcomes.append(infer.run(job))
-    assert outcomes[0] is None
-    assert outcomes[1] is not None
-    assert outcomes[2] is not None
-    assert read_manifest(bucket, array.prefix) == array.alone
-    assert outcomes[1].vectors == outcomes[2].vectors == 100
+        assert infer.run(job).vectors == 100
+        assert read_manifest(bucket, array.prefix) == array.alone

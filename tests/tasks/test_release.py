@@ -6,6 +6,7 @@ from tasks.foundation.errors import HostError
 from tasks.runs import releases
 from tasks.runs.plan import plan_run
 from tasks.train import model_of
+from tasks.validate import catalogue_of
 from tests.support.fakes.fake_runner import small_config
 from tests.support.fakes.stages import carry_out
 
@@ -16,19 +17,21 @@ def test_a_release_names_a_model_and_the_vectors_it_made(store, runner):
     assert run.inferred is not None
     assert run.released == releases.current(store)
     assert run.released is not None
+    assert run.released.catalogue is not None
     assert run.released.model == model_of(run.trained)
     assert run.released.model_prefix == f"models/{run.trained.model_version}"
     assert run.released.vectors_prefix == run.inferred.prefix
-    assert run.released.vectors == run.inferred.vectors
+    assert run.released.vectors == run.inferred.vectors == run.released.catalogue.items
     assert run.released.metrics == run.judged.outcome.challenger
     assert (run.released.span, run.released.run_key) == (plan.span, plan.run_key)
 
 
 def test_the_worker_gets_the_vectors_to_compare_the_export_with(store, runner):
-    run = carry_out(plan_run(store, small_config()))
+    plan = plan_run(store, small_config())
+    run = carry_out(plan)
     assert run.inferred is not None
     assert runner.specs[-1].inputs == ReleaseInputs(
-        model=model_of(run.trained), vectors=run.inferred.prefix, rows=run.validated.rows[-1]
+        model=model_of(run.trained), vectors=run.inferred.prefix, catalogue=catalogue_of(plan, run.validated)
     )
 
 

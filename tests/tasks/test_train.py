@@ -1,7 +1,9 @@
 from tasks.contracts.jobs import HealthInputs, InferInputs, JobSpec, TrainInputs, ValidateInputs, WarmupInputs
 from tasks.contracts.stages import Stage
+from tasks.runs import catalogues
 from tasks.runs.plan import plan_run
 from tasks.train import model_of, train
+from tasks.validate import catalogue_of
 from tests.support.fakes.fake_runner import STEPS_PER_SPAN, FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
 
@@ -34,10 +36,14 @@ def test_each_stage_gets_the_earlier_outputs_and_its_number_of_workers(store, ru
     workers = {"validate": 1, "health": 2, "warmup": 2, "train": 2, "evaluate": 1, "infer": 3, "release": 1}
     assert [(spec.stage.value, spec.workers) for spec in runner.specs[7:]] == list(workers.items())
     plan = plan_run(store, config, "2021-Q2")
-    assert spec_of(runner, Stage.validate).inputs == ValidateInputs(window=plan.window, history=plan.history)
+    assert spec_of(runner, Stage.validate).inputs == ValidateInputs(
+        window=plan.window, history=plan.history, feeds=(), bases=catalogues.bases(store, plan)
+    )
     assert spec_of(runner, Stage.health).inputs == HealthInputs()
     assert spec_of(runner, Stage.warmup).inputs == WarmupInputs(rows=run.validated.rows, parent=plan.parent)
-    assert spec_of(runner, Stage.infer).inputs == InferInputs(rows=run.validated.rows[-1], model=model_of(run.trained))
+    assert spec_of(runner, Stage.infer).inputs == InferInputs(
+        catalogue=catalogue_of(plan, run.validated), model=model_of(run.trained)
+    )
 
 
 def test_a_done_run_is_not_repeated(store, runner):

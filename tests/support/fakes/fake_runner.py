@@ -5,6 +5,7 @@ With it the control plane is tested whole, against a real store, in milliseconds
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import time
@@ -41,7 +42,7 @@ from tasks.contracts.outcomes import (
     WarmupOutcome,
 )
 from tasks.contracts.progress import Progress
-from tasks.contracts.references import CheckpointRef, RowsRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, RowsRef
 from tasks.contracts.results import Phases, StageResult, WorkerFailure
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Chore, Stage
@@ -161,7 +162,14 @@ class FakeRunner:
             reasons={},
             quarantine=None,
             checks=(drift,),
+            catalogue=self._catalogue(inputs, rows),
         )
+
+    def _catalogue(self, inputs: ValidateInputs, rows: list[RowsRef]) -> CatalogueRef:
+        sources = [ref.prefix for ref in (*inputs.history, *rows, *inputs.feeds)]
+        prefix = f"catalogue/{hashlib.sha256(' '.join(sources).encode()).hexdigest()[:16]}"
+        manifest = commit_files(self.store, prefix, {"part-00000.parquet": prefix}, "catalogue", sources=sources)
+        return CatalogueRef(prefix=prefix, items=30, partitions=1, sha256=manifest.sha256)
 
     def _train(self, spec: JobSpec, inputs: TrainInputs) -> TrainOutcome:
         first = inputs.parent.step if inputs.parent else 0
@@ -221,9 +229,18 @@ class FakeRunner:
         )
 
     def _infer(self, spec: JobSpec, inputs: InferInputs) -> InferOutcome:
-        prefix = f"vectors/{inputs.model.version}/{inputs.rows.span.name}"
-        commit_files(self.store, prefix, {"part-0.parquet": inputs.model.version}, "vectors", vectors=30)
-        return InferOutcome(prefix=prefix, vectors=30, width=4, shards=1, shards_reused=0, texts_per_second=100.0)
+        prefix = inputs.vectors
+        commit_files(self.store, prefix, {"part-00000.parquet": inputs.model.version}, "vectors", vectors=30)
+        return InferOutcome(
+            prefix=prefix,
+            vectors=inputs.catalogue.items,
+            width=4,
+            shards=1,
+            shards_reused=0,
+            texts_per_second=100.0,
+            catalogue=inputs.catalogue,
+            ids_sha256="0" * 64,
+        )
 
 
 def ingest(store: Store, *names: str, version: int = 1) -> None:

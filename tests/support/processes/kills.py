@@ -50,6 +50,7 @@ def train_and_die(spec: JobSpec, kill: Kill) -> None:
 def infer_and_die(spec: JobSpec, kill: Kill) -> None:
     """Embed as `spec` says, as the only worker, until `kill` strikes."""
     torch.set_num_threads(1)
+    infer.LEASE_SECONDS = 1.0  # nobody shall wait for a dead worker's partition
     arm(kill)
     infer.run(Job(spec, open_store(spec.workspace), Rank(0, 1, 0), PhaseClock(0.0)))
 

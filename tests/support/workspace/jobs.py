@@ -18,9 +18,10 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.jobs import InferInputs, Inputs, JobSpec, TrainInputs
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
-from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
 from tasks.data.rows import CORE, ROWS_KIND
 from tasks.worker import infer, train
+from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.process.job import Job, PhaseClock, Rank
 
 torch.set_num_threads(1)  # for models this small a second thread only costs; and the same sums on every machine
@@ -141,9 +142,12 @@ def model_of(outcome: TrainOutcome) -> ModelRef:
 
 def infer_vectors(store: DirectoryStore, config: Config, rows: RowsRef, model: ModelRef) -> InferOutcome:
     """Embed the items of `rows` in this process."""
-    outcome = infer.run(make_job(store, config, InferInputs(rows=rows, model=model)))
-    assert outcome is not None, "nobody else works on it"
-    return outcome
+    return infer.run(make_job(store, config, InferInputs(catalogue=make_catalogue(store, config, rows), model=model)))
+
+
+def make_catalogue(store: DirectoryStore, config: Config, *rows: RowsRef) -> CatalogueRef:
+    """The catalogue of validated rows."""
+    return build(store, Sources(rows, ()), (), config)
 
 
 def tensors_of(store: DirectoryStore, checkpoint: CheckpointRef, file: str = "model") -> dict[str, torch.Tensor]:

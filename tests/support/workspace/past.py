@@ -25,7 +25,7 @@ from tasks.runs.ledger import LedgerRecord
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.results import Judgement, judgement_key, result_key
 from tests.support.fakes.fake_runner import ingest, small_config
-from tests.support.workspace.past_outcomes import VECTORS, outcome_of, quality, verdicts
+from tests.support.workspace.past_outcomes import VECTORS, catalogue, outcome_of, quality, verdicts
 
 End = Literal["Released", "Rejected", "Failed", "Cancelled", "Running"]
 
@@ -196,6 +196,7 @@ def _release(store: Store, plan: RunPlan, number: int, made: dt.datetime) -> Non
         model_prefix=f"models/{outcome.model_version}",
         vectors_prefix=f"vectors/{outcome.model_version}/{plan.span.name}",
         vectors=VECTORS,
+        catalogue=catalogue(number),
         metrics=quality(number),
         created_at=made.isoformat(timespec="microseconds"),
     )

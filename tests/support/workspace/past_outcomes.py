@@ -22,7 +22,7 @@ from tasks.contracts.outcomes import (
     Verdict,
     WarmupOutcome,
 )
-from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 
@@ -83,6 +83,7 @@ def outcome_of(plan: RunPlan, stage: Stage, rows: RowsRef, number: int, rejected
                 reasons={"empty query": 612, "label out of bounds": 188},
                 quarantine=None,
                 checks=(enough, drift),
+                catalogue=catalogue(number),
             )
         case Stage.health:
             return HealthOutcome(
@@ -184,9 +185,14 @@ def outcome_of(plan: RunPlan, stage: Stage, rows: RowsRef, number: int, rejected
                 shards=45,
                 shards_reused=0,
                 texts_per_second=96.0 * 64 + 90 * math.cos(number),
+                catalogue=catalogue(number),
             )
         case _:
             return ReleaseOutcome(model=f"models/main-{last:08d}", min_cosine=0.99998, probed=64)  # fmt: skip
+
+
+def catalogue(number: int) -> CatalogueRef:
+    return CatalogueRef(prefix=f"catalogue/{number:016x}", items=VECTORS, partitions=64, sha256=f"{number:064x}")
 
 
 def _graphs(new: tuple[NewGraph, ...]) -> GraphUse:

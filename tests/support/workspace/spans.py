@@ -81,7 +81,7 @@ def job(
         workspace=store.uri,
         workers=1,
         config=load_config(None, [SCRATCH, *FEATURES, *overrides]),
-        inputs=ValidateInputs(window=tuple(window), history=tuple(history)),
+        inputs=ValidateInputs(window=tuple(window), history=tuple(history), feeds=(), bases=()),
     )
     return Job(spec, store, Rank(0, 1, 0), PhaseClock(0.0))
 

@@ -13,19 +13,20 @@ from tasks.contracts.jobs import (
     ValidateInputs,
     WarmupInputs,
 )
-from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
 from tasks.contracts.stages import Chore, Stage
 from tests.support.fakes.fake_runner import small_config
 
 SPAN = SpanRef(name="2026-01", version=1)
 ROWS = RowsRef(span=SPAN, prefix="rows", rows=1)
+CATALOGUE = CatalogueRef(prefix="catalogue/c", items=1, partitions=1, sha256="0")
 MODEL = ModelRef(version="m", checkpoint=CheckpointRef(prefix="c", step=1, sha256="0"))
 INPUTS: dict[Stage | Chore, Inputs] = {
-    Stage.validate: ValidateInputs(window=(SPAN,), history=()),
+    Stage.validate: ValidateInputs(window=(SPAN,), history=(), feeds=(), bases=()),
     Stage.health: HealthInputs(),
     Stage.warmup: WarmupInputs(rows=(ROWS,), parent=None),
-    Stage.infer: InferInputs(rows=ROWS, model=MODEL),
-    Stage.release: ReleaseInputs(model=MODEL, vectors="v", rows=ROWS),
+    Stage.infer: InferInputs(catalogue=CATALOGUE, model=MODEL),
+    Stage.release: ReleaseInputs(model=MODEL, vectors="v", catalogue=CATALOGUE),
     Chore.import_checkpoint: ImportInputs(file="f", copy_key=None, sha256="0", rows=(ROWS,)),
 }
 

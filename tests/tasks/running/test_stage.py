@@ -39,7 +39,8 @@ def health(plan: RunPlan, runner: FakeRunner, listener: Listener | None = None) 
 
 
 def validate(plan: RunPlan, runner: FakeRunner) -> ValidateOutcome:
-    return run_stage(plan, ValidateInputs(window=plan.window, history=plan.history), ValidateOutcome, runner=runner)
+    inputs = ValidateInputs(window=plan.window, history=plan.history, feeds=(), bases=())
+    return run_stage(plan, inputs, ValidateOutcome, runner=runner)
 
 
 def train(plan: RunPlan, runner: FakeRunner, rows: ValidateOutcome) -> TrainOutcome:

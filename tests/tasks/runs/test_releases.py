@@ -6,6 +6,7 @@ import pytest
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder
+from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError, StoreError
@@ -29,8 +30,9 @@ def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1") -> Relea
         run_key=run_key,
         model=model,
         model_prefix=f"models/m-{run_key}",
-        vectors_prefix=f"vectors/m-{run_key}/2021-Q1",
-        vectors=7,
+        inferred=InferOutcome(
+            prefix=f"vectors/m-{run_key}/2021-Q1", vectors=7, width=4, shards=1, shards_reused=0, texts_per_second=1.0
+        ),
         metrics={"recall@10": 0.5},
     )
 

@@ -1,10 +1,12 @@
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -12,18 +14,20 @@ import torch
 from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, open_folder, read_manifest
-from tasks.contracts.jobs import InferInputs, JobSpec
+from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.references import ModelRef, RowsRef
+from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
+from tasks.data.items import partition_of
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
 from tasks.worker.process.job import Rank
+from tasks.worker.vectors import embedder
 from tests.support.processes.kills import Kill, infer_and_die
 from tests.support.processes.ranks import finish, run_ranks, start
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
-    infer_vectors,
+    make_catalogue,
     make_job,
     make_workspace,
     model_of,
@@ -31,39 +35,46 @@ from tests.support.workspace.jobs import (
     train_model,
 )
 
-CONFIG = tiny_config(*FEATURES)  # 100 items in shards of 40, 40 and 20
+pc: Any = pyarrow.compute
+
+CONFIG = tiny_config(*FEATURES)  # 100 items in four partitions
 
 
 class Workspace(NamedTuple):
-    """130 rows about 100 items, and a model."""
+    """130 rows about 100 items, their catalogue, and a model."""
 
     store: DirectoryStore
     rows: RowsRef
-    model: ModelRef
+    inputs: InferInputs
+
+    @property
+    def model(self) -> ModelRef:
+        return self.inputs.model
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     store, rows = make_workspace(tmp_path_factory.mktemp("trained"), rows=130, distinct=100)
-    return Workspace(store, rows, model_of(train_model(store, CONFIG, rows)))
+    model = model_of(train_model(store, CONFIG, rows))
+    return Workspace(store, rows, InferInputs(catalogue=make_catalogue(store, CONFIG, rows), model=model))
 
 
 @pytest.fixture
 def workspace(trained: Workspace, tmp_path: Path) -> Workspace:
     """A copy for one test."""
-    store, rows, model = trained
-    shutil.copytree(store.root, tmp_path / "workspace")
-    return Workspace(DirectoryStore(tmp_path / "workspace"), rows, model)
+    shutil.copytree(trained.store.root, tmp_path / "workspace")
+    return trained._replace(store=DirectoryStore(tmp_path / "workspace"))
 
 
-def run(workspace: Workspace) -> InferOutcome:
-    store, rows, model = workspace
-    return infer_vectors(store, CONFIG, rows, model)
+def run(workspace: Workspace, attempt: int = 1, **changes: object) -> InferOutcome:
+    inputs = workspace.inputs.model_copy(update=changes)
+    return infer.run(make_job(workspace.store, CONFIG, inputs, attempt=attempt))
 
 
-def spec_of(workspace: Workspace) -> JobSpec:
-    store, rows, model = workspace
-    return make_job(store, CONFIG, InferInputs(rows=rows, model=model)).spec
+def of_items(workspace: Workspace, change: Callable[[pa.Table], pa.Table], folder: Path) -> CatalogueRef:
+    """The catalogue of the rows after a change."""
+    rows = change_rows(workspace.store, workspace.rows, "2026-03", change, folder)
+    return make_catalogue(workspace.store, CONFIG, rows)
 
 
 def read(store: DirectoryStore, prefix: str) -> pa.Table:
@@ -75,83 +86,125 @@ def vectors_of(table: pa.Table) -> np.ndarray:
     return np.stack(table["vector"].to_numpy())
 
 
-def test_every_distinct_item_has_one_unit_vector(workspace: Workspace):
-    store, rows, model = workspace
+def test_every_item_of_the_catalogue_has_one_unit_vector(workspace: Workspace):
+    store, rows, _ = workspace
     outcome = run(workspace)
     table = read(store, outcome.prefix)
     source = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")
-    assert table["item_id"].to_pylist() == sorted(set(source["item_id"].to_pylist()))
+    assert sorted(table["item_id"].to_pylist()) == sorted(set(source["item_id"].to_pylist()))
     assert np.linalg.norm(vectors_of(table), axis=1) == pytest.approx(np.ones(100), abs=1e-5)
     assert len(np.unique(vectors_of(table).round(4), axis=0)) > 90, "equal vectors would be useless"
-    assert set(table["model_version"].to_pylist()) == {model.version}
-    assert (outcome.vectors, outcome.width, outcome.shards, outcome.shards_reused) == (100, 32, 3, 0)
+    assert set(table["model_version"].to_pylist()) == {workspace.model.version}
+    assert (outcome.vectors, outcome.width, outcome.shards, outcome.shards_reused) == (100, 32, 4, 0)
     assert outcome.texts_per_second > 0
 
 
-def test_shards_are_of_a_fixed_type_and_size(workspace: Workspace):
-    store, _, model = workspace
+def test_a_shard_holds_a_partition_and_the_texts(workspace: Workspace):
+    store, rows, _ = workspace
     folder, manifest = open_folder(store, run(workspace).prefix, "vectors")
-    assert [pq.read_metadata(folder / entry.name).num_rows for entry in manifest.files] == [40, 40, 20]
-    for entry in manifest.files:
-        schema = pq.read_schema(folder / entry.name)
-        assert schema.field("vector").type == pa.list_(pa.float32(), 32)
-        assert schema.field("item_id").type == pa.string()
-    facts = {"model_version": model.version, "span": "2026-01", "width": 32, "vectors": 100, "shards": 3}
-    assert manifest.facts == facts
-
-
-def test_each_vector_is_of_the_last_text_about_its_item(workspace: Workspace, tmp_path: Path):
-    store, rows, model = workspace
-    table = read(store, run(workspace).prefix)
-    # The same items alone, each in a span without the earlier rows about it.
     source = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")
-    last = {item_id: row for row, item_id in enumerate(source["item_id"].to_pylist())}
-    kept = source.take(sorted(last.values()))
-    alone = change_rows(store, rows, "2026-03", lambda _: kept, tmp_path)
-    other = read(store, infer_vectors(store, CONFIG, alone, model).prefix)
-    assert other["item_id"].to_pylist() == table["item_id"].to_pylist()
-    assert vectors_of(other) == pytest.approx(vectors_of(table), abs=1e-6)
+    texts = dict(zip(source["item_id"].to_pylist(), source["item"].to_pylist(), strict=True))
+    for number, entry in enumerate(manifest.files):
+        table = pq.read_table(folder / entry.name)
+        assert table.schema.names == ["item_id", "text", "vector", "model_version", "content_sha256"]
+        assert table.schema.field("vector").type == pa.list_(pa.float32(), 32)
+        assert {partition_of(item_id, 4) for item_id in table["item_id"].to_pylist()} == {number}
+        assert [texts[item_id] for item_id in table["item_id"].to_pylist()] == table["text"].to_pylist()
+    facts = {"model_version": workspace.model.version, "width": 32, "vectors": 100, "bad": 0, "type": "fp32"}
+    assert facts.items() <= manifest.facts.items()
+    assert CatalogueRef.model_validate(manifest.facts["catalogue"]) == workspace.inputs.catalogue
+
+
+def test_half_precision_vectors_take_half_the_room_and_are_close(workspace: Workspace):
+    exact = read(workspace.store, run(workspace).prefix)
+    workspace.store.delete("vectors")
+    config = tiny_config(*FEATURES, "infer.vectors=fp16")
+    halved = infer.run(make_job(workspace.store, config, workspace.inputs, run_key="fp16"))
+    table = read(workspace.store, halved.prefix)
+    assert table.schema.field("vector").type == pa.list_(pa.float16(), 32)
+    assert vectors_of(table) == pytest.approx(vectors_of(exact), abs=1e-3)
 
 
 def test_a_second_run_reuses_all_shards(workspace: Workspace):
-    store = workspace[0]
+    store = workspace.store
     first = run(workspace)
     before = read_manifest(store, first.prefix).sha256
-    again = run(workspace)
-    assert again.shards_reused == 3
+    again = run(workspace, attempt=2)
+    assert again.shards_reused == 4
     assert read_manifest(store, again.prefix).sha256 == before
+
+
+def test_vectors_of_unchanged_items_are_reused(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first = run(workspace)
+    before = read(workspace.store, first.prefix)
+
+    def changed(rows: pa.Table) -> pa.Table:
+        """One item has another text, one is gone, one is new."""
+        one, gone, new = sorted(set(rows["item_id"].to_pylist()))[:3]
+        rows = rows.filter(pc.not_equal(rows["item_id"], gone))
+        pairs = zip(rows["item_id"].to_pylist(), rows["item"].to_pylist(), strict=True)
+        texts = [f"{text} again" if item_id == one else text for item_id, text in pairs]
+        ids = ["new-item" if item_id == new else item_id for item_id in rows["item_id"].to_pylist()]
+        rows = rows.set_column(rows.column_names.index("item"), "item", pa.array(texts))
+        return rows.set_column(rows.column_names.index("item_id"), "item_id", pa.array(ids))
+
+    catalogue = of_items(workspace, changed, tmp_path)
+    embedded: list[int] = []
+    original = embedder.embed
+
+    def counting(*args: object, **kwargs: object) -> np.ndarray:
+        vectors = original(*args, **kwargs)  # type: ignore[arg-type]
+        embedded.append(len(vectors))
+        return vectors
+
+    monkeypatch.setattr(embedder, "embed", counting)
+    outcome = run(workspace, catalogue=catalogue, reuse=first.prefix)
+    assert (outcome.vectors, outcome.vectors_reused, sum(embedded)) == (99, 97, 2)
+    known = {each["item_id"]: each for each in before.to_pylist()}
+    after = read(workspace.store, outcome.prefix).to_pylist()
+    same = [each for each in after if known.get(each["item_id"], {}).get("content_sha256") == each["content_sha256"]]
+    assert len(same) == 97
+    assert all(each["vector"] == known[each["item_id"]]["vector"] for each in same)
+
+
+def test_vectors_of_another_model_are_never_reused(workspace: Workspace):
+    first = run(workspace)
+    other = workspace.model.model_copy(update={"version": "another"})
+    with pytest.raises(StoreError, match=f"vectors by {workspace.model.version}, expected another"):
+        run(workspace, attempt=2, model=other, reuse=first.prefix)
 
 
 UPLOAD = "infra.store.directory:DirectoryStore.upload"
 KILLS = {
-    "before any shard": (Kill("tasks.worker.infer:_embed_shard", 1, "before"), 0),
+    "before any shard": (Kill("tasks.worker.vectors.embedder:embed", 1, "before"), 0),
     "after a shard's file, before its note": (Kill(UPLOAD, 1, about="part-00001.parquet"), 1),
-    "after the second shard": (Kill("tasks.worker.infer:Shards.write", 2), 2),
-    "before the manifest": (Kill("infra.store.directory:DirectoryStore.write", 1, "before", about="MANIFEST.json"), 3),
-    "after the manifest": (Kill("infra.store.directory:DirectoryStore.write", 1, about="MANIFEST.json"), 3),
+    "after the second shard": (Kill("tasks.worker.vectors.shards:Shards.commit", 2), 2),
+    "before the manifest": (Kill("infra.store.directory:DirectoryStore.write", 1, "before", about="MANIFEST.json"), 4),
+    "after the manifest": (Kill("infra.store.directory:DirectoryStore.write", 1, about="MANIFEST.json"), 4),
 }
 
 
 @pytest.mark.parametrize("place", KILLS)
 def test_a_killed_inference_reuses_its_complete_shards(workspace: Workspace, tmp_path: Path, place: str):
-    store, _, model = workspace
+    store = workspace.store
     kill, reused = KILLS[place]
-    assert finish(start(infer_and_die, spec_of(workspace), kill)) == -signal.SIGKILL
+    assert finish(start(infer_and_die, make_job(store, CONFIG, workspace.inputs).spec, kill)) == -signal.SIGKILL
     if place != "after the manifest":
         with pytest.raises(MissingFolder):
-            open_folder(store, f"vectors/{model.version}/2026-01", "vectors")
-    outcome = run(workspace)
+            open_folder(store, workspace.inputs.vectors, "vectors")
+    outcome = run(workspace, attempt=2)
     assert outcome.shards_reused == reused
-    unbroken_store, unbroken_rows = make_workspace(tmp_path / "unbroken", rows=130, distinct=100)
-    train_model(unbroken_store, CONFIG, unbroken_rows)
-    unbroken = infer_vectors(unbroken_store, CONFIG, unbroken_rows, model)
-    assert read_manifest(store, outcome.prefix) == read_manifest(unbroken_store, unbroken.prefix)
-    assert read(store, outcome.prefix) == read(unbroken_store, unbroken.prefix)
+    shutil.copytree(store.root, tmp_path / "unbroken")
+    unbroken = DirectoryStore(tmp_path / "unbroken")
+    unbroken.delete("vectors")
+    infer.run(make_job(unbroken, CONFIG, workspace.inputs, run_key="unbroken"))
+    assert read_manifest(store, outcome.prefix) == read_manifest(unbroken, outcome.prefix)
+    assert read(store, outcome.prefix) == read(unbroken, outcome.prefix)
 
 
 @pytest.mark.parametrize("damage", ["a flipped byte", "gone"])
-def test_a_corrupt_shard_is_made_again(workspace: Workspace, damage: str):
-    store = workspace[0]
+def test_a_corrupt_shard_of_an_earlier_attempt_is_made_again(workspace: Workspace, damage: str):
+    store = workspace.store
     prefix = run(workspace).prefix
     path = store.path(f"{prefix}/part-00001.parquet")
     whole = sha256_of(path)
@@ -161,80 +214,82 @@ def test_a_corrupt_shard_is_made_again(workspace: Workspace, damage: str):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-    assert run(workspace).shards_reused == 2
+    assert run(workspace, attempt=2).shards_reused == 3
     assert sha256_of(path) == whole
     open_folder(store, prefix, "vectors")
 
 
-@pytest.mark.parametrize("value", [float("nan"), 3.0], ids=["not a number", "not of unit length"])
-def test_a_bad_vector_stops_the_run_before_its_shard_is_written(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, value: float
-):
-    store, _, model = workspace
-    original, calls = infer.embed, []
+def ruin(monkeypatch: pytest.MonkeyPatch, rows: slice, value: float) -> None:
+    """Let the vectors of some rows of the first batch be no unit vectors."""
+    original, calls = embedder.embed, []
 
     def ruined(*args: object, **kwargs: object) -> np.ndarray:
         vectors = original(*args, **kwargs)  # type: ignore[arg-type]
+        if not calls:
+            vectors[rows] *= value
         calls.append(None)
-        if len(calls) == 2:  # the second shard, which begins with the 41st item
-            vectors[5] *= value
         return vectors
 
-    monkeypatch.setattr(infer, "embed", ruined)
-    with pytest.raises(CodeError, match="not finite or not of unit length") as caught:
+    monkeypatch.setattr(embedder, "embed", ruined)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 3.0], ids=["not a number", "not of unit length"])
+def test_a_bad_item_is_set_apart_with_its_reason(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, value: float):
+    ruin(monkeypatch, slice(5, 6), value)
+    config = tiny_config(*FEATURES, "infer.max_bad_share=0.01")
+    outcome = infer.run(make_job(workspace.store, config, workspace.inputs))
+    assert (outcome.vectors, outcome.bad) == (99, 1)
+    assert outcome.quarantine is not None
+    (bad,) = pq.read_table(workspace.store.path(outcome.quarantine)).to_pylist()
+    assert bad["item_id"] not in read(workspace.store, outcome.prefix)["item_id"].to_pylist()
+    assert "not finite or not of unit length" in bad["reason"]
+
+
+def test_too_many_bad_items_stop_the_run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    ruin(monkeypatch, slice(5, 6), 3.0)
+    with pytest.raises(CodeError, match=r"1 of 100 items .* more than infer.max_bad_share 0\.001"):
         run(workspace)
-    assert repr(sorted_items(workspace)[45]) in str(caught.value)
-    written = {key.rpartition("/")[2] for key in store.list(f"vectors/{model.version}")}
-    assert written == {"part-00000.parquet"}
+    assert not workspace.store.exists(f"{workspace.inputs.vectors}/MANIFEST.json")
 
 
-def sorted_items(workspace: Workspace) -> list[str]:
-    store, rows, _ = workspace
-    return sorted(set(pq.read_table(store.path(rows.prefix) / "part-00000.parquet")["item_id"].to_pylist()))
+def test_a_batch_without_one_good_vector_stops_the_run_at_once(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    ruin(monkeypatch, slice(None), float("nan"))
+    with pytest.raises(CodeError, match="should not be released"):
+        run(workspace)
+    assert not workspace.store.list("vectors")
 
 
-def test_a_span_without_items_is_an_error_of_the_data(workspace: Workspace, tmp_path: Path):
-    store, rows, model = workspace
-    empty = change_rows(store, rows, "2026-04", lambda table: table.slice(0, 0), tmp_path)
-    with pytest.raises(DataError, match="span 2026-04 has no item to embed"):
-        infer_vectors(store, CONFIG, empty, model)
+def test_a_catalogue_without_items_is_an_error_of_the_data(workspace: Workspace, tmp_path: Path):
+    with pytest.raises(DataError, match="no live item to embed"):
+        run(workspace, catalogue=of_items(workspace, lambda table: table.slice(0, 0), tmp_path))
 
 
-def test_a_shard_with_too_few_vectors_is_found(workspace: Workspace):
-    store, rows, model = workspace
+def test_notes_that_lack_an_item_are_found(workspace: Workspace):
     run(workspace)
-    store.delete(f"vectors/{model.version}/2026-01/MANIFEST.json")
-    shards = infer.Shards(store, f"vectors/{model.version}/2026-01", spec_of(workspace).stage_prefix)
-    shards.write(1, pa.chunked_array([["a"]]), np.ones((1, 1), np.float32), model.version)
-    with pytest.raises(StoreError, match="61 vectors, expected 100"):
-        infer_vectors(store, CONFIG, rows, model)
+    catalogue = workspace.inputs.catalogue.model_copy(update={"items": 101})
+    with pytest.raises(StoreError, match=r"100 vectors and 0 bad items, but .* has 101 items"):
+        run(workspace, catalogue=catalogue)
 
 
-def run_as_rank(rank: Rank, uri: str, inputs: InferInputs) -> InferOutcome | None:
+def run_as_rank(rank: Rank, uri: str, inputs: InferInputs) -> InferOutcome:
     return infer.run(make_job(DirectoryStore(Path(uri)), CONFIG, inputs, run_key="two", rank=rank))
 
 
 def test_two_workers_make_the_same_vectors_as_one(workspace: Workspace):
-    store, rows, model = workspace
+    store = workspace.store
     alone = run(workspace)
     expected = read(store, alone.prefix)
-    store.delete(f"vectors/{model.version}")
-    ended = run_ranks(2, run_as_rank, store.uri, InferInputs(rows=rows, model=model))
-    outcomes = [outcome for outcome in ended if outcome is not None]
-    assert {(each.vectors, each.shards, each.shards_reused) for each in outcomes} == {(100, 3, 0)}
-    table = read(store, outcomes[0].prefix)
-    assert table["item_id"] == expected["item_id"]
-    assert vectors_of(table) == pytest.approx(vectors_of(expected), abs=1e-6)
+    store.delete("vectors")
+    outcomes = run_ranks(2, run_as_rank, store.uri, workspace.inputs)
+    assert {(each.vectors, each.shards, each.shards_reused) for each in outcomes} == {(100, 4, 0)}
+    assert read(store, outcomes[0].prefix) == expected
 
 
 def test_bf16_vectors_are_close_to_fp32(workspace: Workspace):
-    store, rows, model = workspace
-    exact = vectors_of(read(store, run(workspace).prefix))
-    store.delete(f"vectors/{model.version}")
+    exact = vectors_of(read(workspace.store, run(workspace).prefix))
+    workspace.store.delete("vectors")
     config = tiny_config(*FEATURES, "infer.precision=bf16")
-    job = make_job(store, config, InferInputs(rows=rows, model=model), run_key="bf16")
-    outcome = infer.run(job)
-    assert outcome is not None
-    rounded = vectors_of(read(store, outcome.prefix))
+    outcome = infer.run(make_job(workspace.store, config, workspace.inputs, run_key="bf16"))
+    rounded = vectors_of(read(workspace.store, outcome.prefix))
     assert (exact * rounded).sum(axis=1).min() > 0.999
     assert not torch.equal(torch.from_numpy(exact), torch.from_numpy(rounded))

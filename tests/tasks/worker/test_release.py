@@ -2,7 +2,6 @@ import copy
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +18,15 @@ from infra.store.manifest import open_folder, read_manifest
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import ModelRef
-from tasks.data.rows import distinct_items
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
+from tasks.worker.catalogue.read import Catalogue
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
     infer_vectors,
+    make_catalogue,
     make_job,
     make_workspace,
     model_of,
@@ -61,11 +61,12 @@ class Released:
         learning = ["train.learning_rate=1e-2", "train.warmup_steps=0", "train.epochs=5"]
         self.config = tiny_config(*learning, *overrides)
         self.model: ModelRef = model_of(train_model(self.store, self.config, self.rows))
+        self.catalogue = make_catalogue(self.store, self.config, self.rows)
         self.vectors = infer_vectors(self.store, self.config, self.rows, self.model)
         self.outcome = self.release()
 
     def release(self) -> ReleaseOutcome:
-        inputs = ReleaseInputs(model=self.model, vectors=self.vectors.prefix, rows=self.rows)
+        inputs = ReleaseInputs(model=self.model, vectors=self.vectors.prefix, catalogue=self.catalogue)
         return release.run(make_job(self.store, self.config, inputs))
 
     @property
@@ -73,10 +74,14 @@ class Released:
         return str(self.store.local(self.outcome.model))
 
     @property
+    def first_shard(self) -> Path:
+        return self.store.path(f"{self.vectors.prefix}/part-00000.parquet")
+
+    @property
     def items(self) -> pa.Table:
-        """The rows from which the vectors were made, in their order."""
-        source = pq.read_table(self.store.path(self.rows.prefix) / "part-00000.parquet")
-        return distinct_items(source)
+        """The items from which the vectors were made, in their order."""
+        parts = Catalogue(self.store, self.catalogue)
+        return pa.concat_tables(table for n in range(self.catalogue.partitions) for table in parts.items(n, 1000))
 
     @property
     def released_vectors(self) -> np.ndarray:
@@ -106,7 +111,7 @@ def cosines(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 def test_a_plain_model_loads_unchanged_and_gives_the_released_vectors(releases, kind: str):
     made: Released = releases(kind)
     model = SentenceTransformer(made.folder, device="cpu")
-    encoded = np.asarray(model.encode(made.items["item"].to_pylist(), show_progress_bar=False))
+    encoded = np.asarray(model.encode(made.items["text"].to_pylist(), show_progress_bar=False))
     assert encoded.shape == (70, made.vectors.width)
     assert cosines(encoded, made.released_vectors).min() > 0.9999
     assert np.linalg.norm(encoded, axis=1) == pytest.approx(np.ones(70), abs=1e-5)
@@ -118,13 +123,13 @@ def test_a_model_with_interaction_takes_features_with_the_text(releases, kind: s
     made: Released = releases(kind)
     model = SentenceTransformer(made.folder, device="cpu", trust_remote_code=True)
     names = ("price", "locale", "gift")
-    entries = [{"text": row["item"], **{name: row[name] for name in names}} for row in made.items.to_pylist()]
+    entries = [{"text": row["text"], **{name: row[name] for name in names}} for row in made.items.to_pylist()]
     encoded = np.asarray(model.encode(entries, show_progress_bar=False))
     assert cosines(encoded, made.released_vectors).min() > 0.9999
     # The features matter, and those left out count as unknown.
-    alone = np.asarray(model.encode(made.items["item"].to_pylist(), show_progress_bar=False))
+    alone = np.asarray(model.encode(made.items["text"].to_pylist(), show_progress_bar=False))
     assert cosines(alone, made.released_vectors).min() < 0.99
-    unknown = [{"text": row["item"], "price": None, "locale": "fr"} for row in made.items.to_pylist()]
+    unknown = [{"text": row["text"], "price": None, "locale": "fr"} for row in made.items.to_pylist()]
     assert np.asarray(model.encode(unknown, show_progress_bar=False)) == pytest.approx(alone, abs=1e-6)
 
 
@@ -164,7 +169,7 @@ def test_a_release_names_its_model_and_configuration(releases):
     made: Released = releases("narrower")
     assert made.outcome.model == f"models/{made.model.version}"
     assert made.outcome.min_cosine > 0.9999
-    assert made.outcome.probed == 40, "the probe rows, or all of the first shard"
+    assert made.outcome.probed == pq.read_metadata(made.first_shard).num_rows, "fewer than the probe rows"
     assert read_manifest(made.store, made.outcome.model).facts == {"model_version": made.model.version, "width": 24}
     facts = json.loads((Path(made.folder) / "millrace.json").read_text())
     assert facts["model_version"] == made.model.version
@@ -181,7 +186,7 @@ def test_a_released_model_can_be_saved_and_loaded_again(releases, kind: str, tmp
     again = SentenceTransformer(str(tmp_path / "copy"), device="cpu", trust_remote_code=True)
     names = () if kind == "narrower" else ("price", "locale", "gift")
     rows = made.items.to_pylist()
-    entries = [{"text": row["item"], **{name: row[name] for name in names}} if names else row["item"] for row in rows]
+    entries = [{"text": row["text"], **{name: row[name] for name in names}} if names else row["text"] for row in rows]
     encoded = np.asarray(again.encode(entries, show_progress_bar=False))
     assert cosines(encoded, made.released_vectors).min() > 0.9999
 
@@ -245,29 +250,17 @@ def test_a_vector_that_is_not_a_number_is_refused(unreleased: Released, monkeypa
     assert not unreleased.store.list("models")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda rows: rows.slice(0, 30),
-        lambda rows: rows.set_column(
-            rows.column_names.index("item_id"), "item_id", pa.array([f"X{n}" for n in range(len(rows))])
-        ),
-    ],
-    ids=["fewer", "others"],
-)
-def test_vectors_of_other_items_are_refused(
-    unreleased: Released, tmp_path: Path, change: Callable[[pa.Table], pa.Table], request: pytest.FixtureRequest
-):
-    span = {"fewer": "2026-02", "others": "2026-03"}[request.node.callspec.id]
-    rows = change_rows(unreleased.store, unreleased.rows, span, change, tmp_path)
-    inputs = ReleaseInputs(model=unreleased.model, vectors=unreleased.vectors.prefix, rows=rows)
-    with pytest.raises(CodeError, match=rf"not those of the items in .*{span}.*nothing was released"):
+def test_vectors_of_another_catalogue_are_refused(unreleased: Released, tmp_path: Path):
+    rows = change_rows(unreleased.store, unreleased.rows, "2026-02", lambda rows: rows.slice(0, 30), tmp_path)
+    other = make_catalogue(unreleased.store, unreleased.config, rows)
+    inputs = ReleaseInputs(model=unreleased.model, vectors=unreleased.vectors.prefix, catalogue=other)
+    with pytest.raises(CodeError, match=rf"not those of the items in .*{other.prefix}.*nothing was released"):
         release.run(make_job(unreleased.store, unreleased.config, inputs))
     assert not unreleased.store.list("models")
 
 
 def test_corrupt_vectors_are_refused(unreleased: Released):
-    path = unreleased.store.path(f"{unreleased.vectors.prefix}/part-00001.parquet")
+    path = unreleased.first_shard
     data = path.read_bytes()
     path.write_bytes(data[:-1])
     try:

@@ -1,0 +1,38 @@
+"""The columns of a catalogue and of the vectors made from it, and how item ids are split into partitions."""
+
+import hashlib
+
+TEXT = "text"  # string: the newest text of the item
+UPDATED_AT = "updated_at"  # timestamp[us, UTC]: the time of that text
+FEED_AT = "feed_at"  # timestamp[us, UTC]: the newest record in an item feed; null: the item is in no feed
+DELETED = "deleted"  # bool: what that record says
+CONTENT = "content_sha256"  # string: changes whenever the text or a feature does
+VECTOR = "vector"  # fixed-size list of float32 or float16, of unit length
+MODEL_VERSION = "model_version"  # string
+
+CATALOGUE_KIND = "catalogue"
+VECTORS_KIND = "vectors"
+FEED_KIND = "feed"
+
+
+def partition_of(item_id: str, partitions: int) -> int:
+    """Return the partition of an item.
+
+    It is bytes 8 to 15 of the MD5 of the id in UTF-8, as a little-endian number, modulo the number of partitions.
+    """
+    return int.from_bytes(hashlib.md5(item_id.encode(), usedforsecurity=False).digest()[8:], "little") % partitions
+
+
+def part_name(number: int) -> str:
+    """Return the file name of a partition, in a catalogue and in its vectors."""
+    return f"part-{number:05d}.parquet"
+
+
+def deleted_name(number: int) -> str:
+    """Return the name of a catalogue's file with the deleted items of a partition; written only if there are any."""
+    return f"deleted-{number:05d}.parquet"
+
+
+def is_deleted_name(name: str) -> bool:
+    """Return whether a file of a catalogue holds deleted items."""
+    return name.startswith("deleted-")

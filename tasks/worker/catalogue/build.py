@@ -1,0 +1,211 @@
+"""Builds a catalogue: every live item with its newest text and features, in partitions by item id.
+
+DuckDB reads the sources and sorts them into partitions on disk; each partition is then merged on its own. So memory is
+bounded, for any number of items.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from configs.schema.config import Config
+from infra.store.base import Store, sha256_of
+from infra.store.manifest import FileEntry, MissingFolder, open_folder, read_manifest, seal
+from tasks.contracts.progress import report
+from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
+from tasks.data.items import (
+    CATALOGUE_KIND,
+    DELETED,
+    FEED_AT,
+    FEED_KIND,
+    UPDATED_AT,
+    deleted_name,
+    is_deleted_name,
+    part_name,
+)
+from tasks.data.rows import ROWS_KIND
+from tasks.worker.catalogue.records import Source, from_catalogue, from_feed, from_rows, newest, records_of
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+MEMORY = "768MiB"  # of DuckDB; beyond it, it writes to disk. With Python and Arrow, a process stays below 2 GiB.
+BATCH_ITEMS = 4096
+_FORMAT = 1  # part of the key: raise it when the same sources give other files
+
+
+class Sources(NamedTuple):
+    """What a catalogue is made of. Rows of a span and versions of a feed never change."""
+
+    rows: tuple[RowsRef, ...]
+    feeds: tuple[FeedRef, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(each.prefix for each in (*self.rows, *self.feeds))
+
+
+def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config: Config) -> CatalogueRef:
+    """Return the catalogue of these sources, built unless the workspace has it.
+
+    Args:
+        bases: earlier catalogues; the first is used that was made of a part of the sources, with the same features.
+
+    Raises:
+        MissingFolder, CorruptFolder: a source is gone or damaged; names the file.
+    """
+    features = list(dict.fromkeys([*config.features.numeric, *config.features.categorical]))
+    key = {"format": _FORMAT, "sources": sources.names, "features": features,
+           "shard_rows": config.infer.shard_rows}  # fmt: skip
+    prefix = f"catalogue/{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}"
+    try:
+        return reference(store, prefix)
+    except MissingFolder:
+        pass
+    base, left = _on_base(store, bases, sources, features)
+    with tempfile.TemporaryDirectory(prefix="millrace-") as scratch:
+        inputs = [*_inputs(store, left, base)]
+        count = _partitions(store, left, base, config.infer.shard_rows)
+        with _connect(Path(scratch)) as database:
+            _scatter(database, inputs, _types(inputs, config), count, Path(scratch))
+            entries, items, deleted = [], 0, 0
+            for number in range(count):
+                for entry, live, gone in _merge(database, store, prefix, features, number, Path(scratch)):
+                    entries.append(entry)
+                    items, deleted = items + live, deleted + gone
+                report("partitions of the catalogue", number + 1, count, f"{items:,} items")
+    facts = {"items": items, "deleted": deleted, "partitions": count, "features": features, "sources": sources.names}
+    seal(store, prefix, tuple(entries), CATALOGUE_KIND, facts)
+    return reference(store, prefix)
+
+
+def reference(store: Store, prefix: str) -> CatalogueRef:
+    """Return the reference to a catalogue of the workspace. Raises MissingFolder, CorruptFolder."""
+    manifest = read_manifest(store, prefix)
+    facts = manifest.facts
+    return CatalogueRef(prefix=prefix, items=facts["items"], partitions=facts["partitions"], sha256=manifest.sha256)
+
+
+def _on_base(
+    store: Store, bases: Sequence[CatalogueRef], sources: Sources, features: list[str]
+) -> tuple[CatalogueRef | None, Sources]:
+    """Return the first base that can be used, and the sources that it lacks."""
+    for base in bases:
+        try:
+            facts = read_manifest(store, base.prefix).facts
+        except MissingFolder:
+            continue
+        there = set(facts["sources"])
+        if there <= set(sources.names) and facts["features"] == features:
+            rows = tuple(each for each in sources.rows if each.prefix not in there)
+            feeds = tuple(each for each in sources.feeds if each.prefix not in there)
+            return base, Sources(rows, feeds)
+    return None, sources  # also where a source was corrected: its old version must leave
+
+
+def _files(store: Store, prefix: str, kind: str) -> list[Path]:
+    folder, manifest = open_folder(store, prefix, kind)
+    return [folder / entry.name for entry in manifest.files]
+
+
+def _inputs(store: Store, sources: Sources, base: CatalogueRef | None) -> Iterator[Source]:
+    for rows in sources.rows:
+        yield from_rows(_files(store, rows.prefix, ROWS_KIND))
+    for feed in sources.feeds:
+        yield from_feed(_files(store, feed.prefix, FEED_KIND))
+    if base is not None:
+        files = _files(store, base.prefix, CATALOGUE_KIND)
+        for deleted in (False, True):
+            if some := [path for path in files if is_deleted_name(path.name) is deleted]:
+                yield from_catalogue(some, deleted)
+
+
+def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_rows: int) -> int:
+    """Return a power of two, so that each partition of a smaller catalogue becomes two of a larger one."""
+    most = sum(rows.rows for rows in left.rows)
+    most += sum(read_manifest(store, feed.prefix).facts["rows"] for feed in left.feeds)
+    count = base.partitions if base else 1
+    most += base.items if base else 0
+    while count * shard_rows < most:
+        count *= 2
+    return count
+
+
+def _types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
+    """Return the DuckDB type of each feature: a category keeps its type if all files agree, else it is text."""
+    kinds = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}
+    schemas = [pq.read_schema(path) for source in inputs for path in source.files]
+    types = dict.fromkeys(config.features.numeric, "DOUBLE")
+    for name in config.features.categorical:
+        found = {str(schema.field(name).type) for schema in schemas if name in schema.names} - {"null"}
+        types.setdefault(name, kinds.get(next(iter(found)), "VARCHAR") if len(found) == 1 else "VARCHAR")
+    return types
+
+
+def _connect(scratch: Path) -> duckdb.DuckDBPyConnection:
+    settings = {
+        "memory_limit": MEMORY,
+        "temp_directory": str(scratch / "spilled"),
+        "threads": len(os.sched_getaffinity(0)),
+        "preserve_insertion_order": False,
+    }
+    return duckdb.connect(":memory:", config=settings)
+
+
+def _scatter(
+    database: duckdb.DuckDBPyConnection, inputs: Sequence[Source], types: dict[str, str], count: int, scratch: Path
+) -> None:
+    """Write the records of all sources to `scattered/part=<n>/` in the scratch folder."""
+    for number, source in enumerate(inputs):
+        target = str(scratch / "scattered").replace("'", "''")
+        database.execute(
+            f"COPY ({records_of(source, types, count)}) TO '{target}' (FORMAT parquet, PARTITION_BY (part), "
+            f"OVERWRITE_OR_IGNORE, FILENAME_PATTERN 'source-{number}-{{i}}')"
+        )
+
+
+def _merge(
+    database: duckdb.DuckDBPyConnection, store: Store, prefix: str, features: Sequence[str], number: int, scratch: Path
+) -> Iterator[tuple[FileEntry, int, int]]:
+    """Write the files of a partition; yield each one's entry, with its live and its deleted items."""
+    scattered = scratch / "scattered" / f"part={number}"
+    if not scattered.is_dir():  # by chance no item falls into it
+        return
+    live, gone = scratch / part_name(number), scratch / deleted_name(number)
+    merged = database.sql(newest(features, f"{scattered}/*.parquet")).to_arrow_reader(BATCH_ITEMS)
+    rows = _split(merged, live, gone)
+    for path, live_items, deleted_items in ((live, rows[0], 0), (gone, 0, rows[1])):
+        if live_items + deleted_items:
+            store.upload(path, f"{prefix}/{path.name}")
+            entry = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path))
+            yield entry, live_items, deleted_items
+        path.unlink()
+    for path in scattered.iterdir():
+        path.unlink()
+
+
+def _split(reader: pa.RecordBatchReader, live: Path, gone: Path) -> tuple[int, int]:
+    """Write the live items and the deleted ones to two files, without and with DELETED; return how many of each."""
+    utc = pa.timestamp("us", tz="UTC")  # DuckDB names the machine's own time zone, for the same moments
+    schema = pa.schema(
+        [field.with_type(utc) if field.name in (UPDATED_AT, FEED_AT) else field for field in reader.schema]
+    )
+    kept = pa.schema([field for field in schema if field.name != DELETED])
+    live_items = deleted_items = 0
+    with pq.ParquetWriter(live, kept, compression="zstd") as lives, pq.ParquetWriter(gone, schema) as gones:
+        for batch in reader:
+            table = pa.Table.from_batches([batch]).cast(schema)
+            dead = table.filter(table[DELETED])
+            alive = table.filter(pc.invert(table[DELETED])).select(kept.names)
+            live_items, deleted_items = live_items + alive.num_rows, deleted_items + dead.num_rows
+            lives.write_table(alive)
+            gones.write_table(dead)
+    return live_items, deleted_items

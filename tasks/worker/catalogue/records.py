@@ -1,0 +1,101 @@
+"""What is known of each item, from all sources: rows of spans, item feeds, and an earlier catalogue.
+
+A record has the newest content of an item and, if a feed names it, what the feed says last. `newest` merges records in
+any order to the same result, so a catalogue made in steps equals one made at once. The SQL is DuckDB's.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+
+from tasks.data.items import CONTENT, DELETED, FEED_AT, TEXT, UPDATED_AT
+from tasks.data.rows import ITEM, ITEM_ID, TIME
+
+
+class Source(NamedTuple):
+    """Parquet files of one kind; `content`: the expressions of TEXT and UPDATED_AT, and of FEED_AT and DELETED."""
+
+    files: Sequence[Path]
+    text: str
+    updated_at: str
+    feed_at: str
+    deleted: str
+
+
+def from_rows(files: Sequence[Path]) -> Source:
+    """Return validated rows as a source: each is content, and no feed."""
+    return Source(files, ITEM, TIME, "NULL", "NULL")
+
+
+def from_feed(files: Sequence[Path]) -> Source:
+    """Return rows of an item feed as a source: content unless the item is deleted."""
+    text = f"CASE WHEN {DELETED} THEN NULL ELSE {ITEM} END"
+    updated_at = f"CASE WHEN {DELETED} THEN NULL ELSE {TIME} END"
+    return Source(files, text, updated_at, TIME, DELETED)
+
+
+def from_catalogue(files: Sequence[Path], deleted: bool) -> Source:
+    """Return the files with the live items of an earlier catalogue, or those with its deleted ones, as a source."""
+    return Source(files, TEXT, UPDATED_AT, FEED_AT, str(deleted).lower())
+
+
+def records_of(source: Source, features: Mapping[str, str], partitions: int) -> str:
+    """Return the query for the records of a source, with the number of each one's partition as `part`.
+
+    Args:
+        features: name -> DuckDB type of each feature; one that the files lack is null.
+    """
+    there = set(pq.read_schema(source.files[0]).names)
+    columns = [f'CAST({quoted(name) if name in there else "NULL"} AS {kind}) AS {quoted(name)}'
+               for name, kind in features.items()]  # fmt: skip
+    select = ", ".join(
+        [
+            ITEM_ID,
+            f"CAST({source.text} AS VARCHAR) AS {TEXT}",
+            *columns,
+            f"CAST({source.updated_at} AS TIMESTAMPTZ) AS {UPDATED_AT}",
+            f"CAST({source.feed_at} AS TIMESTAMPTZ) AS {FEED_AT}",
+            f"CAST({source.deleted} AS BOOLEAN) AS {DELETED}",
+            f"CAST(md5_number_lower({ITEM_ID}) % {partitions} AS INTEGER) AS part",
+        ]
+    )
+    files = ", ".join(literal(str(path)) for path in source.files)
+    return f"SELECT {select} FROM read_parquet([{files}], union_by_name = true)"
+
+
+def newest(features: Sequence[str], files: str) -> str:
+    """Return the query for one record of each item, by item id, from files of `records_of`.
+
+    The content is that of the latest time; the feed's word is that of its latest record, and a deletion wins a tie.
+    """
+    content = ", ".join(f"{literal(name)}: {quoted(name)}" for name in (TEXT, *features))
+    names = ", ".join(quoted(name) for name in (TEXT, *features, UPDATED_AT, CONTENT))
+    return f"""
+        WITH records AS (
+            SELECT *, CASE WHEN {TEXT} IS NULL THEN NULL ELSE sha256(CAST(to_json({{{content}}}) AS VARCHAR)) END
+                AS {CONTENT}
+            FROM read_parquet({literal(files)}, hive_partitioning = false)
+        ), contents AS (
+            SELECT {ITEM_ID}, {names} FROM records
+            QUALIFY row_number() OVER (
+                PARTITION BY {ITEM_ID} ORDER BY {UPDATED_AT} DESC NULLS LAST, {CONTENT} DESC NULLS LAST) = 1
+        ), feeds AS (
+            SELECT {ITEM_ID}, {FEED_AT}, {DELETED} FROM records
+            QUALIFY row_number() OVER (
+                PARTITION BY {ITEM_ID} ORDER BY {FEED_AT} DESC NULLS LAST, {DELETED} DESC NULLS LAST) = 1
+        )
+        SELECT {ITEM_ID}, {names}, {FEED_AT}, coalesce({DELETED}, false) AS {DELETED}
+        FROM contents JOIN feeds USING ({ITEM_ID}) ORDER BY {ITEM_ID}
+    """
+
+
+def quoted(name: str) -> str:
+    """Return a column's name for SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,162 @@
+"""The shards of one vectors folder: one for each partition of the catalogue, with a note in the run for each.
+
+A note is written after its shard, so a partition with a note is done, in this attempt or an earlier one.
+"""
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from infra.store.base import sha256_of
+from infra.store.lease import Held
+from infra.store.manifest import FileEntry, commit, seal
+from tasks.contracts.jobs import InferInputs
+from tasks.contracts.outcomes import InferOutcome
+from tasks.data.items import VECTORS_KIND
+from tasks.foundation.errors import CodeError, StoreError
+from tasks.foundation.records import Record
+from tasks.worker.process.job import Job
+
+QUARANTINE_KIND = "quarantine"
+_SHOWN = 3  # bad items in an error's sentence
+
+
+class BadItem(Record):
+    item_id: str
+    reason: str
+
+
+class ShardNote(Record):
+    """`runs/<run key>/infer/shards/<model>/<catalogue>/<number>.json`: the shard of one partition is there."""
+
+    file: FileEntry | None = Field(description="null: the partition has no item with a vector")
+    attempt: int
+    worker: int
+    vectors: int
+    reused: int = Field(description="from earlier vectors of the same model")
+    width: int
+    bad: tuple[BadItem, ...]
+    ids_sha256: str = Field(description="over the item ids, one on each line")
+    seconds: float
+
+
+class Shards:
+    """The shards of the vectors that a job makes."""
+
+    def __init__(self, job: Job) -> None:
+        inputs = job.spec.inputs
+        assert isinstance(inputs, InferInputs)
+        self._job, self._store, self._inputs = job, job.store, inputs
+        self.prefix = inputs.vectors
+        self._notes = f"{job.spec.stage_prefix}/shards/{self.prefix.removeprefix('vectors/')}"
+
+    def open(self) -> list[int]:
+        """Return the partitions without a note; each worker begins at another one."""
+        there = set(self._store.list(self._notes))
+        count = self._inputs.catalogue.partitions
+        first = self._job.share.index * count // self._job.share.of
+        numbers = [(first + number) % count for number in range(count)]
+        return [number for number in numbers if self._note(number) not in there]
+
+    def check_earlier(self) -> None:
+        """Delete the notes of damaged shards that an earlier attempt made; each worker checks its share."""
+        there = set(self._store.list(self._notes))
+        for number in range(self._job.share.index, self._inputs.catalogue.partitions, self._job.share.of):
+            if self._note(number) in there:
+                note = ShardNote.model_validate_json(self._store.read(self._note(number)))
+                if note.attempt != self._job.spec.submitted_as and not self._whole(note):
+                    self._store.delete(self._note(number))
+
+    def _whole(self, note: ShardNote) -> bool:
+        if note.file is None:
+            return True
+        path = self._store.local(f"{self.prefix}/{note.file.name}")
+        return path.is_file() and sha256_of(path) == note.file.sha256
+
+    def done(self, number: int) -> bool:
+        """Return whether another worker finished the partition meanwhile."""
+        return self._store.exists(self._note(number))
+
+    def lease(self, number: int) -> str:
+        """Return the key of the lease of a partition."""
+        return f"{self._notes}/{number:05d}.lease"
+
+    def commit(self, number: int, path: Path, note: ShardNote, lease: Held) -> None:
+        """Upload a shard, then its note. Raises StoreError: the lease was lost, so another worker has the partition."""
+        lease.check()
+        if note.file is not None:
+            self._store.upload(path, f"{self.prefix}/{note.file.name}")
+        self._store.write(self._note(number), note.to_json())
+
+    def seal(self) -> InferOutcome:
+        """Write the manifest of the vectors, and return the outcome. Every worker may do it: they write the same.
+
+        Raises:
+            CodeError: too many items are without a vector.
+            StoreError: the shards do not have every item of the catalogue exactly once.
+        """
+        catalogue, spec = self._inputs.catalogue, self._job.spec
+        raw = [self._store.read(self._note(number)) for number in range(catalogue.partitions)]
+        notes = [ShardNote.model_validate_json(one) for one in raw]
+        bad = [item for note in notes for item in note.bad]
+        vectors = sum(note.vectors for note in notes)
+        self._refuse(bad, vectors)
+        ids = hashlib.sha256("".join(note.ids_sha256 for note in notes).encode()).hexdigest()
+        facts = {
+            "model_version": self._inputs.model.version,
+            "catalogue": catalogue.model_dump(),
+            "vectors": vectors,
+            "bad": len(bad),
+            "width": max(note.width for note in notes),
+            "type": self._job.config.infer.vectors,
+            "ids_sha256": ids,
+        }
+        files = tuple(note.file for note in notes if note.file is not None)
+        seal(self._store, self.prefix, files, VECTORS_KIND, facts)
+        seconds: dict[int, float] = {}
+        for note in notes:
+            seconds[note.worker] = seconds.get(note.worker, 0.0) + note.seconds
+        embedded = vectors - sum(note.reused for note in notes)
+        return InferOutcome(
+            prefix=self.prefix,
+            catalogue=catalogue,
+            vectors=vectors,
+            width=facts["width"],
+            shards=len(files),
+            shards_reused=sum(note.attempt != spec.submitted_as for note in notes),
+            vectors_reused=sum(note.reused for note in notes),
+            bad=len(bad),
+            quarantine=self._quarantine(bad),
+            ids_sha256=ids,
+            texts_per_second=round(embedded / max(seconds.values()), 2),
+        )
+
+    def _refuse(self, bad: list[BadItem], vectors: int) -> None:
+        catalogue = self._inputs.catalogue
+        if vectors + len(bad) != catalogue.items:
+            raise StoreError(
+                f"{self._store.uri}/{self.prefix} has {vectors} vectors and {len(bad)} bad items, but "
+                f"{catalogue.prefix} has {catalogue.items} items; run infer again"
+            )
+        if bad and len(bad) > self._job.config.infer.max_bad_share * catalogue.items:
+            shown = "; ".join(f"{item.item_id!r}: {item.reason}" for item in bad[:_SHOWN])
+            raise CodeError(
+                f"{len(bad)} of {catalogue.items} items have no usable vector, more than infer.max_bad_share "
+                f"{self._job.config.infer.max_bad_share:g}: {shown}; the model should not be released"
+            )
+
+    def _quarantine(self, bad: list[BadItem]) -> str | None:
+        """Write the bad items as Parquet; return the key of the file, None without bad items."""
+        if not bad:
+            return None
+        prefix = f"{self._job.spec.stage_prefix}/quarantine"
+        with self._job.scratch() as folder:
+            pq.write_table(pa.Table.from_pylist([item.model_dump() for item in bad]), folder / "items.parquet")
+            commit(self._store, prefix, folder, QUARANTINE_KIND, {"rows": len(bad)})
+        return f"{prefix}/items.parquet"
+
+    def _note(self, number: int) -> str:
+        return f"{self._notes}/{number:05d}.json"

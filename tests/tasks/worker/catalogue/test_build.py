@@ -1,0 +1,241 @@
+"""Catalogues built from rows and item feeds, at once and in steps."""
+
+import datetime as dt
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.schema.config import Config
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import CorruptFolder, commit, open_folder
+from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef
+from tasks.data.items import FEED_KIND, is_deleted_name, partition_of
+from tasks.data.rows import ROWS_KIND
+from tasks.worker.catalogue import build as building
+from tasks.worker.catalogue.build import Sources, build
+from tasks.worker.catalogue.read import Catalogue
+from tests.support.workspace.jobs import tiny_config
+
+TIME = pa.timestamp("us", tz="UTC")
+
+
+def config(*overrides: str) -> Config:
+    features = "features={numeric: [price], categorical: [colour], query: []}"
+    return tiny_config(features, "model.interaction.kind=both", *overrides)
+
+
+def day(number: int) -> dt.datetime:
+    return dt.datetime(2026, 1, number, tzinfo=dt.UTC)
+
+
+class World:
+    """A workspace to which rows and feeds are added."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store, self.folder = DirectoryStore(folder / "workspace"), folder
+        self._numbers = itertools.count(1)
+
+    def rows(self, *rows: dict[str, Any]) -> RowsRef:
+        """One span of validated rows; each is `id`, `text`, `day`, and features."""
+        number = next(self._numbers)
+        table = pa.table(
+            {
+                "item_id": [row["id"] for row in rows],
+                "item": [row["text"] for row in rows],
+                "time": pa.array([day(row["day"]) for row in rows], TIME),
+                "price": pa.array([row.get("price") for row in rows], pa.float64()),
+                "colour": pa.array([row.get("colour") for row in rows], pa.string()),
+            }
+        )
+        prefix = f"runs/r{number}/validate/attempt-1/rows/2026-01"
+        self._commit(prefix, table, ROWS_KIND)
+        return RowsRef(span=SpanRef(name="2026-01", version=number), prefix=prefix, rows=len(rows))
+
+    def feed(self, *rows: dict[str, Any]) -> FeedRef:
+        """One span of an item feed; each row is `id`, `text`, `day`, and `deleted`."""
+        number = next(self._numbers)
+        table = pa.table(
+            {
+                "item_id": [row["id"] for row in rows],
+                "item": pa.array([row.get("text") for row in rows], pa.string()),
+                "time": pa.array([day(row["day"]) for row in rows], TIME),
+                "deleted": [row.get("deleted", False) for row in rows],
+            }
+        )
+        ref = FeedRef(name="2026-01", version=number)
+        self._commit(ref.prefix, table, FEED_KIND)
+        return ref
+
+    def _commit(self, prefix: str, table: pa.Table, kind: str) -> None:
+        source = self.folder / prefix
+        source.mkdir(parents=True)
+        pq.write_table(table, source / "part-00000.parquet")
+        commit(self.store, prefix, source, kind, {"rows": table.num_rows})
+
+    def build(
+        self, *sources: RowsRef | FeedRef, bases: Sequence[CatalogueRef] = (), settings: tuple[str, ...] = ()
+    ) -> CatalogueRef:
+        rows = tuple(each for each in sources if isinstance(each, RowsRef))
+        feeds = tuple(each for each in sources if isinstance(each, FeedRef))
+        return build(self.store, Sources(rows, feeds), bases, config(*settings))
+
+    def items(self, ref: CatalogueRef) -> dict[str, dict[str, Any]]:
+        """The live items, by id."""
+        catalogue = Catalogue(self.store, ref)
+        tables = [table for number in range(ref.partitions) for table in catalogue.items(number, 10)]
+        found = [row for table in tables for row in table.to_pylist()]
+        assert len(found) == ref.items
+        return {row["item_id"]: row for row in found}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_an_item_has_its_newest_text_by_time_not_by_the_order_of_rows(world: World):
+    one = world.rows(
+        {"id": "a", "text": "newest", "day": 9, "price": 3.0, "colour": "red"},
+        {"id": "a", "text": "older", "day": 2, "price": 1.0},
+        {"id": "b", "text": "other", "day": 1},
+    )
+    two = world.rows({"id": "a", "text": "in between", "day": 5})
+    for sources in ((one, two), (two, one)):
+        found = world.items(world.build(*sources))
+        assert {name: row["text"] for name, row in found.items()} == {"a": "newest", "b": "other"}
+        assert (found["a"]["price"], found["a"]["colour"], found["a"]["updated_at"]) == (3.0, "red", day(9))
+
+
+class Case(NamedTuple):
+    feed: list[dict[str, Any]]
+    text: str | None
+
+
+ROW = {"id": "a", "text": "seen", "day": 5}
+CASES = {
+    "only in the feed": Case([{"id": "b", "text": "never seen", "day": 1}], "seen"),
+    "newer in the feed": Case([{"id": "a", "text": "renamed", "day": 6}], "renamed"),
+    "older in the feed": Case([{"id": "a", "text": "first name", "day": 4}], "seen"),
+    "deleted": Case([{"id": "a", "day": 6, "deleted": True}], None),
+    "deleted before it was seen last": Case([{"id": "a", "day": 4, "deleted": True}], None),
+    "back again": Case([{"id": "a", "day": 6, "deleted": True}, {"id": "a", "text": "back", "day": 7}], "back"),
+    "deleted at that moment": Case([{"id": "a", "text": "x", "day": 6}, {"id": "a", "day": 6, "deleted": True}], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_feed_adds_renames_and_deletes_items(world: World, case: str):
+    feed, text = CASES[case]
+    sources = (world.rows(ROW), world.feed(*feed))
+    found = world.items(world.build(*sources))
+    assert found.get("a", {}).get("text") == text
+    assert {row["id"] for row in feed} - {"a"} <= set(found)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 3, 0, 1), (1, 3, 2, 0)])
+def test_a_catalogue_made_in_steps_equals_one_made_at_once(world: World, order: tuple[int, ...]):
+    sources = [
+        world.rows({"id": "a", "text": "a1", "day": 1}, {"id": "b", "text": "b1", "day": 2}),
+        world.feed({"id": "a", "day": 3, "deleted": True}, {"id": "c", "text": "c1", "day": 3}),
+        world.rows({"id": "a", "text": "a2", "day": 9}, {"id": "c", "text": "c2", "day": 4}),
+        world.feed({"id": "a", "text": "a3", "day": 5}, {"id": "b", "day": 1, "deleted": True}),
+    ]
+    at_once = world.build(*sources, settings=("infer.shard_rows=2",))
+    expected = world.items(at_once)
+    assert {name: row["text"] for name, row in expected.items()} == {"a": "a2", "c": "c2"}
+    base = None
+    for count in range(1, 5):
+        world.store.delete(at_once.prefix)
+        some = [sources[number] for number in order[:count]]
+        base = world.build(*some, bases=(base,) if base else (), settings=("infer.shard_rows=2",))
+    assert world.items(base) == expected
+
+
+def test_a_step_reads_only_what_is_new(world: World, monkeypatch: pytest.MonkeyPatch):
+    one, two = world.rows({"id": "a", "text": "a1", "day": 1}), world.rows({"id": "b", "text": "b1", "day": 2})
+    first = world.build(one)
+    world.store.delete(one.prefix)
+    assert set(world.items(world.build(one, two, bases=(first,)))) == {"a", "b"}
+
+
+def test_a_corrected_source_leaves_nothing_of_its_old_version(world: World):
+    wrong, right = (
+        world.feed({"id": "wrong", "text": "x", "day": 1}),
+        world.feed({"id": "right", "text": "x", "day": 1}),
+    )
+    first = world.build(wrong)
+    assert set(world.items(world.build(right, bases=(first,)))) == {"right"}
+
+
+def test_other_features_need_a_catalogue_of_their_own(world: World):
+    one = world.rows({"id": "a", "text": "a1", "day": 1, "price": 2.0})
+    first = world.build(one)
+    second = build(world.store, Sources((one,), ()), (first,), tiny_config())
+    assert second != first
+    assert "price" not in world.items(second)["a"]
+
+
+def test_partitions_are_by_the_hash_of_the_id_and_only_split(world: World):
+    rows = [{"id": f"item-{number}", "text": "t", "day": 1} for number in range(100)]
+    one = world.rows(*rows[:30])
+    small = world.build(one, settings=("infer.shard_rows=10",))
+    large = world.build(one, world.rows(*rows[30:]), bases=(small,), settings=("infer.shard_rows=10",))
+    assert (small.partitions, large.partitions) == (4, 16)
+    for ref in (small, large):
+        folder, manifest = open_folder(world.store, ref.prefix, "catalogue")
+        for entry in manifest.files:
+            number = int(entry.name[5:10])
+            ids = pq.read_table(folder / entry.name)["item_id"].to_pylist()
+            assert {partition_of(item_id, ref.partitions) for item_id in ids} == {number}
+            assert ids == sorted(ids)
+
+
+def test_deleted_items_are_in_files_of_their_own(world: World):
+    ref = world.build(world.rows(ROW), world.feed({"id": "a", "day": 6, "deleted": True}))
+    folder, manifest = open_folder(world.store, ref.prefix, "catalogue")
+    assert [is_deleted_name(entry.name) for entry in manifest.files] == [True]
+    assert (ref.items, manifest.facts["deleted"]) == (0, 1)
+    assert pq.read_table(folder / manifest.files[0].name)["text"].to_pylist() == ["seen"]
+
+
+def test_the_content_hash_changes_with_text_and_features_alone(world: World):
+    def hash_of(**change: Any) -> str:
+        return world.items(world.build(world.rows({**ROW, **change})))["a"]["content_sha256"]
+
+    assert hash_of() == hash_of() == hash_of(day=7)
+    assert len({hash_of(), hash_of(text="else"), hash_of(price=1.0), hash_of(colour="red")}) == 4
+
+
+def test_a_category_that_is_a_number_in_one_source_and_text_in_another_becomes_text(world: World):
+    one = world.rows({"id": "a", "text": "a1", "day": 1, "colour": "red"})
+    folder = world.folder / "numbers"
+    folder.mkdir()
+    table = pq.read_table(world.store.path(one.prefix) / "part-00000.parquet")
+    table = table.set_column(table.column_names.index("colour"), "colour", pa.array([7.0]))
+    table = table.set_column(table.column_names.index("item_id"), "item_id", pa.array(["b"]))
+    pq.write_table(table, folder / "part-00000.parquet")
+    commit(world.store, "runs/numbers/rows", folder, ROWS_KIND, {"rows": 1})
+    two = RowsRef(span=SpanRef(name="2026-02", version=1), prefix="runs/numbers/rows", rows=1)
+    found = world.items(world.build(one, two))
+    assert (found["a"]["colour"], found["b"]["colour"]) == ("red", "7.0")
+
+
+def test_the_same_sources_are_built_once(world: World, monkeypatch: pytest.MonkeyPatch):
+    one = world.rows(ROW)
+    first = world.build(one)
+    monkeypatch.setattr(building, "_connect", lambda _: pytest.fail("built again"))
+    assert world.build(one) == first
+
+
+def test_a_damaged_partition_is_found_when_it_is_read(world: World):
+    ref = world.build(world.rows(ROW))
+    path = world.store.path(f"{ref.prefix}/part-00000.parquet")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFolder, match="does not match its checksum") as caught:
+        world.items(ref)
+    assert str(path) in str(caught.value)
