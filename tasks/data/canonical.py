@@ -14,11 +14,27 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
-from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID
+from tasks.data.items import DELETED, FEED_KIND
+from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
 from tasks.data.sources import Format, SourceRow
 
-# Name in `--map` -> name in a span, of the columns that every stage knows.
-CANONICAL = {"query": QUERY, "item": ITEM, "id": ROW_ID, "item_id": ITEM_ID, "label": LABEL}
+
+class Layout(NamedTuple):
+    """What a source holds: name in `--map` -> column that every stage knows; the names it needs; where its spans go."""
+
+    columns: Mapping[str, str]
+    needed: tuple[str, ...]
+    root: str
+    kind: str
+
+
+ROWS = Layout(
+    {"query": QUERY, "item": ITEM, "id": ROW_ID, "item_id": ITEM_ID, "label": LABEL},
+    needed=("query", "item"),
+    root="spans",
+    kind=SPAN_KIND,
+)
+ITEMS = Layout({"id": ITEM_ID, "text": ITEM, "deleted": DELETED}, needed=("id", "text"), root="items", kind=FEED_KIND)
 
 Scalar = bool | int | float | str | None
 
@@ -55,11 +71,14 @@ class CanonicalRow(NamedTuple):
 class Canonicaliser:
     """Converts records one by one, and collects the kinds of value of each column over the whole input."""
 
-    def __init__(self, form: Format, time_column: str, span: SpanKind, mapping: Mapping[str, str]) -> None:
+    def __init__(
+        self, form: Format, time_column: str, span: SpanKind, mapping: Mapping[str, str], layout: Layout = ROWS
+    ) -> None:
         self._texts_are_values = form is Format.csv
+        self._layout = layout
         self._time_column = time_column
         self._span = span
-        self._source = {CANONICAL[name]: column for name, column in mapping.items()}
+        self._source = {layout.columns[name]: column for name, column in mapping.items()}
         self._mapped = {time_column, *mapping.values()}
         self._kinds: dict[str, set[str]] = {}
 
@@ -67,7 +86,8 @@ class Canonicaliser:
         """Return the canonical row of one record.
 
         Raises:
-            DataError: time or label is not readable; names file, row, column and value.
+            DataError: time or label is not readable, or an item of a feed has no id, no text, or is neither deleted nor
+                not; names file, row, column and value.
         """
         moment = _moment(record, self._time_column)
         item = self._text(record, ITEM)
@@ -79,7 +99,10 @@ class Canonicaliser:
             self._text(record, ITEM_ID) or (None if item is None else _hash(item)),
             self._label(record),
         )
-        return CanonicalRow(span_of(moment, self._span), core, self._others(record))
+        others = self._others(record)
+        if self._layout is ITEMS:
+            others[DELETED] = self._deleted(record)
+        return CanonicalRow(span_of(moment, self._span), core, others)
 
     def columns(self) -> dict[str, tuple[str, str]]:
         """Return source column -> (name in the span, type) for the unmapped columns, in order of name.
@@ -87,6 +110,8 @@ class Canonicaliser:
         The type is float64 or bool if all values of the column have it, else string. A column with only nulls is
         float64. A name that a core column has gets the suffix `_source`.
         """
+        if self._layout is ITEMS:
+            self._kinds[DELETED] = {"bool"}
         taken = {*CORE, *self._kinds}
         named: dict[str, tuple[str, str]] = {}
         for column in sorted(self._kinds):
@@ -106,6 +131,19 @@ class Canonicaliser:
         value = _scalar(record, column)
         return None if value is None else as_text(value)
 
+    def _deleted(self, record: SourceRow) -> bool:
+        """Return what a feed says about an item, after checking that it can be used."""
+        if not self._text(record, ITEM_ID):
+            raise record.error(self._source[ITEM_ID], "empty; every item of a feed needs its id")
+        value = _scalar(record, self._source.get(DELETED, DELETED))
+        known = {None: False, "": False, "true": True, "false": False, "1": True, "0": False}
+        deleted = known.get(None if value is None else as_text(value).strip().lower())
+        if deleted is None:
+            raise record.error(self._source[DELETED], f"{_short(value)} is not true or false, nor 1 or 0")
+        if not deleted and not (self._text(record, ITEM) or "").strip():
+            raise record.error(self._source[ITEM], "empty; an item that is not deleted needs a text")
+        return deleted
+
     def _label(self, record: SourceRow) -> float | None:
         column = self._source.get(LABEL)
         value = None if column is None else _scalar(record, column)
@@ -123,7 +161,7 @@ class Canonicaliser:
     def _others(self, record: SourceRow) -> dict[str, Scalar]:
         others: dict[str, Scalar] = {}
         for column in record.values:
-            if column in self._mapped:
+            if column in self._mapped or (self._layout is ITEMS and column == DELETED):
                 continue
             kinds = self._kinds.setdefault(column, set())
             if (value := _scalar(record, column)) is not None:

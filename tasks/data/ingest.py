@@ -1,7 +1,7 @@
-"""Ingest a user's files as spans of the workspace: `spans/<span>/v<n>/`, immutable, manifest last.
+"""Ingest a user's files as spans: rows as `spans/<span>/v<n>/`, items of a feed as `items/<span>/v<n>/`.
 
-The input holds each of its spans completely: other rows make a new version, the same rows change nothing. The stage
-validate, not this module, judges the quality of the rows.
+Spans are immutable. The input holds each of its spans completely: other rows make a new version, the same rows change
+nothing. The stage validate, not this module, judges the quality of the rows.
 """
 
 import contextlib
@@ -18,10 +18,9 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, commit, read_manifest
 from tasks.contracts.progress import Progress
-from tasks.contracts.references import SpanRef
+from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.spans import SpanKind, first_day, in_order, span_of
-from tasks.data.canonical import CANONICAL, Canonicaliser
-from tasks.data.rows import SPAN_KIND
+from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.sources import Format, SourceReader
 from tasks.data.span_versions import latest_version, list_spans
 from tasks.data.spool import BuiltSpan, Spools, build_span
@@ -30,8 +29,10 @@ from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.foundation.records import Record
 
 ROWS_BETWEEN_REPORTS = 2000
-_REQUIRED = ("query", "item")
-_SYNTAX = "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN]"
+_SYNTAX = {
+    ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN]",
+    ITEMS.root: "--map id=COLUMN,text=COLUMN[,deleted=COLUMN]",
+}
 
 
 class IngestedSpan(Record):
@@ -51,7 +52,7 @@ class IngestSummary(Record):
     files: int
 
 
-def parse_map(text: str) -> dict[str, str]:
+def parse_map(text: str, layout: Layout = ROWS) -> dict[str, str]:
     """Parse `query=text,item=product_title` into a mapping from canonical names to source columns.
 
     Raises:
@@ -61,24 +62,24 @@ def parse_map(text: str) -> dict[str, str]:
     for pair in text.split(","):
         name, separator, column = (part.strip() for part in pair.partition("="))
         if not (name and separator and column):
-            raise ConfigError(f"--map {text!r}: {pair!r} is not name=column; write it as {_SYNTAX}")
+            raise ConfigError(f"--map {text!r}: {pair!r} is not name=column; write it as {_SYNTAX[layout.root]}")
         if name in mapping:
-            raise ConfigError(f"--map {text!r}: {name!r} is given twice; write it as {_SYNTAX}")
+            raise ConfigError(f"--map {text!r}: {name!r} is given twice; write it as {_SYNTAX[layout.root]}")
         mapping[name] = column
-    check_map(mapping)
+    check_map(mapping, layout)
     return mapping
 
 
-def check_map(mapping: Mapping[str, str]) -> None:
-    """Check the names. Raises ConfigError: a name is unknown, or query or item is missing; names the way out."""
+def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
+    """Check the names. Raises ConfigError: a name is unknown, or a needed one is missing; names the way out."""
     for name in mapping:
-        if name not in CANONICAL:
-            close = difflib.get_close_matches(name, CANONICAL, n=1)
-            hint = f"the nearest is {close[0]!r}" if close else f"known are {', '.join(CANONICAL)}"
-            raise ConfigError(f"--map: unknown name {name!r}; {hint}; write it as {_SYNTAX}")
-    for name in _REQUIRED:
+        if name not in layout.columns:
+            close = difflib.get_close_matches(name, layout.columns, n=1)
+            hint = f"the nearest is {close[0]!r}" if close else f"known are {', '.join(layout.columns)}"
+            raise ConfigError(f"--map: unknown name {name!r}; {hint}; write it as {_SYNTAX[layout.root]}")
+    for name in layout.needed:
         if name not in mapping:
-            raise ConfigError(f"--map: {name!r} is missing; write it as {_SYNTAX}")
+            raise ConfigError(f"--map: {name!r} is missing; write it as {_SYNTAX[layout.root]}")
 
 
 def ingest(
@@ -88,6 +89,7 @@ def ingest(
     time_column: str,
     span: SpanKind,
     mapping: Mapping[str, str],
+    layout: Layout = ROWS,
     progress: Callable[[Progress], None] | None = None,
 ) -> IngestSummary:
     """Split the records of `source` into spans, and commit the new and the changed spans.
@@ -98,7 +100,8 @@ def ingest(
     Args:
         source: a file, or a folder of files.
         time_column: the source column with the time: ISO 8601, or seconds or milliseconds since 1970.
-        mapping: canonical name (query, item, id, item_id, label) -> source column.
+        mapping: name in `layout` -> source column.
+        layout: rows of queries and items, or the items of a feed.
         progress: called regularly, first with bytes read, then with spans written.
 
     Raises:
@@ -106,8 +109,9 @@ def ingest(
         DataError: an unreadable file, a missing column or a bad value; names file, row and column.
         StoreError: a disk is full; or, as Conflict, another ingest is writing.
     """
-    check_map(mapping)
-    _refuse_other_kinds(store, span)
+    check_map(mapping, layout)
+    if layout is ROWS:
+        _refuse_other_kinds(store, span)
     reader = SourceReader(source, form)
     report = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
@@ -116,15 +120,16 @@ def ingest(
         _explaining_full_disk(temporary, "free some space, or set TMPDIR to a folder on a larger disk"),
         tempfile.TemporaryDirectory(prefix="millrace-ingest-") as scratch,
     ):
-        built = _build(reader, Path(scratch), Canonicaliser(form, time_column, span, mapping), mapping, report)
+        built = _build(reader, Path(scratch), Canonicaliser(form, time_column, span, mapping, layout), mapping, report)
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
             store.lock("ingest"),
         ):
-            _refuse_other_kinds(store, span)
+            if layout is ROWS:
+                _refuse_other_kinds(store, span)
             spans = []
             for done, built_span in enumerate(built, start=1):
-                spans.append(_commit(store, built_span))
+                spans.append(_commit(store, built_span, layout))
                 report(Progress(what="writing spans", done=done, total=len(built), note=built_span.name))
     return IngestSummary(spans=tuple(spans), rows=sum(each.rows for each in spans), files=len(reader.files))
 
@@ -177,13 +182,14 @@ def _refuse_other_kinds(store: Store, span: SpanKind) -> None:
             )
 
 
-def _commit(store: Store, built: BuiltSpan) -> IngestedSpan:
-    latest = latest_version(store, built.name)
+def _commit(store: Store, built: BuiltSpan, layout: Layout) -> IngestedSpan:
+    ref_type = SpanRef if layout is ROWS else FeedRef
+    latest = latest_version(store, built.name, layout.root)
     if latest is not None:
-        facts = read_manifest(store, SpanRef(name=built.name, version=latest).prefix).facts
+        facts = read_manifest(store, ref_type(name=built.name, version=latest).prefix).facts
         if facts.get("content_sha256") == built.content_sha256:
             return IngestedSpan(name=built.name, version=latest, rows=built.rows, new=False)
-    ref = SpanRef(name=built.name, version=(latest or 0) + 1)
+    ref = ref_type(name=built.name, version=(latest or 0) + 1)
     store.delete(ref.prefix)  # what a killed ingest left there, without a manifest
     facts = {
         "span": ref.name,
@@ -194,7 +200,7 @@ def _commit(store: Store, built: BuiltSpan) -> IngestedSpan:
         "ingested_at": now(),
     }
     try:
-        commit(store, ref.prefix, built.folder, SPAN_KIND, facts)
+        commit(store, ref.prefix, built.folder, layout.kind, facts)
     except BaseException:
         if not store.exists(f"{ref.prefix}/{MANIFEST}"):
             store.delete(ref.prefix)

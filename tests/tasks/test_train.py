@@ -1,6 +1,5 @@
 from tasks.contracts.jobs import HealthInputs, InferInputs, JobSpec, TrainInputs, ValidateInputs, WarmupInputs
 from tasks.contracts.stages import Stage
-from tasks.runs import catalogues
 from tasks.runs.plan import plan_run
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of
@@ -31,13 +30,13 @@ def test_the_next_training_has_the_last_checkpoint_and_only_the_new_span(store, 
 
 def test_each_stage_gets_the_earlier_outputs_and_its_number_of_workers(store, runner):
     config = small_config("train.workers=2", "infer.workers=3")
-    carry_out(plan_run(store, config))
+    before = carry_out(plan_run(store, config))
     run = carry_out(plan_run(store, config))
     workers = {"validate": 1, "health": 2, "warmup": 2, "train": 2, "evaluate": 1, "infer": 3, "release": 1}
     assert [(spec.stage.value, spec.workers) for spec in runner.specs[7:]] == list(workers.items())
     plan = plan_run(store, config, "2021-Q2")
     assert spec_of(runner, Stage.validate).inputs == ValidateInputs(
-        window=plan.window, history=plan.history, feeds=(), bases=catalogues.bases(store, plan)
+        window=plan.window, history=plan.history, feeds=(), bases=(catalogue_of(plan, before.validated),)
     )
     assert spec_of(runner, Stage.health).inputs == HealthInputs()
     assert spec_of(runner, Stage.warmup).inputs == WarmupInputs(rows=run.validated.rows, parent=plan.parent)

@@ -11,6 +11,7 @@ from flows.cli.terminal.run_options import RunOptions
 from infra.store.factory import open_store
 from tasks.contracts.spans import SpanKind
 from tasks.data.sources import Format
+from tasks.foundation.errors import ConfigError
 
 
 class Control(enum.Enum):
@@ -22,25 +23,35 @@ class Control(enum.Enum):
 
 
 def ingest(
-    source: Annotated[Path, typer.Option(help="A file, or a folder of files; gzip is recognised.")],
     form: Annotated[Format, typer.Option("--format", help="Format of the records.")],
     time_column: Annotated[str, typer.Option(help="Column with the time: ISO 8601, or seconds since 1970.")],
     span: Annotated[SpanKind, typer.Option(help="Length of a span.")],
     columns: Annotated[
-        str, typer.Option("--map", help="Columns, as in query=q,item=title; optional: id, item_id, label.")
+        str, typer.Option("--map", help="Columns, as in query=q,item=title; of items, as in id=sku,text=title.")
     ],
+    source: Annotated[Path | None, typer.Option(help="Rows: a file, or a folder of files; gzip is recognised.")] = None,
+    items: Annotated[
+        Path | None, typer.Option(help="In place of rows: items with their texts, and deleted ones.")
+    ] = None,
     workspace: Workspace = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Cut a source of rows into spans and add them to the workspace."""
+    """Cut a source of rows, or an item feed, into spans and add them to the workspace."""
     import tasks.data.ingest
     from flows.cli.results import show
     from flows.cli.terminal.progress_bars import display
+    from tasks.data.canonical import ITEMS, ROWS
 
-    mapping = tasks.data.ingest.parse_map(columns)
+    path = source or items
+    if path is None or (source and items):
+        raise ConfigError(
+            "name one input: --source FILE for rows of queries and items, or --items FILE for items alone"
+        )
+    layout = ITEMS if items else ROWS
+    mapping = tasks.data.ingest.parse_map(columns, layout)
     with display() as listener:
         summary = tasks.data.ingest.ingest(
-            open_store(workspace), source, form, time_column, span, mapping, progress=listener.progress
+            open_store(workspace), path, form, time_column, span, mapping, layout, listener.progress
         )
     tell(summary, show.ingested, as_json)
 

@@ -15,6 +15,9 @@ def section(of: StageFacts) -> Section:
         ("vectors", count(value.vectors)),
         ("width", count(value.width)),
         ("texts per second", f"{value.texts_per_second:,.1f}"),
+        ("items in the catalogue", count(value.catalogue.items) if value.catalogue else ""),
+        ("items without a usable vector", count(value.bad)),
+        ("vectors reused", count(value.vectors_reused)),
         ("shards", count(value.shards)),
         ("shards reused", count(value.shards_reused)),
         ("workers", str(of.plan.config.infer.workers) if of.plan else ""),
@@ -23,7 +26,16 @@ def section(of: StageFacts) -> Section:
     reused = f"an earlier attempt had made {value.shards_reused or 'none'} of them"
     return Section(
         plural(value.vectors, "vector"),
-        (f"In {plural(value.shards, 'shard')}; {reused}.",),
+        (f"In {plural(value.shards, 'shard')}; {reused}.{_coverage(value)}",),
         tables=(facts(rows),),
-        files=(("vectors", value.prefix),),
+        files=(("vectors", value.prefix), *((("items set apart", value.quarantine),) if value.quarantine else ())),
     )
+
+
+def _coverage(value: InferOutcome) -> str:
+    """Return a sentence on the items of the catalogue; empty for vectors made before there were catalogues."""
+    if value.catalogue is None:
+        return ""
+    if not value.bad:
+        return f" Every one of the {plural(value.catalogue.items, 'live item')} has its vector."
+    return f" {count(value.bad)} of the {plural(value.catalogue.items, 'live item')} got no usable vector."

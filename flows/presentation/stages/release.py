@@ -19,6 +19,7 @@ def section(of: StageFacts) -> Section:
         ("release", str(release.number)),
         ("model", Cell(release.model.version, code=True)),
         ("vectors", count(release.vectors)),
+        ("items without a usable vector", count(release.bad)),
         ("previous release", "none" if release.previous is None else str(release.previous)),
         ("made at", f"{moment(release.created_at)} UTC"),
         *((name, number(value)) for name, value in release.metrics.items()),

@@ -16,9 +16,13 @@ def section(facts: StageFacts) -> Section:
     return Section(
         f"{count(value.rows_clean)} of {count(value.rows_in)} rows are clean",
         (f"{warnings} of {plural(len(value.checks), 'check')} gave a warning." if warnings else all_passed,),
-        tables=(_rows(value), *_reasons(value), *_spans(value)),
+        tables=(_rows(value), *_reasons(value), *_spans(value), *_catalogue(value)),
         parts=checks.section(value.checks),
-        files=(*files, *((("rows set apart", value.quarantine),) if value.quarantine else ())),
+        files=(
+            *files,
+            *((("rows set apart", value.quarantine),) if value.quarantine else ()),
+            *((("catalogue", value.catalogue.prefix),) if value.catalogue else ()),
+        ),
     )
 
 
@@ -41,3 +45,10 @@ def _spans(value: ValidateOutcome) -> tuple[Table, ...]:
         return ()
     rows = [(f"{each.span.name} v{each.span.version}", count(each.rows)) for each in value.rows]
     return (table("Clean rows by span", ("span", ">rows"), rows),)
+
+
+def _catalogue(value: ValidateOutcome) -> tuple[Table, ...]:
+    if value.catalogue is None:
+        return ()
+    row = (count(value.catalogue.items), count(value.catalogue.partitions))
+    return (table("The catalogue", (">live items", ">partitions"), [row]),)

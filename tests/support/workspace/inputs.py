@@ -70,7 +70,7 @@ def run(
     mapping: dict[str, str] = MAP,
     progress: Callable[[Progress], None] | None = None,
 ) -> IngestSummary:
-    return ingest(store, source, form, "at", span, mapping, progress)
+    return ingest(store, source, form, "at", span, mapping, progress=progress)
 
 
 def versions(summary: IngestSummary) -> list[tuple[str, int, int, bool]]:

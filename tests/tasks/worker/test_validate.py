@@ -45,7 +45,12 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
     assert read_rows(store, outcome.rows, ["price", "brand", "locale"]).to_pylist() == values
     steps = [step for line in capsys.readouterr().out.splitlines() if (step := progress.parse(line))]
-    assert [(step.done, step.total, step.note) for step in steps] == [(1, 1, "2026-03: 40 rows clean, 0 bad")]
+    assert [(step.done, step.total, step.note) for step in steps] == [
+        (1, 1, "2026-03: 40 rows clean, 0 bad"),
+        (1, 1, "40 items"),
+    ]
+    assert outcome.catalogue is not None
+    assert outcome.catalogue.items == 40
     assert not store.list("runs/k/validate/attempt-1/quarantine")
 
 

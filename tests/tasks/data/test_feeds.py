@@ -1,0 +1,93 @@
+"""Item feeds: items that nobody interacted with yet, new texts, deletions."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import open_folder
+from tasks.contracts.references import FeedRef
+from tasks.contracts.spans import SpanKind
+from tasks.data.canonical import ITEMS
+from tasks.data.ingest import IngestSummary, ingest, parse_map
+from tasks.data.items import FEED_KIND
+from tasks.data.sources import Format
+from tasks.data.span_versions import list_feeds, list_spans
+from tasks.foundation.errors import ConfigError, DataError
+from tests.support.workspace.inputs import versions, write_input
+
+MAP = "id=sku,text=title,deleted=gone"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
+
+
+def item(sku: str | None, day: str, title: str | None = "a lamp", **more: Any) -> dict[str, Any]:
+    return {"sku": sku, "title": title, "at": f"{day}T08:30:00Z", **more}
+
+
+def feed(
+    store: DirectoryStore, *rows: dict[str, Any], form: Format = Format.jsonl, columns: str = MAP
+) -> IngestSummary:
+    source = write_input(store.root.parent / f"feed.{form}", rows, form)
+    return ingest(store, source, form, "at", SpanKind.month, parse_map(columns, ITEMS), ITEMS)
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_feed_becomes_spans_of_items(store: DirectoryStore, form: Format) -> None:
+    rows = [
+        item("a", "2026-01-05", gone=False, price=2.5),
+        item("b", "2026-01-07", title=None, gone=True, price=None),
+        item("c", "2026-02-01", gone=False, price=3.0),
+    ]
+    assert versions(feed(store, *rows, form=form)) == [("2026-01", 1, 2, True), ("2026-02", 1, 1, True)]
+    assert list_feeds(store) == [FeedRef(name="2026-01", version=1), FeedRef(name="2026-02", version=1)]
+    assert list_spans(store) == [], "a feed is not trained on"
+    folder, manifest = open_folder(store, "items/2026-01/v1", FEED_KIND)
+    assert manifest.facts["rows"] == 2
+    found = pq.read_table(folder / "part-00000.parquet").select(["item_id", "item", "time", "deleted", "price"])
+    assert [(row["item_id"], row["deleted"], row["price"]) for row in found.to_pylist()] == [
+        ("a", False, 2.5),
+        ("b", True, None),
+    ]
+    assert found["time"][0].as_py() == dt.datetime(2026, 1, 5, 8, 30, tzinfo=dt.UTC)
+
+
+def test_a_feed_span_is_versioned_like_any_other(store: DirectoryStore) -> None:
+    feed(store, item("a", "2026-01-05", gone=False))
+    assert versions(feed(store, item("a", "2026-01-05", gone=False))) == [("2026-01", 1, 1, False)]
+    assert versions(feed(store, item("a", "2026-01-05", gone=True))) == [("2026-01", 2, 1, True)]
+    assert list_feeds(store) == [FeedRef(name="2026-01", version=2)]
+
+
+def test_a_feed_without_a_column_for_deletions_deletes_nothing(store: DirectoryStore) -> None:
+    feed(store, item("a", "2026-01-05"), columns="id=sku,text=title")
+    assert pq.read_table(store.path("items/2026-01/v1/part-00000.parquet"))["deleted"].to_pylist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "column"),
+    [
+        (item(None, "2026-01-06", gone=False), "sku"),
+        (item("b", "2026-01-06", title=" ", gone=False), "title"),
+        (item("b", "2026-01-06", gone="maybe"), "gone"),
+    ],
+)
+def test_an_item_that_cannot_be_used_is_named_and_nothing_is_written(
+    store: DirectoryStore, wrong: dict[str, Any], column: str
+) -> None:
+    with pytest.raises(DataError, match=rf"feed\.jsonl.*row 2.*{column}"):
+        feed(store, item("a", "2026-01-05", gone=False), wrong)
+    assert not store.list("items")
+
+
+def test_the_names_of_a_feed_are_those_of_items() -> None:
+    with pytest.raises(ConfigError, match=r"unknown name 'query'.*--map id=COLUMN,text=COLUMN"):
+        parse_map("query=text,item=title", ITEMS)
+    with pytest.raises(ConfigError, match="'text' is missing"):
+        parse_map("id=sku", ITEMS)
