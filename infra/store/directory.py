@@ -38,9 +38,15 @@ class DirectoryStore:
 
         What is deleted meanwhile may be in the list or not.
         """
+        return sorted(path.relative_to(self.root).as_posix() for path in self._files(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the bytes of each object below the folder `prefix`, without reading them."""
+        return {path.relative_to(self.root).as_posix(): path.stat().st_size for path in self._files(prefix)}
+
+    def _files(self, prefix: str) -> Iterator[Path]:
         walked = os.walk(self.path(prefix), onerror=_unless_missing)
-        found = (Path(folder, name) for folder, _, names in walked for name in names if not name.startswith(".tmp-"))
-        return sorted(path.relative_to(self.root).as_posix() for path in found)
+        return (Path(folder, name) for folder, _, names in walked for name in names if not name.startswith(".tmp-"))
 
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object, atomically."""

@@ -108,6 +108,24 @@ def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
     return folder, manifest
 
 
+def check_sizes(store: Store, prefix: str) -> Manifest:
+    """Return the manifest of a complete folder after comparing the size of every file; reads none of them.
+
+    Raises:
+        MissingFolder, CorruptFolder: as they say; the message names the file.
+    """
+    manifest, sizes = read_manifest(store, prefix), store.sizes(prefix)
+    for entry in manifest.files:
+        found = sizes.get(f"{prefix}/{entry.name}")
+        if found is None:
+            raise CorruptFolder(f"{store.uri}/{prefix}/{entry.name} is gone, though {MANIFEST} names it")
+        if found != entry.bytes:
+            raise CorruptFolder(
+                f"{store.uri}/{prefix}/{entry.name} has {found} bytes, but {MANIFEST} says {entry.bytes}"
+            )
+    return manifest
+
+
 def quarantine(store: Store, prefix: str) -> str:
     """Move a corrupt folder or file to quarantine/, where no reader looks; return where it is now."""
     number = 1

@@ -78,6 +78,10 @@ class S3Store:
         """Return all keys below the folder `prefix`, sorted."""
         return sorted(found.key for found in self._below(prefix))
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the bytes of each object below the folder `prefix`, without reading them."""
+        return {found.key: found.size for found in self._below(prefix)}
+
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object."""
         with self._explained(key):

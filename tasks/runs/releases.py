@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from infra.store.base import Conflict, Store
-from infra.store.manifest import open_folder, read_manifest
+from infra.store.manifest import check_sizes, open_folder, read_manifest
 from infra.store.records import find_with_bytes, read_record
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.outcomes import InferOutcome
@@ -132,8 +132,10 @@ def publish(
         return release
 
 
-def rollback(store: Store, to: int | None = None) -> Release:
+def rollback(store: Store, to: int | None = None, verify: bool = False) -> Release:
     """Make an earlier release current again, model and vectors at once; by default the one before the current.
+
+    Its files must be there with the sizes that their manifests name; with `verify` every byte is read and compared.
 
     Raises:
         ConfigError: there is no such release, it is current already, or its model or vectors are not whole.
@@ -157,7 +159,9 @@ def rollback(store: Store, to: int | None = None) -> Release:
     release = read(store, target)
     for prefix in (release.model_prefix, release.vectors_prefix):
         try:
-            open_folder(store, prefix, read_manifest(store, prefix).kind)
+            manifest = check_sizes(store, prefix)
+            if verify:
+                open_folder(store, prefix, manifest.kind)
         except StoreError as error:
             raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
     newest = max(target, pointer.newest if pointer else max(numbers))

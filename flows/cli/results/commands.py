@@ -25,13 +25,14 @@ def releases(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
 
 def rollback(
     to: Annotated[int | None, typer.Option(help="Release to return to; default: the one before.")] = None,
+    verify: Annotated[bool, typer.Option(help="First read every file of that release.", show_default=False)] = False,
     workspace: Workspace = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Make an earlier release current again; model and vectors change together."""
     from flows.cli.results import outputs, show
 
-    tell(outputs.rollback(existing(workspace), to), show.rolled_back, as_json)
+    tell(outputs.rollback(existing(workspace), to, verify), show.rolled_back, as_json)
 
 
 def report(

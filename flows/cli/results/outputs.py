@@ -199,13 +199,13 @@ def releases(store: Store) -> ReleasesOutput:
     )
 
 
-def rollback(store: Store, to: int | None) -> RollbackOutput:
+def rollback(store: Store, to: int | None, verify: bool) -> RollbackOutput:
     """Go back to release `to`, by default to the one before. Raises as `tasks.runs.releases.rollback` does."""
     try:
         serving = tasks.runs.releases.current(store)
     except tasks.runs.releases.StoreError:  # what a rollback is there to repair
         serving = None
-    release = tasks.runs.releases.rollback(store, to)
+    release = tasks.runs.releases.rollback(store, to, verify)
     return RollbackOutput(previous=serving.number if serving else None, release=release)
 
 
