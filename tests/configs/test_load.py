@@ -197,6 +197,7 @@ BOUND = {
     "evaluate.gates": ["evaluate.gates=[]"],
     "infer.token_rungs": ["infer.token_rungs=[16, 32]"],
     "infer.precision": ["infer.precision=bf16"],
+    "infer.vectors": ["infer.vectors=fp16"],
     "model.scratch.attention_heads": ["model.scratch.attention_heads=8"],
     "release.min_cosine": ["release.min_cosine=0.5"],
     "model.scratch.max_tokens": ["model.scratch.max_tokens=256"],

@@ -136,7 +136,7 @@ def weights(store: DirectoryStore) -> tuple[str, bytes, bytes]:
     release = releases.current(store)
     assert release is not None
     checkpoint = store.read(f"{release.model.checkpoint.prefix}/model.safetensors")
-    return release.run_key, checkpoint, store.read(f"{release.vectors_prefix}/part-0.parquet")
+    return release.run_key, checkpoint, store.read(f"{release.vectors_prefix}/part-00000.parquet")
 
 
 def test_a_backfill_with_three_failures_ends_like_one_without(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +20,6 @@ from sentence_transformers import SentenceTransformer
 
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
-from tasks.data.rows import distinct_items
 from tests.support.cloud.cloud import Cloud, Side, open_cloud
 from tests.support.cloud.s3 import S3Server
 from tests.support.processes.prefect_server import forget
@@ -87,43 +87,50 @@ def test_a_release_points_at_one_model_and_its_vectors(runs: Runs) -> None:
         version = release["model"]["version"]
         assert release["span"]["name"] == span
         assert release["model_prefix"] == f"models/{version}"
-        assert release["vectors_prefix"] == f"vectors/{version}/{span}"
+        assert release["vectors_prefix"] == f"vectors/{version}/{release['catalogue']['prefix'].rpartition('/')[2]}"
         for prefix in (release["model_prefix"], release["vectors_prefix"]):
             assert (workspace / prefix / "MANIFEST.json").is_file()
 
 
-def items_of(runs: Runs, output: dict[str, Any]) -> pa.Table:
-    """The distinct items among the span's rows that validate let pass."""
-    result = read_json(runs.shop.workspace / "runs" / output["report"]["run_key"] / "validate" / "result.json")
-    (rows,) = result["outcome"]["rows"]
-    folder = runs.shop.workspace / rows["prefix"]
-    return distinct_items(pa.concat_tables(pq.read_table(part) for part in sorted(folder.glob("*.parquet"))))
+def items_of(runs: Runs, *outputs: dict[str, Any]) -> pa.Table:
+    """Every item of the rows that validate let pass, with its newest text, by DuckDB from outside."""
+    folders = []
+    for output in outputs:
+        result = read_json(runs.shop.workspace / "runs" / output["report"]["run_key"] / "validate" / "result.json")
+        folders += [str(runs.shop.workspace / rows["prefix"] / "*.parquet") for rows in result["outcome"]["rows"]]
+    newest = "SELECT item_id, arg_max(item, time) AS text FROM read_parquet(?) GROUP BY item_id ORDER BY item_id"
+    return duckdb.execute(newest, [folders]).to_arrow_table()
 
 
 def vectors_of(runs: Runs, output: dict[str, Any]) -> pa.Table:
-    report = output["report"]
-    folder = runs.shop.workspace / "vectors" / report["model_version"] / report["span"]
+    release = read_json(runs.shop.workspace / "releases" / f"{output['report']['release']}.json")
+    folder = runs.shop.workspace / release["vectors_prefix"]
     manifest = read_json(folder / "MANIFEST.json")
     table = pa.concat_tables(pq.read_table(folder / entry["name"]) for entry in manifest["files"])
-    assert manifest["facts"]["vectors"] == report["vectors"] == table.num_rows
-    return table
+    assert manifest["facts"]["vectors"] == release["catalogue"]["items"] == table.num_rows
+    return table.sort_by("item_id")
 
 
-def test_there_is_one_vector_for_each_item_of_the_span(runs: Runs) -> None:
-    for output in (runs.first, runs.second):
-        wanted, found = items_of(runs, output)["item_id"].to_pylist(), vectors_of(runs, output)["item_id"].to_pylist()
-        assert len(found) > 100
-        assert sorted(found) == sorted(wanted)
+def test_there_is_one_vector_by_one_model_for_each_item_seen_so_far(runs: Runs) -> None:
+    for outputs in ([runs.first], [runs.first, runs.second]):
+        wanted, found = items_of(runs, *outputs), vectors_of(runs, outputs[-1])
+        assert wanted.num_rows > 100
+        assert found["item_id"].to_pylist() == wanted["item_id"].to_pylist()
+        assert set(found["model_version"].to_pylist()) == {outputs[-1]["report"]["model_version"]}
+    first, second = items_of(runs, runs.first), items_of(runs, runs.second)
+    assert set(first["item_id"].to_pylist()) - set(second["item_id"].to_pylist()), "else one month alone would do"
 
 
 def test_the_released_folder_gives_the_released_vectors(runs: Runs) -> None:
-    items, vectors = items_of(runs, runs.second).slice(0, 20), vectors_of(runs, runs.second)
+    result = read_json(runs.shop.workspace / "runs" / runs.second["report"]["run_key"] / "validate" / "result.json")
+    catalogue = runs.shop.workspace / result["outcome"]["catalogue"]["prefix"]
+    items = pq.read_table(catalogue / "part-00000.parquet").slice(0, 20).to_pylist()
+    vectors = vectors_of(runs, runs.second)
     released = dict(zip(vectors["item_id"].to_pylist(), vectors["vector"].to_pylist(), strict=True))
-    texts = items.rename_columns(["text" if name == "item" else name for name in items.column_names]).to_pylist()
     folder = runs.shop.workspace / "models" / runs.second["report"]["model_version"]
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
-    ours = model.encode(texts, normalize_embeddings=True)
-    theirs = np.array([released[text["item_id"]] for text in texts])
+    ours = model.encode(items, normalize_embeddings=True)
+    theirs = np.array([released[item["item_id"]] for item in items])
     assert np.sum(ours * theirs, axis=1) == pytest.approx(1.0, abs=1e-4)
 
 

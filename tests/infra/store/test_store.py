@@ -66,6 +66,12 @@ def test_list_gives_all_keys_below_a_folder_in_order_and_no_neighbours(store):
     assert store.list("runs") == ["runs/1/a", "runs/1/b/y", "runs/10/z", "runs/2/x"]
 
 
+def test_sizes_are_those_of_the_objects_of_a_folder(store):
+    for key, data in (("runs/1/a", b"four"), ("runs/1/b/y", b""), ("runs/10/z", b"x")):
+        store.write(key, data)
+    assert store.sizes("runs/1") == {"runs/1/a": 4, "runs/1/b/y": 0}
+
+
 def test_a_listing_goes_on_when_a_folder_is_deleted_during_it(tmp_path, monkeypatch):
     store = DirectoryStore(tmp_path)
     for key in ("a/1/x", "a/2/x", "a/3/x"):

@@ -13,6 +13,7 @@ import pytest
 
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
+from tasks.runs import releases
 from tests.support.cloud.batch import BatchServer
 from tests.support.cloud.s3 import S3Server
 
@@ -56,8 +57,7 @@ class Side(NamedTuple):
 
     def vectors(self) -> pa.Table:
         """The released vectors, in the order of their files, without the model's version."""
-        report = self.output["report"]
-        prefix = f"vectors/{report['model_version']}/{report['span']}"
+        prefix = releases.read(self.store, self.output["report"]["release"]).vectors_prefix
         names = [entry.name for entry in read_manifest(self.store, prefix).files]
         table = pa.concat_tables(pq.read_table(self.store.local(f"{prefix}/{name}")) for name in names)
         return table.drop_columns(["model_version"])
