@@ -80,7 +80,7 @@ class S3Store:
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the bytes of each object below the folder `prefix`, without reading them."""
-        return {found.key: found.size for found in self._below(prefix)}
+        return {found.key: found.bytes for found in self._below(prefix)}
 
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object."""
