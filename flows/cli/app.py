@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         results.status,
         results.releases,
         results.rollback,
+        results.search,
         results.report,
         results.history,
         results.metrics,

@@ -22,18 +22,11 @@ from tasks.contracts.stages import TRAITS, Chore, Layout, Stage
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
+from tasks.worker.process.libraries import QUIET
 from tasks.worker.process.parent_death import die_with_parent
 from tasks.worker.process.sigterm import terminate
 from tasks.worker.process.threads import bind_threads
 
-# Libraries of the worker plane never use the network and never draw progress bars into a log.
-QUIET = {
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "TRANSFORMERS_VERBOSITY": "error",
-    "USE_TORCH_XLA": "0",  # transformers does not need it here, and importing it fixes the device
-}
 STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: when it requested the process, seconds since the epoch
 
 

@@ -20,6 +20,7 @@ from flows.cli.results.outputs import (
     RunOutput,
     StatusOutput,
 )
+from flows.cli.results.searching import SearchOutput
 from flows.cli.work.backfilling import BackfillOutput, BackfillPlanOutput, BackfillsOutput, ControlOutput
 from flows.cli.work.importing import ImportOutput
 from flows.cli.work.parity import ParityOutput
@@ -61,6 +62,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "status": StatusOutput,
     "releases": ReleasesOutput,
     "rollback": RollbackOutput,
+    "search": SearchOutput,
     "report": ReportOutput,
     "history": HistoryOutput,
     "hosts": HostsOutput,

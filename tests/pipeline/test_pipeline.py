@@ -134,6 +134,17 @@ def test_the_released_folder_gives_the_released_vectors(runs: Runs) -> None:
     assert np.sum(ours * theirs, axis=1) == pytest.approx(1.0, abs=1e-4)
 
 
+def test_a_search_finds_an_item_by_its_own_text(runs: Runs) -> None:
+    vectors = vectors_of(runs, runs.first)
+    text, item_id = vectors["text"][7].as_py(), vectors["item_id"][7].as_py()
+    found = runs.shop.millrace("search", text, "--release", "1", "-k", "3", "--json").json
+    assert (found["release"], found["vectors"], len(found["hits"])) == (1, vectors.num_rows, 3)
+    assert found["model_version"] == runs.first["report"]["model_version"]
+    scores = [hit["score"] for hit in found["hits"]]
+    assert scores == sorted(scores, reverse=True)
+    assert text in {hit["text"] for hit in found["hits"]} or item_id in {hit["item_id"] for hit in found["hits"]}
+
+
 def test_the_ledger_knows_every_attempt(runs: Runs) -> None:
     status = runs.shop.millrace("status", "--json").json
     assert status["totals"]["runs"] == 2

@@ -36,6 +36,7 @@ ORDER = """
     tasks.worker.launch           workers started on one node or several
     tasks.worker.formats          weights from elsewhere, and a model for elsewhere
     tasks.worker.compile          graphs compiled ahead of time
+    tasks.worker.search           a release, searched: its model, and the nearest of its vectors
     tasks.worker.vectors          the vectors of a catalogue, shard by shard
     tasks.worker.catalogue        every live item, partition by partition
     tasks.worker.training         batches, losses, steps, checkpoints

@@ -1,4 +1,4 @@
-"""The commands that show results: status, releases, rollback, report, history, metrics, serve."""
+"""The commands that show results: status, releases, rollback, search, report, history, metrics, serve."""
 
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +33,19 @@ def rollback(
     from flows.cli.results import outputs, show
 
     tell(outputs.rollback(existing(workspace), to, verify), show.rolled_back, as_json)
+
+
+def search(
+    text: Annotated[str, typer.Argument(help="What to look for, as a user would write it.")],
+    release: Annotated[int | None, typer.Option(help="Number of the release; default: the current one.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many items.")] = 10,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Find the items of a release that are nearest to a text, among all of them."""
+    from flows.cli.results import searching
+
+    tell(searching.search(existing(workspace), text, release, k), searching.show, as_json)
 
 
 def report(

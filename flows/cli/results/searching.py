@@ -1,0 +1,105 @@
+"""`millrace search`: the items of a release that are nearest to a text, found by a worker that holds its model."""
+
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from pydantic import Field
+
+from flows.cli.terminal.console import say, show_table
+from flows.presentation.wording import count
+from infra.store.base import Store
+from tasks.contracts.runs import Release
+from tasks.contracts.search import Answer, Hit, Question, Searchable
+from tasks.foundation.errors import ERRORS, POLICIES, ConfigError, FailureClass
+from tasks.foundation.records import Record
+from tasks.runs import releases
+
+_SHOWN = 90  # characters of a text in the terminal
+
+
+class SearchOutput(Record):
+    """`millrace search`."""
+
+    release: int
+    model_version: str
+    vectors: int = Field(description="the query was compared with all of them")
+    query: str
+    hits: tuple[Hit, ...]
+    seconds: float = Field(description="to embed the query and to compare, after the start of the worker")
+
+
+class Searcher:
+    """A worker process that answers questions about one release, until the block ends."""
+
+    def __init__(self, store: Store, release: Release) -> None:
+        self._command = [sys.executable, "-m", "tasks.worker.search", "--workspace", store.uri]
+        self._command += ["--release", release.model_dump_json()]
+
+    def __enter__(self) -> "Searcher":
+        """Start it. Raises StageError of the class that ended it; its message is the worker's."""
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self.about = Searchable.model_validate_json(self._line())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.terminate()
+        self._process.communicate()
+        self._errors.close()
+
+    def ask(self, text: str, k: int) -> Answer:
+        """Return the `k` nearest items. Raises StageError as on entering."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(Question(text=text, k=k).model_dump_json() + "\n")
+        self._process.stdin.flush()
+        return Answer.model_validate_json(self._line())
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        if line := self._process.stdout.readline():
+            return line
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().strip()
+        failure = next((f for f, policy in POLICIES.items() if policy.exit_code == code), FailureClass.CODE)
+        raise ERRORS[failure](said or f"the search worker ended with status {code}")
+
+
+def search(store: Store, text: str, number: int | None, k: int) -> SearchOutput:
+    """Search a release, by default the current one.
+
+    Raises:
+        ConfigError: the text is empty, or there is no release.
+        StoreError: the release, its model or its vectors are not there or damaged; names the file.
+    """
+    if not text.strip():
+        raise ConfigError("the text to search for is empty")
+    release = releases.current(store) if number is None else releases.read(store, number)
+    if release is None:
+        raise ConfigError(f"{store.uri} has no release to search yet; first: millrace run")
+    with Searcher(store, release) as searcher:
+        answer, about = searcher.ask(text, k), searcher.about
+    return SearchOutput(
+        release=about.release,
+        model_version=about.model_version,
+        vectors=about.vectors,
+        query=text,
+        hits=answer.hits,
+        seconds=answer.seconds,
+    )
+
+
+def show(output: SearchOutput) -> None:
+    """Print the hits for people."""
+    rows: list[list[Any]] = [[f"{hit.score:.3f}", hit.item_id, _cut(hit.text)] for hit in output.hits]
+    show_table((">cosine", "item", "~text"), rows)
+    say(f"the nearest of {count(output.vectors)} items in release {output.release}, in {output.seconds:.2f} s")
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"

@@ -1,0 +1,74 @@
+"""Exact search over shards, compared with one matrix product."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import CorruptFolder, commit
+from tasks.worker.search.index import Index
+
+PREFIX, MODEL = "vectors/m-1/c", "m-1"
+SHARDS = (37, 0, 5, 120)
+WIDTH = 8
+
+
+@pytest.fixture(scope="module")
+def matrix() -> np.ndarray:
+    drawn = np.random.default_rng(7).normal(size=(sum(SHARDS), WIDTH)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def write(folder: Path, matrix: np.ndarray, half: bool = False) -> DirectoryStore:
+    """A store with these vectors in shards of several row groups; item `i<row>` has the text `text <row>`."""
+    store, source = DirectoryStore(folder / "workspace"), folder / "shards"
+    source.mkdir()
+    kind = pa.float16() if half else pa.float32()
+    start = 0
+    for number, rows in enumerate(SHARDS):
+        part = matrix[start : start + rows].astype(kind.to_pandas_dtype())
+        table = pa.table(
+            {
+                "item_id": pa.array([f"i{row}" for row in range(start, start + rows)], pa.string()),
+                "text": pa.array([f"text {row}" for row in range(start, start + rows)], pa.string()),
+                "vector": pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1), kind), WIDTH),
+            }
+        )
+        pq.write_table(table, source / f"part-{number:05d}.parquet", row_group_size=16)
+        start += rows
+    facts = {"model_version": MODEL, "width": WIDTH, "type": "fp16" if half else "fp32"}
+    commit(store, PREFIX, source, "vectors", facts)
+    return store
+
+
+@pytest.mark.parametrize("memory_bytes", [2**30, 0], ids=["in memory", "from the shards"])
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("k", [1, 10, 1000])
+def test_the_nearest_are_those_of_one_product(
+    tmp_path: Path, matrix: np.ndarray, memory_bytes: int, half: bool, k: int
+) -> None:
+    index = Index(write(tmp_path, matrix, half), PREFIX, MODEL, memory_bytes)
+    assert index.vectors == len(matrix)
+    stored = matrix.astype(np.float16).astype(np.float32) if half else matrix
+    for row in (0, 40, 161):
+        scores = stored @ matrix[row]
+        wanted = np.argsort(-scores, kind="stable")[:k]
+        hits = index.nearest(matrix[row], k)
+        assert [hit.item_id for hit in hits] == [f"i{each}" for each in wanted]
+        assert [hit.text for hit in hits] == [f"text {each}" for each in wanted]
+        assert [hit.score for hit in hits] == pytest.approx(scores[wanted].tolist(), abs=1e-5)
+
+
+def test_vectors_of_another_model_are_refused(tmp_path: Path, matrix: np.ndarray) -> None:
+    with pytest.raises(CorruptFolder, match="vectors by m-1, expected vectors by m-2"):
+        Index(write(tmp_path, matrix), PREFIX, "m-2")
+
+
+def test_a_shard_that_is_gone_is_named(tmp_path: Path, matrix: np.ndarray) -> None:
+    store = write(tmp_path, matrix)
+    store.delete(f"{PREFIX}/part-00002.parquet")
+    with pytest.raises(CorruptFolder, match=r"part-00002\.parquet is gone"):
+        Index(store, PREFIX, MODEL)
