@@ -1,9 +1,11 @@
 """`millrace search`: the items of a release that are nearest to a text, found by a worker that holds its model."""
 
+import contextlib
 import subprocess
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 from pydantic import Field
 
@@ -31,28 +33,14 @@ class SearchOutput(Record):
 
 
 class Searcher:
-    """A worker process that answers questions about one release, until the block ends."""
+    """A worker process that answers questions about one release; `searcher` starts and ends it."""
 
-    def __init__(self, store: Store, release: Release) -> None:
-        self._command = [sys.executable, "-m", "tasks.worker.search", "--workspace", store.uri]
-        self._command += ["--release", release.model_dump_json()]
-
-    def __enter__(self) -> "Searcher":
-        """Start it. Raises StageError of the class that ended it; its message is the worker's."""
-        self._errors = tempfile.TemporaryFile("w+")
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
+        self._process, self._errors = process, errors
         self.about = Searchable.model_validate_json(self._line())
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._process.terminate()
-        self._process.communicate()
-        self._errors.close()
 
     def ask(self, text: str, k: int) -> Answer:
-        """Return the `k` nearest items. Raises StageError as on entering."""
+        """Return the `k` nearest items. Raises StageError of the class that ended the worker, with its message."""
         assert self._process.stdin is not None
         self._process.stdin.write(Question(text=text, k=k).model_dump_json() + "\n")
         self._process.stdin.flush()
@@ -69,6 +57,21 @@ class Searcher:
         raise ERRORS[failure](said or f"the search worker ended with status {code}")
 
 
+@contextlib.contextmanager
+def searcher(store: Store, release: Release) -> Iterator[Searcher]:
+    """Run a worker for a release inside the block. Raises StageError as `Searcher.ask` does."""
+    command = [sys.executable, "-m", "tasks.worker.search", "--workspace", store.uri]
+    command += ["--release", release.model_dump_json()]
+    with (
+        tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads would fill up
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            yield Searcher(process, errors)
+        finally:
+            process.terminate()
+
+
 def search(store: Store, text: str, number: int | None, k: int) -> SearchOutput:
     """Search a release, by default the current one.
 
@@ -81,8 +84,8 @@ def search(store: Store, text: str, number: int | None, k: int) -> SearchOutput:
     release = releases.current(store) if number is None else releases.read(store, number)
     if release is None:
         raise ConfigError(f"{store.uri} has no release to search yet; first: millrace run")
-    with Searcher(store, release) as searcher:
-        answer, about = searcher.ask(text, k), searcher.about
+    with searcher(store, release) as worker:
+        answer, about = worker.ask(text, k), worker.about
     return SearchOutput(
         release=about.release,
         model_version=about.model_version,
