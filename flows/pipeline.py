@@ -10,6 +10,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
+from flows.refresh import refresh_after_rejection
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
@@ -23,8 +24,8 @@ from tasks.release import release
 from tasks.runs.plan import plan_run, save_plan
 from tasks.runs.run_report import RunReport, unfinished_before
 from tasks.runs.scheduled_span import due_span, missed, require_arrived, run_of
-from tasks.train import train
-from tasks.validate import validate
+from tasks.train import model_of, train
+from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
 
 
@@ -82,11 +83,13 @@ def pipeline(
             trained = train(plan, validated, warm)
             judged = evaluate(plan, validated, warm, trained)
             if judged.refused:
+                refresh_after_rejection(store, config, validated.rows)
                 report = recorded.report
                 rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
                 return rejected
-            inferred = infer(plan, validated, warm, trained, after=judged)
-            release(plan, validated, trained, judged, inferred)
+            model = model_of(trained)
+            inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
+            release(plan, model, inferred, judged.outcome.challenger)
             return recorded.report
 
 

@@ -25,21 +25,21 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
     inputs = EvaluateInputs(
         rows=(*plan.history, *validated.rows),
         challenger=model_of(trained),
-        champion=champion_for(store, plan),
+        champion=champion_for(store, model_of(trained)),
         compiled=warm.compiled,
     )
     return _judge(store, plan, run_stage(plan, inputs, EvaluateOutcome))
 
 
-def champion_for(store: Store, plan: RunPlan) -> ModelRef | None:
-    """Return the released model of another run, None where there is none: a run does not compete with itself."""
-    others = (release.model for release in releases.current_and_before(store) if release.run_key != plan.run_key)
-    return next(others, None)
+def champion_for(store: Store, challenger: ModelRef) -> ModelRef | None:
+    """Return the released model, the one before it if that is the challenger itself, None where there is none."""
+    others = (release.model for release in releases.current_and_before(store))
+    return next((model for model in others if model.version != challenger.version), None)
 
 
-def forget_outdated(store: Store, plan: RunPlan, judged: Judgement) -> bool:
+def forget_outdated(store: Store, plan: RunPlan, trained: TrainOutcome, judged: Judgement) -> bool:
     """Move an evaluation away if it compared with another champion than the current one; return whether it did."""
-    champion = champion_for(store, plan)
+    champion = champion_for(store, model_of(trained))
     if (champion.version if champion else None) == judged.outcome.champion_version:
         return False
     quarantine(store, result_key(plan.run_key, Stage.evaluate))

@@ -1,25 +1,36 @@
 """Stage release, control side: the model exported and probed by a worker, then bound to its vectors and published."""
 
+from collections.abc import Mapping
+
 from infra.store.factory import open_store
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome, TrainOutcome, ValidateOutcome
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
+from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
+from tasks.foundation.errors import CodeError
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
-from tasks.runs.results import Judgement
-from tasks.train import model_of
-from tasks.validate import catalogue_of
 
 
 @stage_task
 def release(
-    plan: RunPlan, validated: ValidateOutcome, trained: TrainOutcome, judged: Judgement, inferred: InferOutcome
+    plan: RunPlan,
+    model: ModelRef,
+    inferred: InferOutcome,
+    metrics: Mapping[str, float],
+    refreshed: int | None = None,
 ) -> Release:
-    """Export the model and publish the release of this run. It becomes current unless that is of a later span."""
-    model = model_of(trained)
-    inputs = ReleaseInputs(model=model, vectors=inferred.prefix, catalogue=catalogue_of(plan, validated))
+    """Export the model and publish the release of this run. It becomes current unless that is of a later span.
+
+    Args:
+        metrics: of the model, on the holdout.
+        refreshed: the number of the release whose model this is; None for a new model.
+    """
+    if inferred.catalogue is None:
+        raise CodeError(f"the vectors in {inferred.prefix} are not those of a catalogue; run infer again")
+    inputs = ReleaseInputs(model=model, vectors=inferred.prefix, catalogue=inferred.catalogue)
     exported = run_stage(plan, inputs, ReleaseOutcome)
     store = open_store(plan.workspace)
     published = releases.publish(
@@ -29,7 +40,8 @@ def release(
         model=model,
         model_prefix=exported.model,
         inferred=inferred,
-        metrics=judged.outcome.challenger,
+        metrics=dict(metrics),
+        refreshed=refreshed,
     )
     serving = releases.current(store)
     if serving is not None and first_day(serving.span.name) > first_day(plan.span.name):

@@ -10,6 +10,7 @@ from flows.presentation.run.publish import publish
 from flows.running.cancelling import cancellable
 from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
+from tasks.contracts.outcomes import InferOutcome
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
 from tasks.infer import infer
@@ -17,8 +18,8 @@ from tasks.release import release
 from tasks.running.context import within
 from tasks.running.stage_output import logger
 from tasks.runs.results import Judgement
-from tasks.train import train
-from tasks.validate import validate
+from tasks.train import model_of, train
+from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
 
 
@@ -40,21 +41,25 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
         run.trained.set()
         with run.slot():
             judged = inferred = None
+
+            def infer_all() -> InferOutcome:
+                return infer(plan, catalogue_of(plan, validated), model_of(trained), warm.compiled, after=judged)
+
             if "evaluate" in stages or releasing:
                 judged = run.try_step("evaluate", lambda: evaluate(plan, validated, warm, trained))
             if releasing and judged is not None and judged.refused:
                 return _rejected(judged, "infer", "release")
             if "infer" in stages or (releasing and judged is not None):
-                inferred = run.try_step("infer", lambda: infer(plan, validated, warm, trained, after=judged))
+                inferred = run.try_step("infer", infer_all)
             run.raise_first()
         if not releasing or judged is None or inferred is None or not run.wait_for_release():
             return None
         with run.step("release"):
-            if forget_outdated(store, plan, judged):
+            if forget_outdated(store, plan, trained, judged):
                 logger().warning("another release was made meanwhile: the model is evaluated again, against that one")
                 judged = evaluate(plan, validated, warm, trained)
             if not judged.refused:
-                release(plan, validated, trained, judged, inferred)
+                release(plan, model_of(trained), inferred, judged.outcome.challenger)
                 return None
         return _rejected(judged, "release")
 

@@ -9,6 +9,8 @@ from configs.schema.config import Config
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
 from tasks.foundation.records import Record
 
+REFRESH = "refresh-"  # begins the run key of a refresh, which trains nothing
+
 
 class RunState(StrEnum):
     """The state of a run; `tasks/runs/run_state.py` decides it."""
@@ -27,7 +29,9 @@ class RunPlan(Record):
     version: Literal[1] = 1
     run_key: str
     span: SpanRef
-    window: tuple[SpanRef, ...] = Field(description="the spans this run trains on, oldest first, ending with `span`")
+    window: tuple[SpanRef, ...] = Field(
+        description="the spans this run trains on, oldest first, ending with `span`; none for a refresh"
+    )
     history: tuple[RowsRef, ...] = Field(description="what the lineage trained on before")
     parent: CheckpointRef | None
     workspace: str
@@ -40,8 +44,9 @@ class Release(Record):
     version: Literal[1] = 1
     number: int = Field(ge=1)
     previous: int | None = Field(description="the release that was current when this one was made")
-    span: SpanRef
+    span: SpanRef = Field(description="the newest span that the model was trained on")
     run_key: str
+    refreshed: int | None = Field(default=None, description="the release whose model it keeps; null: a new model")
     model: ModelRef
     model_prefix: str
     vectors_prefix: str

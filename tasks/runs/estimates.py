@@ -15,7 +15,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.runs import RunPlan
+from tasks.contracts.runs import REFRESH, RunPlan
 from tasks.contracts.stages import TRAITS, Rows, Stage, workers_of
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
@@ -114,10 +114,11 @@ def rows_of(store: Store, window: Iterable[SpanRef]) -> tuple[int, ...] | None:
 
 
 def _released(store: Store) -> list[str]:
-    """Return the keys of the runs of the current release and those before it, oldest first."""
+    """Return the keys of the runs of the current release and those before it, oldest first; refreshes are no runs."""
     keys: list[str] = []
     with contextlib.suppress(StoreError):
-        for release in itertools.islice(releases.current_and_before(store), ATTEMPTS):
+        trained = (each for each in releases.current_and_before(store) if not each.run_key.startswith(REFRESH))
+        for release in itertools.islice(trained, ATTEMPTS):
             keys.insert(0, release.run_key)
     return keys
 

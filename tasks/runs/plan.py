@@ -16,7 +16,7 @@ from infra.store.base import Conflict, Store
 from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, RowsRef, SpanRef
-from tasks.contracts.runs import RunPlan, RunState
+from tasks.contracts.runs import REFRESH, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.data import span_versions
 from tasks.foundation.errors import ConfigError
@@ -173,8 +173,9 @@ def plan_key(run_key: str) -> str:
 
 
 def planned_runs(store: Store) -> list[str]:
-    """Return the keys of all runs, which are the folders with a plan."""
-    return [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]
+    """Return the keys of all runs, which are the folders with a plan; a refresh is not one."""
+    keys = (key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json"))
+    return [key for key in keys if not key.startswith(REFRESH)]
 
 
 def with_settings(work: RunPlan, **changes: object) -> RunPlan:

@@ -84,12 +84,13 @@ def publish(
     model_prefix: str,
     inferred: InferOutcome,
     metrics: dict[str, float],
+    refreshed: int | None = None,
 ) -> Release:
     """Record a release of this run and make it the current one, unless that is of a later span.
 
     A run that has a release keeps it. The pointer moves only to a new release, so a second call undoes neither a later
     release nor a rollback. The pointer never moves to an older span by itself: the release of an old run that ends late
-    is kept, and `rollback` can make it current.
+    is kept, and `rollback` can make it current. So is a refresh of a release that is not current any more.
 
     Raises:
         MissingFolder: the model or the vectors are not complete.
@@ -105,6 +106,7 @@ def publish(
             previous=serving.number if serving else None,
             span=span,
             run_key=run_key,
+            refreshed=refreshed,
             model=model,
             model_prefix=model_prefix,
             vectors_prefix=inferred.prefix,
@@ -123,7 +125,9 @@ def publish(
         raw, pointer = _read_pointer(store)
         if pointer is not None and release.number <= pointer.newest:
             return release
-        stays = pointer is not None and _later(read(store, pointer.release), release)
+        stays = pointer is not None and (
+            pointer.release != refreshed if refreshed else _later(read(store, pointer.release), release)
+        )
         moved = Pointer(release=pointer.release if pointer and stays else release.number, newest=release.number)
         try:
             store.swap(CURRENT, moved.to_json(), expected=raw)

@@ -120,7 +120,9 @@ def vectors_made(store: Store) -> int:
     suffix = f"/{Stage.infer.value}/result.json"
     results = (read_result(store, key.split("/")[1], Stage.infer) for key in store.list("runs") if key.endswith(suffix))
     return sum(
-        result.outcome.vectors for result in results if result is not None and isinstance(result.outcome, InferOutcome)
+        result.outcome.vectors - result.outcome.vectors_reused
+        for result in results
+        if result is not None and isinstance(result.outcome, InferOutcome)
     )
 
 

@@ -98,6 +98,8 @@ def run(job: Job) -> ValidateOutcome:
     if not isinstance(inputs, ValidateInputs):
         raise CodeError(f"validate was given the inputs of {inputs.stage.value}")
     config = job.config
+    if not inputs.window:  # a refresh: no new rows, but perhaps new items
+        return _only_catalogue(job, inputs)
     window = [open_span(job.store, span) for span in inputs.window]
     checks = list(check_columns([part for parts in window for part in parts], config))
     history = _history(job.store, inputs.history)
@@ -126,6 +128,20 @@ def run(job: Job) -> ValidateOutcome:
         rows = tuple(_commit(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
         catalogue = build(job.store, Sources((*inputs.history, *rows), inputs.feeds), inputs.bases, config)
         return outcome.model_copy(update={"rows": rows, "catalogue": catalogue})
+
+
+def _only_catalogue(job: Job, inputs: ValidateInputs) -> ValidateOutcome:
+    catalogue = build(job.store, Sources(inputs.history, inputs.feeds), inputs.bases, job.config)
+    return ValidateOutcome(
+        rows=(),
+        rows_in=0,
+        rows_clean=0,
+        rows_quarantined=0,
+        reasons={},
+        quarantine=None,
+        checks=(),
+        catalogue=catalogue,
+    )
 
 
 # --- the window against its limits ------------------------------------------------------------------------------

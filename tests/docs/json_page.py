@@ -24,6 +24,7 @@ from flows.cli.results.searching import SearchOutput
 from flows.cli.work.backfilling import BackfillOutput, BackfillPlanOutput, BackfillsOutput, ControlOutput
 from flows.cli.work.importing import ImportOutput
 from flows.cli.work.parity import ParityOutput
+from flows.cli.work.refreshing import RefreshOutput
 from infra.compute.batch.reap import ReapReport
 from infra.prefect_server import Server
 from tasks.contracts.stages import Stage
@@ -52,6 +53,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "ingest": IngestSummary,
     "run": RunOutput,
     "run --dry-run": DryRunOutput,
+    "refresh": RefreshOutput,
     "backfill": BackfillOutput,
     "backfill --dry-run": BackfillPlanOutput,
     "backfills": BackfillsOutput,

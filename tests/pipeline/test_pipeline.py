@@ -181,6 +181,33 @@ def test_running_a_span_again_starts_no_worker_and_a_lost_server_loses_nothing(r
     assert runs.shop.millrace("releases", "--json").json["current"] == 2
 
 
+def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: Runs, tmp_path: Path) -> None:
+    before = vectors_of(runs, runs.second)
+    gone, renamed = before["item_id"][0].as_py(), before["item_id"][1].as_py()
+    at = "2030-01-05T00:00:00Z"
+    feed = [
+        {"sku": "never-seen", "title": "a teapot that nobody searched for yet", "at": at},
+        {"sku": renamed, "title": "renamed by its shop", "at": at},
+        {"sku": gone, "title": None, "at": at, "gone": True},
+    ]
+    (tmp_path / "feed.jsonl").write_text("".join(json.dumps(item) + "\n" for item in feed))
+    form = ("--format", "jsonl", "--time-column", "at", "--span", "month", "--map", "id=sku,text=title,deleted=gone")
+    copied.millrace("ingest", "--items", str(tmp_path / "feed.jsonl"), *form)
+    output = copied.millrace("refresh", "--config", str(copied.config_file), "--json").json
+    release = output["release"]
+    assert (output["state"], output["embedded"], release["number"], release["refreshed"]) == ("Released", 2, 3, 2)
+    assert release["model"]["version"] == runs.second["report"]["model_version"]
+    after = pq.read_table(sorted((copied.workspace / release["vectors_prefix"]).glob("*.parquet")))
+    wanted = {*before["item_id"].to_pylist(), "never-seen"} - {gone}
+    assert sorted(after["item_id"].to_pylist()) == sorted(wanted)
+    kept = dict(zip(before["item_id"].to_pylist(), before["vector"].to_pylist(), strict=True))
+    same = [row for row in after.to_pylist() if row["item_id"] not in ("never-seen", renamed)]
+    assert all(row["vector"] == kept[row["item_id"]] for row in same)
+    assert copied.millrace("refresh", "--config", str(copied.config_file), "--json").json["state"] == "NothingToDo"
+    found = copied.millrace("search", "a teapot that nobody searched for yet", "-k", "1", "--json").json
+    assert [hit["item_id"] for hit in found["hits"]] == ["never-seen"]
+
+
 def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
     result = copied.millrace("rollback", "--json").json
     current = copied.millrace("status", "--json").json["release"]

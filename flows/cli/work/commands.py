@@ -1,4 +1,4 @@
-"""The commands that do work: ingest, run, backfill, parity, warmup, import-checkpoint."""
+"""The commands that do work: ingest, run, refresh, backfill, parity, warmup, import-checkpoint."""
 
 import enum
 from pathlib import Path
@@ -74,6 +74,19 @@ def run(
         tell(running.dry_run(store, span, config_file, overrides), show.dry_run, as_json)
     else:
         tell(running.run(store, span, config_file, overrides, verbose), show.run, as_json)
+
+
+def refresh(
+    workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give new and changed items vectors by the released model, drop deleted ones, and release that. Trains nothing."""
+    from flows.cli.work import refreshing
+
+    tell(refreshing.refresh(existing(workspace), config_file, settings or (), verbose), refreshing.show, as_json)
 
 
 def backfill(

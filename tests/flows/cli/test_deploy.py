@@ -40,6 +40,7 @@ SECONDS = 120.0
 BERLIN = ZoneInfo("Europe/Berlin")
 NAMES = [
     "pipeline/scheduled",
+    "refresh/hourly",
     "backfill/by-hand",
     "parity/by-hand",
     "watch/hourly",
@@ -104,6 +105,7 @@ def test_all_deployments_are_there_with_schedule_pool_and_queue(
     schedules = {line.name: (line.cron, line.timezone) for line in first.deployments if line.cron}
     assert schedules == {
         "pipeline/scheduled": ("30 4 * * 2", "Europe/Berlin"),
+        "refresh/hourly": ("35 * * * *", "UTC"),
         "watch/hourly": ("5 * * * *", "UTC"),
         "report/daily": ("30 5 * * *", "Europe/Berlin"),
         "reap/every-ten-minutes": ("*/10 * * * *", "UTC"),

@@ -151,7 +151,8 @@ class FakeRunner:
         rows = []
         for span in inputs.window:
             prefix = f"{spec.stage_prefix}/rows/{span.name}"
-            commit_files(self.store, prefix, {"part-0.parquet": span.name}, "rows", rows=ROWS_PER_SPAN)
+            facts = {"span": span.name, "span_version": span.version, "rows": ROWS_PER_SPAN}
+            commit_files(self.store, prefix, {"part-0.parquet": span.name}, "rows", **facts)
             rows.append(RowsRef(span=span, prefix=prefix, rows=ROWS_PER_SPAN))
         drift = Check(name="drift", passed=False, severity="warning", observed=0.3, sentence="labels drifted by 0.3")
         return ValidateOutcome(
@@ -248,6 +249,11 @@ def ingest(store: Store, *names: str, version: int = 1) -> None:
     for name in names:
         facts = {"rows": ROWS_PER_SPAN}
         commit_files(store, f"spans/{name}/v{version}", {"part-0.parquet": f"{name} v{version}"}, "span", **facts)
+
+
+def ingest_feed(store: Store, name: str, version: int = 1) -> None:
+    """Put a complete span of an item feed into the workspace, without real items."""
+    commit_files(store, f"items/{name}/v{version}", {"part-0.parquet": f"{name} v{version}"}, "feed", rows=3)
 
 
 def small_config(*overrides: str) -> Config:

@@ -13,8 +13,8 @@ from tasks.infer import infer
 from tasks.release import release
 from tasks.runs.plan import save_plan
 from tasks.runs.results import Judgement
-from tasks.train import train
-from tasks.validate import validate
+from tasks.train import model_of, train
+from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
 
 
@@ -38,5 +38,7 @@ def carry_out(plan: RunPlan) -> Run:
     judged = evaluate.fn(plan, validated, warm, trained)
     if judged.refused:
         return Run(validated, warm, trained, judged, None, None)
-    inferred = infer.fn(plan, validated, warm, trained, judged)
-    return Run(validated, warm, trained, judged, inferred, release.fn(plan, validated, trained, judged, inferred))
+    model = model_of(trained)
+    inferred = infer.fn(plan, catalogue_of(plan, validated), model, warm.compiled)
+    released = release.fn(plan, model, inferred, judged.outcome.challenger)
+    return Run(validated, warm, trained, judged, inferred, released)

@@ -19,7 +19,7 @@ def write_outputs(store: DirectoryStore, run_key: str) -> None:
     commit_files(store, f"vectors/m-{run_key}/2021-Q1", {"part-0.parquet": run_key}, "vectors")
 
 
-def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1") -> Release:
+def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1", refreshed: int | None = None) -> Release:
     """A release of run `run_key` with its own small model and vectors."""
     model = ModelRef(version=f"m-{run_key}", checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256=run_key))
     if not store.list(f"models/m-{run_key}"):
@@ -34,6 +34,7 @@ def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1") -> Relea
             prefix=f"vectors/m-{run_key}/2021-Q1", vectors=7, width=4, shards=1, shards_reused=0, texts_per_second=1.0
         ),
         metrics={"recall@10": 0.5},
+        refreshed=refreshed,
     )
 
 
@@ -158,6 +159,15 @@ def test_a_lost_swap_leaves_a_later_release_current(store):
     rival.before_swap = lambda: publish(store, "later")
     assert publish(rival, "ours").number == 2
     assert serving(store) == 3
+
+
+def test_a_refresh_becomes_current_only_in_place_of_the_release_that_it_refreshed(store):
+    publish(store, "a")
+    assert publish(store, "refresh-1", refreshed=1).refreshed == 1
+    assert serving(store) == 2
+    publish(store, "b")
+    publish(store, "refresh-2", refreshed=2)
+    assert serving(store) == 3, "another model was released meanwhile"
 
 
 def test_a_rollback_restores_model_and_vectors_of_the_previous_release(store):

@@ -1,0 +1,90 @@
+"""Plans a refresh: new and changed items get vectors by the released model, deleted ones leave; nothing is trained."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from configs.load import config_hash
+from configs.schema.config import BESIDE_THE_WORK, Config
+from infra.store.base import Store
+from infra.store.manifest import read_manifest
+from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef
+from tasks.contracts.runs import REFRESH, Release, RunPlan
+from tasks.data.span_versions import list_feeds
+from tasks.runs import releases
+from tasks.runs.plan import NothingToDo, read_plan
+
+
+class Refresh(NamedTuple):
+    """The work, in the form of a run that trains nothing, and the release that it brings up to date."""
+
+    plan: RunPlan
+    release: Release
+
+
+def plan_refresh(store: Store, config: Config, more: Sequence[RowsRef] = ()) -> Refresh:
+    """Plan the refresh of the current release.
+
+    The settings are those that its model was made with; `config` says where and how patiently it runs.
+
+    Args:
+        more: validated rows that are not in the released catalogue, such as those of a rejected run.
+
+    Raises:
+        NothingToDo: the released catalogue has all rows and item feeds, or there is no release yet.
+        StoreError: the release, its plan or its catalogue is not readable.
+    """
+    release = releases.current(store)
+    if release is None:
+        raise NothingToDo(f"nothing to do: {store.uri} has no release to refresh; first: millrace run")
+    made_by = read_plan(store, release.run_key)
+    rows = tuple({each.prefix: each for each in (*_rows(store, release, made_by), *more)}.values())
+    feeds = list_feeds(store)
+    if release.catalogue is not None and set(_sources(store, release.catalogue)) == {e.prefix for e in (*rows, *feeds)}:
+        raise NothingToDo(f"nothing to do: release {release.number} holds every item that the workspace knows")
+    settings = _settings(made_by.config, config)
+    plan = RunPlan(
+        run_key=_run_key(settings, release, rows, feeds),
+        span=release.span,
+        window=(),
+        history=rows,
+        parent=release.model.checkpoint,
+        workspace=store.uri,
+        config=settings,
+    )
+    return Refresh(plan, release)
+
+
+def _rows(store: Store, release: Release, made_by: RunPlan) -> tuple[RowsRef, ...]:
+    """Return the rows in the released catalogue; of a release without one, those before its run."""
+    if release.catalogue is None:
+        return made_by.history
+    prefixes = [prefix for prefix in _sources(store, release.catalogue) if prefix.startswith("runs/")]
+    found = []
+    for prefix in prefixes:
+        facts = read_manifest(store, prefix).facts
+        span = SpanRef(name=facts["span"], version=facts["span_version"])
+        found.append(RowsRef(span=span, prefix=prefix, rows=facts["rows"]))
+    return tuple(found)
+
+
+def _sources(store: Store, catalogue: CatalogueRef) -> list[str]:
+    sources: list[str] = read_manifest(store, catalogue.prefix).facts["sources"]
+    return sources
+
+
+def _settings(made_with: Config, now: Config) -> Config:
+    places: dict[str, object] = {name: getattr(now, name) for name in (*BESIDE_THE_WORK, "compute")}
+    infer = made_with.infer.model_copy(update={"workers": now.infer.workers, "compute": now.infer.compute})
+    return made_with.model_copy(update={**places, "infer": infer})
+
+
+def _run_key(config: Config, release: Release, rows: Sequence[RowsRef], feeds: Sequence[FeedRef]) -> str:
+    work = {
+        "pipeline": config.pipeline,
+        "config": config_hash(config),
+        "model": release.model.version,
+        "sources": sorted(each.prefix for each in (*rows, *feeds)),
+    }
+    return f"{REFRESH}{hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:16]}"

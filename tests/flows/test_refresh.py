@@ -1,0 +1,88 @@
+"""Refreshes against a real Prefect server, with stages that do no arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+import infra.compute.factory
+from flows.pipeline import pipeline
+from flows.refresh import refresh
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import InferInputs, ValidateInputs
+from tasks.contracts.references import FeedRef
+from tasks.contracts.runs import Release
+from tasks.contracts.stages import Stage
+from tasks.running.lineage_lock import hold_lineage
+from tasks.runs import releases
+from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
+
+OVERRIDES = ("model.pretrained=package:none",)
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, short_delays: None, without_pages: None, monkeypatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    return runner
+
+
+def current(store: DirectoryStore) -> Release:
+    release = releases.current(store)
+    assert release is not None
+    return release
+
+
+def test_new_items_are_released_with_the_same_model(prefect, store, runner):
+    pipeline(store.uri, overrides=OVERRIDES)
+    first = current(store)
+    ingest_feed(store, "2021-01")
+    second = refresh(store.uri, overrides=OVERRIDES)
+    assert runner.stages[7:] == [Stage.validate, Stage.infer, Stage.release]
+    validated, inferred = (spec.inputs for spec in runner.specs[7:9])
+    assert isinstance(validated, ValidateInputs)
+    assert (validated.window, validated.feeds) == ((), (FeedRef(name="2021-01", version=1),))
+    assert validated.bases[0] == first.catalogue
+    assert isinstance(inferred, InferInputs)
+    assert (inferred.model, inferred.reuse) == (first.model, first.vectors_prefix)
+    assert second == current(store)
+    assert (second.number, second.refreshed, second.model, second.metrics) == (2, 1, first.model, first.metrics)
+    assert second.catalogue != first.catalogue
+    assert prefect.last_run().state_name == "Completed"
+    state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
+    assert (state.name, state.is_completed(), state.result()) == ("NothingToDo", True, None)
+    assert current(store) == second
+
+
+def test_a_training_goes_on_after_a_refresh(store, runner):
+    pipeline(store.uri, overrides=OVERRIDES)
+    ingest_feed(store, "2021-01")
+    refreshed = refresh(store.uri, overrides=OVERRIDES)
+    assert refreshed is not None
+    report = pipeline(store.uri, overrides=OVERRIDES)
+    assert (report.span, report.state, report.release) == ("2021-Q2", "Released", 3)
+    assert report.champion_version == refreshed.model.version
+    assert pipeline(store.uri, "2021-Q1", overrides=OVERRIDES).release == 1
+
+
+def test_a_rejected_span_gives_its_items_to_the_champion(store, runner):
+    pipeline(store.uri, overrides=OVERRIDES)
+    first = current(store)
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    for _ in range(2):  # the second time there is nothing left to do
+        report = pipeline(store.uri, "2021-Q2", overrides=OVERRIDES)
+        assert (report.state, report.release) == ("Rejected", None)
+        second = current(store)
+        assert (second.number, second.refreshed, second.model) == (2, 1, first.model)
+    assert runner.stages[7:] == ["validate", "health", "warmup", "train", "evaluate", "validate", "infer", "release"]
+    (inputs,) = [spec.inputs for spec in runner.specs[12:13]]
+    assert isinstance(inputs, ValidateInputs)
+    assert [rows.span.name for rows in inputs.history] == ["2021-Q1", "2021-Q2"]
+
+
+def test_a_refresh_runs_next_to_a_training_but_not_next_to_another(store, runner):
+    pipeline(store.uri, overrides=OVERRIDES)
+    ingest_feed(store, "2021-01")
+    with hold_lineage(store, "lineages/main.refresh", print):
+        assert refresh(store.uri, overrides=OVERRIDES, return_state=True).name == "NothingToDo"
+    with hold_lineage(store, "lineages/main.run", print):
+        assert refresh(store.uri, overrides=OVERRIDES) == current(store)

@@ -1,0 +1,61 @@
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.contracts.runs import Release
+from tasks.runs import releases
+from tasks.runs.plan import NothingToDo, plan_run, planned_runs, save_plan
+from tasks.runs.refreshes import plan_refresh
+from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
+from tests.support.fakes.stages import Run, carry_out
+
+
+@pytest.fixture
+def released(store: DirectoryStore, runner: FakeRunner) -> Run:
+    return carry_out(plan_run(store, small_config()))
+
+
+def current(store: DirectoryStore) -> Release:
+    release = releases.current(store)
+    assert release is not None
+    return release
+
+
+def test_without_a_release_or_without_new_items_there_is_nothing_to_do(store, runner):
+    with pytest.raises(NothingToDo, match="no release to refresh"):
+        plan_refresh(store, small_config())
+    carry_out(plan_run(store, small_config()))
+    with pytest.raises(NothingToDo, match="release 1 holds every item"):
+        plan_refresh(store, small_config())
+
+
+def test_a_feed_is_embedded_by_the_released_model_and_trains_nothing(store, released):
+    ingest_feed(store, "2021-01")
+    plan, release = plan_refresh(store, small_config())
+    assert release == current(store)
+    assert (plan.window, plan.parent, plan.span) == ((), release.model.checkpoint, release.span)
+    assert plan.history == released.validated.rows
+    assert plan_refresh(store, small_config()).plan == plan, "the same work has the same key"
+    save_plan(store, plan)
+    assert plan.run_key not in planned_runs(store)
+
+
+def test_another_feed_or_other_rows_are_other_work(store, runner, released):
+    keys = []
+    for version in (1, 2):
+        ingest_feed(store, "2021-01", version)
+        keys.append(plan_refresh(store, small_config()).plan.run_key)
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    rejected = carry_out(plan_run(store, small_config()))
+    assert rejected.judged.refused
+    plan = plan_refresh(store, small_config(), rejected.validated.rows).plan
+    assert plan.history == (*released.validated.rows, *rejected.validated.rows)
+    assert len({*keys, plan.run_key}) == 3
+
+
+def test_the_settings_are_those_of_the_model_and_only_the_place_is_new(store, released):
+    ingest_feed(store, "2021-01")
+    now = small_config("infer.batch_rows=7", "infer.workers=3", "train.epochs=9", "retry.attempts=5")
+    config = plan_refresh(store, now).plan.config
+    made_with = small_config()
+    assert (config.infer.batch_rows, config.train) == (made_with.infer.batch_rows, made_with.train)
+    assert (config.infer.workers, config.retry.attempts) == (3, 5)
