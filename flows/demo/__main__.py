@@ -33,6 +33,7 @@ def main(accelerator: str = "cpu") -> None:
     workspace = Path("workspace") / ("demo" if accelerator == "cpu" else f"demo-{accelerator}")
     show(str(workspace), f"accelerator={accelerator}")
     console.say(
+        f'Search it:    .venv/bin/millrace search "waterproof anorak" --workspace {workspace}',
         f"Look around:  .venv/bin/millrace status --workspace {workspace}   (also: releases, report, rollback)",
         f"TensorBoard:  .venv/bin/tensorboard --logdir {workspace}/runs",
         "Stop:         make down",
