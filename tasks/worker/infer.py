@@ -6,7 +6,8 @@ A slow worker gets fewer, a lost one's partition goes to another. Whoever finds 
 
 import time
 
-from infra.store.lease import InUse, hold
+from infra.store.base import Conflict
+from infra.store.lease import hold
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.progress import report
@@ -55,7 +56,7 @@ def run(job: Job) -> InferOutcome:
                         if not shards.done(number):
                             with embedder.shard(number) as (path, note):
                                 shards.commit(number, path, note, lease)
-                except InUse:
+                except Conflict:
                     continue  # another worker has it
                 before -= 1
                 report("partitions", inputs.catalogue.partitions - before, inputs.catalogue.partitions)

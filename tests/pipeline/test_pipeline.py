@@ -99,7 +99,7 @@ def items_of(runs: Runs, *outputs: dict[str, Any]) -> pa.Table:
         result = read_json(runs.shop.workspace / "runs" / output["report"]["run_key"] / "validate" / "result.json")
         folders += [str(runs.shop.workspace / rows["prefix"] / "*.parquet") for rows in result["outcome"]["rows"]]
     newest = "SELECT item_id, arg_max(item, time) AS text FROM read_parquet(?) GROUP BY item_id ORDER BY item_id"
-    return duckdb.sql(newest, params=[folders]).to_arrow_table()
+    return duckdb.connect().sql(newest, params=[folders]).to_arrow_table()
 
 
 def vectors_of(runs: Runs, output: dict[str, Any]) -> pa.Table:

@@ -27,6 +27,7 @@ from tasks.worker.vectors.shards import BadItem, ShardNote
 
 BATCH_ITEMS = 4096  # in memory at once, with their vectors
 NORM_TOLERANCE = 1e-3
+A_MODELS_FAULT = 16  # so many bad vectors in a row, and no good one, are not the fault of single items
 _REASON = "its vector is not finite or not of unit length"
 
 
@@ -68,7 +69,7 @@ class Embedder:
                 for items in self._catalogue.items(number, BATCH_ITEMS):
                     found, kept = self._vectors(items, earlier)
                     usable = np.abs(np.linalg.norm(found, axis=1) - 1.0) < NORM_TOLERANCE  # false for a NaN too
-                    if not usable.any():
+                    if not usable.any() and len(usable) >= A_MODELS_FAULT:
                         item = items[ITEM_ID][0].as_py()
                         raise CodeError(
                             f"item {item!r} and all {len(usable)} of its batch got vectors that are not finite or not "

@@ -28,8 +28,8 @@ from tasks.release import release
 from tasks.running.context import within
 from tasks.runs import invocations
 from tasks.runs.plan import plan_run, save_plan
-from tasks.train import train
-from tasks.validate import validate
+from tasks.train import model_of, train
+from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.pages.tables import blocks, table_of
@@ -59,7 +59,9 @@ def whole(plan: RunPlan) -> None:
         warm = warmup(plan, validated, after=health(plan, after=validated))
         trained = train(plan, validated, warm)
         judged = evaluate(plan, validated, warm, trained)
-        release(plan, validated, trained, judged, infer(plan, validated, warm, trained, after=judged))
+        model = model_of(trained)
+        inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
+        release(plan, model, inferred, judged.outcome.challenger)
 
 
 @pytest.fixture

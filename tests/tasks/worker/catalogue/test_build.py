@@ -148,12 +148,12 @@ def test_a_catalogue_made_in_steps_equals_one_made_at_once(world: World, order: 
     at_once = world.build(*sources, settings=("infer.shard_rows=2",))
     expected = world.items(at_once)
     assert {name: row["text"] for name, row in expected.items()} == {"a": "a2", "c": "c2"}
-    base = None
+    bases: list[CatalogueRef] = []
     for count in range(1, 5):
         world.store.delete(at_once.prefix)
         some = [sources[number] for number in order[:count]]
-        base = world.build(*some, bases=(base,) if base else (), settings=("infer.shard_rows=2",))
-    assert world.items(base) == expected
+        bases = [world.build(*some, bases=bases, settings=("infer.shard_rows=2",))]
+    assert world.items(bases[0]) == expected
 
 
 def test_a_step_reads_only_what_is_new(world: World, monkeypatch: pytest.MonkeyPatch):
