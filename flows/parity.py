@@ -64,7 +64,7 @@ def parity(
     runs = plan_parity_runs(store, config, span, left, right)
     with hold_lineage(store, runs.lock, logger().warning):
         plans = {"left": runs.left, "right": runs.right}
-        validated = validate(runs.common)
+        validated = validate(runs.common, catalogue=False)
         # What one side can't do is found before the other has trained for hours.
         healthy = {side: _on(side, plan, health, after=validated) for side, plan in plans.items()}
         warm = {side: _on(side, plan, warmup, validated, after=healthy[side]) for side, plan in plans.items()}

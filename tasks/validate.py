@@ -12,8 +12,11 @@ from tasks.runs import catalogues
 
 
 @stage_task
-def validate(plan: RunPlan) -> ValidateOutcome:
+def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
     """Check the rows of every span of the window, write the clean ones, and bring the catalogue up to date.
+
+    Args:
+        catalogue: whether items will be embedded; a comparison of two trainings needs none.
 
     Raises:
         DataError: a critical check failed; the message has its numbers.
@@ -22,8 +25,9 @@ def validate(plan: RunPlan) -> ValidateOutcome:
     inputs = ValidateInputs(
         window=plan.window,
         history=plan.history,
-        feeds=tuple(list_feeds(store)),
-        bases=catalogues.bases(store, plan),
+        feeds=tuple(list_feeds(store)) if catalogue else (),
+        bases=catalogues.bases(store, plan) if catalogue else (),
+        catalogue=catalogue,
     )
     outcome = run_stage(plan, inputs, ValidateOutcome)
     warn_of(outcome.checks)

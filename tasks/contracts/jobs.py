@@ -25,6 +25,7 @@ class ValidateInputs(Record):
     history: tuple[RowsRef, ...]
     feeds: tuple[FeedRef, ...]
     bases: tuple[CatalogueRef, ...]
+    catalogue: bool = Field(default=True, description="false: nothing will be embedded, so none is built")
 
 
 class HealthInputs(Record):

@@ -126,8 +126,11 @@ def run(job: Job) -> ValidateOutcome:
         )
         _stop_if_critical(job, outcome, inputs.window)
         rows = tuple(_commit(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
+        outcome = outcome.model_copy(update={"rows": rows})
+        if not inputs.catalogue:
+            return outcome
         catalogue = build(job.store, Sources((*inputs.history, *rows), inputs.feeds), inputs.bases, config)
-        return outcome.model_copy(update={"rows": rows, "catalogue": catalogue})
+        return outcome.model_copy(update={"catalogue": catalogue})
 
 
 def _only_catalogue(job: Job, inputs: ValidateInputs) -> ValidateOutcome:

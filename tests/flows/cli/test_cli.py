@@ -333,7 +333,7 @@ def test_status_shows_spans_and_sums(millrace: Command, runs: Runs) -> None:
         ("2026-04", "", "Unfinished"),
     ]
     assert "lineage main: trained up to 2026-03, step 30" in result.out
-    assert "current release: 2, span 2026-02" in result.out
+    assert "current release: 3, span 2026-02" in result.out  # the champion with the items of the rejected span
     assert "95.2 % succeeded" in result.out  # 20 of 21 attempts
     assert re.search(r"^DATA +1 +9\.8$", result.out, re.M)
 
@@ -347,13 +347,13 @@ def test_the_workspace_may_come_from_the_environment(
 
 def test_rollback_moves_the_current_release(millrace: Command, copied: Path) -> None:
     workspace = ["--workspace", str(copied)]
+    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["3"]
+    assert millrace("rollback", *workspace).out.startswith("current release: 2, span 2026-02, model models/m-")
     assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["2"]
-    assert millrace("rollback", *workspace).out.startswith("current release: 1, span 2026-01, model models/m-")
-    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["1"]
-    assert json.loads(millrace("rollback", "--to", "2", "--json", *workspace).out)["previous"] == 1
+    assert json.loads(millrace("rollback", "--to", "1", "--json", *workspace).out)["previous"] == 2
     unknown = millrace("rollback", "--to", "7", *workspace)
     assert (unknown.code, unknown.out) == (78, "")
-    assert "no release 7; there are 1, 2" in unknown.err
+    assert "no release 7; there are 1, 2, 3" in unknown.err
 
 
 def test_rollback_repairs_a_damaged_pointer(millrace: Command, copied: Path) -> None:

@@ -163,7 +163,7 @@ class FakeRunner:
             reasons={},
             quarantine=None,
             checks=(drift,),
-            catalogue=self._catalogue(inputs, rows),
+            catalogue=self._catalogue(inputs, rows) if inputs.catalogue else None,
         )
 
     def _catalogue(self, inputs: ValidateInputs, rows: list[RowsRef]) -> CatalogueRef:
