@@ -63,7 +63,7 @@ CASES = (
          attempts="train HOST, done", jobs=1),
     Case(MACHINES, "each of three attempts of the training loses its host", acts.every_host_lost,
          "HOST", ("the machine was lost: Host EC2", "try 3 of 3"), "train HOST, HOST, HOST", jobs=1),
-    Case(MACHINES, "one of four inference hosts is lost; only its share runs again", acts.inference_host_lost,
+    Case(MACHINES, "one of four inference hosts is lost; the others take its partition", acts.inference_host_lost,
          attempts="infer HOST, done", jobs=1, stages=("infer",)),
     Case(MACHINES, "a training process makes no progress", acts.worker_stands_still,
          attempts="train HANG, done", jobs=1),
