@@ -1,7 +1,7 @@
 """Between trainings: vectors of new and changed items by the released model, in a release of its own."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from prefect import flow
@@ -15,14 +15,14 @@ from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
 from tasks.contracts.references import RowsRef
-from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.runs import Release
 from tasks.infer import infer
 from tasks.release import release
 from tasks.running.context import within
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
 from tasks.runs.plan import NothingToDo, save_plan
-from tasks.runs.refreshes import plan_refresh
+from tasks.runs.refreshes import Refresh, plan_refresh
 from tasks.validate import catalogue_of, validate
 
 
@@ -43,38 +43,41 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
         StageError: a stage failed; its class says why.
     """
     config, store = load_config(config_file, overrides), open_store(workspace)
-    try:
+    with contextlib.ExitStack() as held:
+        try:
+            planned = held.enter_context(_planned(store, config))
+        except (NothingToDo, Conflict) as reason:
+            nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)  # the caller gets the data
+            return nothing
         with within(publisher=publish):
-            return refresh_items(store, config)
-    except (NothingToDo, Conflict) as reason:
-        nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)  # the caller gets the data
-        return nothing
+            return _carry_out(store, planned)
 
 
 def refresh_after_rejection(store: Store, config: Config, rows: Sequence[RowsRef]) -> None:
-    """Give the items of a rejected run's rows vectors by the champion. Raises as `refresh_items`."""
-    with contextlib.suppress(NothingToDo):  # no champion, or done by an earlier invocation
-        refresh_items(store, config, rows)
-
-
-def refresh_items(store: Store, config: Config, more: Sequence[RowsRef] = ()) -> Release:
-    """Do it in the current flow run.
-
-    Args:
-        more: validated rows of a run whose model was rejected.
+    """Give the items of a rejected run's validated rows vectors by the champion, in the current flow run.
 
     Raises:
-        NothingToDo: the current release holds every item, or there is none.
         Conflict: another process refreshes this lineage.
         StageError: a stage failed.
     """
+    with contextlib.ExitStack() as held:
+        try:
+            planned = held.enter_context(_planned(store, config, rows))
+        except NothingToDo:  # no champion, or done by an earlier invocation
+            return
+        _carry_out(store, planned)
+
+
+@contextlib.contextmanager
+def _planned(store: Store, config: Config, more: Sequence[RowsRef] = ()) -> Iterator[Refresh]:
+    """Plan a refresh; no other process refreshes this lineage inside the block. Raises NothingToDo, Conflict."""
     with hold_lineage(store, f"lineages/{config.lineage}.refresh", logger().warning):
-        plan, current = plan_refresh(store, config, more)
-        save_plan(store, plan)
-        return _refresh(plan, current)
+        yield plan_refresh(store, config, more)
 
 
-def _refresh(plan: RunPlan, current: Release) -> Release:
+def _carry_out(store: Store, planned: Refresh) -> Release:
+    plan, current = planned
+    save_plan(store, plan)
     logger().info("release %d is brought up to date by run %s", current.number, plan.run_key)
     catalogue = catalogue_of(plan, validate(plan))
     reuse = current.vectors_prefix if current.catalogue is not None else None

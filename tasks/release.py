@@ -52,4 +52,10 @@ def release(
             serving.number,
             serving.span.name,
         )
+    elif refreshed is not None and serving is not None and serving.number != published.number:
+        logger().warning(
+            "release %d is kept, but release %d serves: the release that was refreshed is not current any more",
+            published.number,
+            serving.number,
+        )
     return published

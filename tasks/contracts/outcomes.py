@@ -49,7 +49,7 @@ class ValidateOutcome(Record):
     reasons: dict[str, int] = Field(description="quarantine reason -> rows")
     quarantine: str | None = Field(description="key of the Parquet file with the bad rows")
     checks: tuple[Check, ...]
-    catalogue: CatalogueRef | None = Field(default=None, description="null: a critical check failed")
+    catalogue: CatalogueRef | None = Field(default=None, description="null: none was asked for, or a check failed")
 
     @property
     def outputs(self) -> tuple[str, ...]:

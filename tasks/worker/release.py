@@ -50,7 +50,10 @@ def run(job: Job) -> ReleaseOutcome:
                 f"{job.store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
         items, released = _sample(job.store, inputs, manifest.files[0], config.release.probe_rows)
-        cosines = (released * probe(folder, items, [*parts.features.numeric, *parts.features.categorical])).sum(axis=1)
+        exported = probe(folder, items, [*parts.features.numeric, *parts.features.categorical])
+        cosines = (released * exported).sum(axis=1) / np.linalg.norm(
+            released, axis=1
+        )  # float16 rounds
         worst = int(np.argmin(cosines))
         if not cosines[worst] >= config.release.min_cosine:
             raise CodeError(

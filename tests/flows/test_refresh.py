@@ -7,6 +7,7 @@ import pytest
 import infra.compute.factory
 from flows.pipeline import pipeline
 from flows.refresh import refresh
+from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import InferInputs, ValidateInputs
 from tasks.contracts.references import FeedRef
@@ -78,6 +79,15 @@ def test_a_rejected_span_gives_its_items_to_the_champion(store, runner):
     (inputs,) = [spec.inputs for spec in runner.specs[12:13]]
     assert isinstance(inputs, ValidateInputs)
     assert [rows.span.name for rows in inputs.history] == ["2021-Q1", "2021-Q2"]
+
+
+def test_a_conflict_in_a_stage_is_a_failure_and_not_nothing_to_do(store, runner):
+    pipeline(store.uri, overrides=OVERRIDES)
+    ingest_feed(store, "2021-01")
+    runner.fail(Stage.infer, Conflict("the vectors are complete and hold something else"), times=4)
+    state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
+    assert state.is_failed()
+    assert current(store).number == 1
 
 
 def test_a_refresh_runs_next_to_a_training_but_not_next_to_another(store, runner):

@@ -156,7 +156,7 @@ def test_a_catalogue_made_in_steps_equals_one_made_at_once(world: World, order: 
     assert world.items(bases[0]) == expected
 
 
-def test_a_step_reads_only_what_is_new(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_step_reads_only_what_is_new(world: World):
     one, two = world.rows({"id": "a", "text": "a1", "day": 1}), world.rows({"id": "b", "text": "b1", "day": 2})
     first = world.build(one)
     world.store.delete(one.prefix)
