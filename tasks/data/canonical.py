@@ -135,11 +135,12 @@ class Canonicaliser:
         """Return what a feed says about an item, after checking that it can be used."""
         if not self._text(record, ITEM_ID):
             raise record.error(self._source[ITEM_ID], "empty; every item of a feed needs its id")
-        value = _scalar(record, self._source.get(DELETED, DELETED))
+        column = self._source.get(DELETED, DELETED)
+        value = _scalar(record, column)
         known = {None: False, "": False, "true": True, "false": False, "1": True, "0": False}
         deleted = known.get(None if value is None else as_text(value).strip().lower())
         if deleted is None:
-            raise record.error(self._source[DELETED], f"{_short(value)} is not true or false, nor 1 or 0")
+            raise record.error(column, f"{_short(value)} is not true or false, nor 1 or 0")
         if not deleted and not (self._text(record, ITEM) or "").strip():
             raise record.error(self._source[ITEM], "empty; an item that is not deleted needs a text")
         return deleted

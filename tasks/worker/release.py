@@ -51,9 +51,7 @@ def run(job: Job) -> ReleaseOutcome:
             )
         items, released = _sample(job.store, inputs, manifest.files[0], config.release.probe_rows)
         exported = probe(folder, items, [*parts.features.numeric, *parts.features.categorical])
-        cosines = (released * exported).sum(axis=1) / np.linalg.norm(
-            released, axis=1
-        )  # float16 rounds
+        cosines = (released * exported).sum(axis=1) / np.linalg.norm(released, axis=1)  # float16 rounds
         worst = int(np.argmin(cosines))
         if not cosines[worst] >= config.release.min_cosine:
             raise CodeError(

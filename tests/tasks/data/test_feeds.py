@@ -86,6 +86,13 @@ def test_an_item_that_cannot_be_used_is_named_and_nothing_is_written(
     assert not store.list("items")
 
 
+def test_a_column_named_deleted_needs_no_map(store: DirectoryStore) -> None:
+    feed(store, item("a", "2026-01-05", deleted=True), columns="id=sku,text=title")
+    assert pq.read_table(store.path("items/2026-01/v1/part-00000.parquet"))["deleted"].to_pylist() == [True]
+    with pytest.raises(DataError, match=r"deleted.*'perhaps' is not true or false"):
+        feed(store, item("a", "2026-01-05", deleted="perhaps"), columns="id=sku,text=title")
+
+
 def test_the_names_of_a_feed_are_those_of_items() -> None:
     with pytest.raises(ConfigError, match=r"unknown name 'query'.*--map id=COLUMN,text=COLUMN"):
         parse_map("query=text,item=title", ITEMS)
