@@ -39,7 +39,7 @@ class Changes(Record):
     gone_items: int = Field(description="in the earlier release alone")
     changed_items: int = Field(description="in both, with another text or feature")
     same_item_cosine: float | None = Field(
-        description="mean over a sample of items in both; null: the vectors have different widths, or no item is in both"
+        description="mean over a sample of items in both; null: different widths, or no item is in both"
     )
     overlap_at_10: float | None = Field(description="mean share of the ten best hits that both have; null: no query")
     new: tuple[ListedItem, ...] = Field(description="some of the new items")
