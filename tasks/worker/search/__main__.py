@@ -8,19 +8,17 @@ import os
 import sys
 import time
 
-import numpy as np
+import pyarrow as pa
 
 from infra.store.factory import open_store
-from infra.store.manifest import open_folder
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Question, Searchable
+from tasks.data.rows import QUERY
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.foundation.records import Record
 from tasks.worker.process.libraries import QUIET
 from tasks.worker.process.parent_death import die_with_parent
-
-MODEL_KIND = "model"
 
 
 def main() -> int:
@@ -42,13 +40,9 @@ def main() -> int:
         release = Release.model_validate_json(arguments.release)
         store = open_store(arguments.workspace)
 
-        from sentence_transformers import SentenceTransformer
+        from tasks.worker.search.measure import open_released
 
-        from tasks.worker.search.index import Index
-
-        folder, _ = open_folder(store, release.model_prefix, MODEL_KIND)
-        model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)  # the pipeline's own file
-        index = Index(store, release.vectors_prefix, release.model.version)
+        consumer, index = open_released(store, release.ref)
         answer(
             Searchable(
                 release=release.number,
@@ -59,8 +53,8 @@ def main() -> int:
         )
         for line in sys.stdin:
             question, began = Question.model_validate_json(line), time.monotonic()
-            query = model.encode([question.text], normalize_embeddings=True, show_progress_bar=False)
-            hits = index.nearest(np.asarray(query, dtype=np.float32)[0], question.k)
+            query = consumer.queries(pa.table({QUERY: [question.text]}))
+            hits = index.nearest(query[0], question.k)
             answer(Answer(hits=hits, seconds=round(time.monotonic() - began, 6)))
     except Exception as error:
         print(f"{error}" or type(error).__name__, file=sys.stderr, flush=True)
