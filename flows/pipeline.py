@@ -16,7 +16,7 @@ from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
 from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
-from tasks.contracts.runs import RunPlan
+from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer
@@ -82,15 +82,16 @@ def pipeline(
             warm = warmup(plan, validated, after=healthy)
             trained = train(plan, validated, warm)
             judged = evaluate(plan, validated, warm, trained)
-            if judged.refused:
-                refresh_after_rejection(store, config, validated.rows)
-                report = recorded.report
-                rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
-                return rejected
-            model = model_of(trained)
-            inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
-            release(plan, model, inferred, judged.outcome.challenger)
-            return recorded.report
+            if not judged.refused:
+                model = model_of(trained)
+                inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
+                released = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
+                if isinstance(released, Release):
+                    return recorded.report
+            refresh_after_rejection(store, config, validated.rows)
+            report = recorded.report
+            rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
+            return rejected
 
 
 def _announce(plan: RunPlan, unfinished: str | None) -> None:

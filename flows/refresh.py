@@ -23,6 +23,7 @@ from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
 from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.refreshes import Refresh, plan_refresh
+from tasks.runs.results import Refusal
 from tasks.validate import catalogue_of, validate
 
 
@@ -32,7 +33,8 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
     """Embed new and changed items with the released model, drop deleted ones, and release the result.
 
     Items come from rows that were validated and from item feeds. Unchanged items keep their vectors. A training may run
-    at the same time. Without anything to do, or while another refresh runs, the flow run ends as NothingToDo.
+    at the same time. Without anything to do, or while another refresh runs, the flow run ends as NothingToDo. If a gate
+    of `release` refuses the result, it ends as Rejected, and the current release stays.
 
     Args:
         workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
@@ -50,7 +52,11 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
             nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)  # the caller gets the data
             return nothing
         with within(publisher=publish):
-            return _carry_out(store, planned)
+            made = _carry_out(store, planned)
+        if isinstance(made, Release):
+            return made
+        rejected: Any = Completed(name="Rejected", message=made.why, data=made)
+        return rejected
 
 
 def refresh_after_rejection(store: Store, config: Config, rows: Sequence[RowsRef]) -> None:
@@ -75,11 +81,11 @@ def _planned(store: Store, config: Config, more: Sequence[RowsRef] = ()) -> Iter
         yield plan_refresh(store, config, more)
 
 
-def _carry_out(store: Store, planned: Refresh) -> Release:
+def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:
     plan, current = planned
     save_plan(store, plan)
     logger().info("release %d is brought up to date by run %s", current.number, plan.run_key)
     catalogue = catalogue_of(plan, validate(plan))
     reuse = current.vectors_prefix if current.catalogue is not None else None
     inferred = infer(plan, catalogue, current.model, None, reuse=reuse)
-    return release(plan, current.model, inferred, current.metrics, refreshed=current.number)
+    return release(plan, current.model, inferred, current, current.rows)

@@ -56,6 +56,7 @@ def _judge(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:
         kept = None
     if kept is not None and kept.outcome.to_json() == outcome.to_json():
         return kept
-    judgement = Judgement(outcome=outcome, verdicts=verdicts.judge(outcome, plan.config.evaluate.gates))
+    measured = verdicts.Measured(outcome.challenger, outcome.champion)
+    judgement = Judgement(outcome=outcome, verdicts=verdicts.judge(measured, plan.config.evaluate.gates))
     store.write(key, judgement.to_json())
     return judgement

@@ -1,17 +1,21 @@
-"""Stage release, control side: the model exported and probed by a worker, then bound to its vectors and published."""
+"""Stage release, control side: the model exported and proven by a worker, judged, then bound to its vectors."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 
+from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
-from tasks.contracts.references import ModelRef
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome, Verdict
+from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
 from tasks.foundation.errors import CodeError
+from tasks.gates.verdicts import Measured, judge, refused
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
+from tasks.runs.results import Judgement, Refusal, judgement_key
 
 
 @stage_task
@@ -19,30 +23,72 @@ def release(
     plan: RunPlan,
     model: ModelRef,
     inferred: InferOutcome,
-    metrics: Mapping[str, float],
-    refreshed: int | None = None,
-) -> Release:
-    """Export the model and publish the release of this run. It becomes current unless that is of a later span.
+    judged: Judgement | Release,
+    rows: Sequence[RowsRef],
+) -> Release | Refusal:
+    """Export the model, search all vectors with it, and publish the release of this run unless a gate refuses it.
+
+    The release becomes current unless that is of a later span.
 
     Args:
-        metrics: of the model, on the holdout.
-        refreshed: the number of the release whose model this is; None for a new model.
+        judged: the evaluation of the model; for a refresh the release that it brings up to date.
+        rows: of all spans that the model was trained on; their holdout has the queries.
     """
     if inferred.catalogue is None:
         raise CodeError(f"the vectors in {inferred.prefix} are not those of a catalogue; run infer again")
-    inputs = ReleaseInputs(model=model, vectors=inferred.prefix, catalogue=inferred.catalogue)
-    exported = run_stage(plan, inputs, ReleaseOutcome)
     store = open_store(plan.workspace)
+    metrics = judged.metrics if isinstance(judged, Release) else judged.outcome.challenger
+    before = _before(store, plan)
+    inputs = ReleaseInputs(
+        model=model,
+        vectors=inferred.prefix,
+        catalogue=inferred.catalogue,
+        rows=tuple(rows),
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+        before=before.ref if before else None,
+    )
+    exported = run_stage(plan, inputs, ReleaseOutcome)
+    verdicts = _judge(store, plan, exported, judged)
+    if refused(verdicts):
+        refusal = Refusal(verdicts=verdicts)
+        logger().warning("nothing is released: %s", refusal.why)
+        return refusal
     published = releases.publish(
         store,
         span=plan.span,
         run_key=plan.run_key,
         model=model,
-        model_prefix=exported.model,
+        exported=exported,
         inferred=inferred,
         metrics=dict(metrics),
-        refreshed=refreshed,
+        rows=rows,
+        verdicts=(*judged.verdicts, *verdicts) if isinstance(judged, Judgement) else verdicts,
+        refreshed=judged.number if isinstance(judged, Release) else None,
     )
+    _explain(store, plan, published)
+    return published
+
+
+def _before(store: Store, plan: RunPlan) -> Release | None:
+    """Return the release to compare with: the current one, or the one before it if that is this run's own."""
+    earlier = next((one for one in releases.current_and_before(store) if one.run_key != plan.run_key), None)
+    return earlier if earlier is not None and earlier.catalogue is not None else None
+
+
+def _judge(store: Store, plan: RunPlan, exported: ReleaseOutcome, judged: Judgement | Release) -> tuple[Verdict, ...]:
+    """Return the verdicts of the gates of `release`, which the run's judgement then has too."""
+    if not exported.queries:  # the rows of an old release are not known
+        return ()
+    measured = Measured(exported.metrics, exported.metrics_before, " of the whole catalogue")
+    verdicts = judge(measured, plan.config.release.gates)
+    if isinstance(judged, Judgement) and judged.release_verdicts != verdicts:
+        both = judged.model_copy(update={"release_verdicts": verdicts})
+        store.write(judgement_key(plan.run_key), both.to_json())
+    return verdicts
+
+
+def _explain(store: Store, plan: RunPlan, published: Release) -> None:
+    """Warn if the release is kept, but another one serves."""
     serving = releases.current(store)
     if serving is not None and first_day(serving.span.name) > first_day(plan.span.name):
         logger().warning(
@@ -52,10 +98,9 @@ def release(
             serving.number,
             serving.span.name,
         )
-    elif refreshed is not None and serving is not None and serving.number != published.number:
+    elif published.refreshed is not None and serving is not None and serving.number != published.number:
         logger().warning(
             "release %d is kept, but release %d serves: the release that was refreshed is not current any more",
             published.number,
             serving.number,
         )
-    return published

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from configs.schema.compute import Compute, MachineConfig, Positive
-from configs.schema.metrics import MetricName
+from configs.schema.metrics import METRICS, Family, MetricName, names_of
 from tasks.foundation.records import Record
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -98,7 +98,22 @@ class InferConfig(WorkersConfig):
 
 
 class ReleaseConfig(StageConfig):
-    """The proof that the exported folder gives the vectors that are released with it."""
+    """The proof that the exported folder gives the vectors that are released with it, and the last look before."""
 
     min_cosine: Annotated[float, Field(gt=0, lt=1)]
-    probe_rows: Positive = Field(description="items encoded again with the exported folder")
+    probe_rows: Positive = Field(description="items, and queries, encoded again with the exported folder")
+    queries: Positive = Field(
+        default=2000, description="holdout queries, the newest, that all vectors of the release are searched with"
+    )
+    gates: tuple[GateConfig, ...] = Field(
+        default=(), description="on ranking metrics of that search; champion: the current release, on the same queries"
+    )
+
+    @field_validator("gates")
+    @classmethod
+    def _search_ranks(cls, gates: tuple[GateConfig, ...]) -> tuple[GateConfig, ...]:
+        for gate in gates:
+            if METRICS[gate.metric].family is not Family.ranking:
+                names = ", ".join(names_of(Family.ranking))
+                raise ValueError(f"a search gives no {gate.metric}; gates of a release are on {names}")
+        return gates

@@ -11,13 +11,14 @@ from flows.running.cancelling import cancellable
 from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.runs import Release
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
 from tasks.infer import infer
 from tasks.release import release
 from tasks.running.context import within
 from tasks.running.stage_output import logger
-from tasks.runs.results import Judgement
+from tasks.runs.results import Judgement, Refusal
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -58,12 +59,12 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
             if forget_outdated(store, plan, trained, judged):
                 logger().warning("another release was made meanwhile: the model is evaluated again, against that one")
                 judged = evaluate(plan, validated, warm, trained)
+            made: Release | Refusal | Judgement = judged
             if not judged.refused:
-                release(plan, model_of(trained), inferred, judged.outcome.challenger)
-                return None
-        return _rejected(judged, "release")
+                made = release(plan, model_of(trained), inferred, judged, (*plan.history, *validated.rows))
+        return None if isinstance(made, Release) else _rejected(made, "release")
 
 
-def _rejected(judged: Judgement, *not_run: str) -> Any:
+def _rejected(judged: Judgement | Refusal, *not_run: str) -> Any:
     current_span_run().refuse(*not_run)
     return Completed(name="Rejected", message=judged.why)

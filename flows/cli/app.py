@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         results.releases,
         results.rollback,
         results.search,
+        results.diff,
         results.report,
         results.history,
         results.metrics,

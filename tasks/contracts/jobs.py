@@ -8,7 +8,16 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, FeedRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.references import (
+    CatalogueRef,
+    CheckpointRef,
+    CompileRef,
+    FeedRef,
+    ModelRef,
+    ReleasedRef,
+    RowsRef,
+    SpanRef,
+)
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.records import Record
 
@@ -72,10 +81,15 @@ class InferInputs(Record):
 
 
 class ReleaseInputs(Record):
+    """All vectors are searched with the holdout of `rows`, and those of the release `before` with the same."""
+
     stage: Literal[Stage.release] = Stage.release
     model: ModelRef
     vectors: str
     catalogue: CatalogueRef
+    rows: tuple[RowsRef, ...] = Field(default=(), description="of all spans that the model was trained on")
+    metrics: dict[str, float] = Field(default={}, description="of the evaluation, for the model card")
+    before: ReleasedRef | None = Field(default=None, description="null: there is none, or it lacks a catalogue")
 
 
 class ImportInputs(Record):

@@ -221,12 +221,24 @@ class InferOutcome(Record):
 
 
 class ReleaseOutcome(Record):
-    """The exported, probed model folder; the pointer itself is moved by the control plane."""
+    """The exported, probed model folder; the pointer itself is moved by the control plane.
+
+    The metrics are those of the holdout queries against all vectors, as users of the release get them.
+    """
 
     stage: Literal[Stage.release] = Stage.release
     model: str
     min_cosine: float
     probed: int
+    # Empty or null: made before the whole catalogue was searched.
+    min_query_cosine: float | None = Field(default=None, description="as min_cosine, over the probed queries")
+    queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
+    metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")
+    before: int | None = Field(default=None, description="number of the release that it is compared with")
+    metrics_before: dict[str, float] | None = Field(default=None, description="of that release, on the same queries")
+    changes: str | None = Field(default=None, description="key of the record of what changed since")
+    code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
+    libraries: dict[str, str] = Field(default={}, description="versions of those that make the vectors")
 
     @property
     def outputs(self) -> tuple[str, ...]:

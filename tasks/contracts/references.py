@@ -69,3 +69,12 @@ class ModelRef(Record):
 
     version: str
     checkpoint: CheckpointRef
+
+
+class ReleasedRef(Record):
+    """The model and the vectors of one release."""
+
+    number: int
+    model_version: str
+    model_prefix: str
+    vectors_prefix: str

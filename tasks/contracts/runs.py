@@ -6,7 +6,8 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.outcomes import Verdict
+from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, ReleasedRef, RowsRef, SpanRef
 from tasks.foundation.records import Record
 
 REFRESH = "refresh-"  # begins the run key of a refresh, which trains nothing
@@ -53,5 +54,22 @@ class Release(Record):
     vectors: int
     bad: int = Field(default=0, description="items of the catalogue without a usable vector")
     catalogue: CatalogueRef | None = Field(default=None, description="null: made before releases held all items")
-    metrics: dict[str, float]
+    metrics: dict[str, float] = Field(description="of the evaluation, on the holdout")
     created_at: str
+    # Empty or null in releases that were made before these were recorded.
+    rows: tuple[RowsRef, ...] = Field(default=(), description="the spans, with versions, that the model was trained on")
+    ids_sha256: str | None = Field(default=None, description="over the ids of all items with a vector")
+    catalogue_metrics: dict[str, float] = Field(default={}, description="of holdout queries against all vectors")
+    verdicts: tuple[Verdict, ...] = Field(default=(), description="of the gates of evaluate and release")
+    code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
+    libraries: dict[str, str] = Field(default={}, description="versions of those that made the vectors")
+
+    @property
+    def ref(self) -> ReleasedRef:
+        """Its model and vectors."""
+        return ReleasedRef(
+            number=self.number,
+            model_version=self.model.version,
+            model_prefix=self.model_prefix,
+            vectors_prefix=self.vectors_prefix,
+        )

@@ -5,16 +5,25 @@ result of the run, never an exception.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from configs.schema.stages import GateConfig
-from tasks.contracts.outcomes import EvaluateOutcome, Verdict
+from tasks.contracts.outcomes import Verdict
 from tasks.gates.expectations import Limit, judge_numbers
 
 _DECIMALS = 9  # of a rounded difference, so that a drop of exactly the threshold passes
 
 
-def judge(outcome: EvaluateOutcome, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
+class Measured(NamedTuple):
+    """The metrics of the challenger and, on the same rows, of the champion. `where`: follows the metrics' names."""
+
+    challenger: Mapping[str, float]
+    champion: Mapping[str, float] | None
+    where: str = ""
+
+
+def judge(measured: Measured, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
     """Return one verdict for each gate, in the order of the configuration.
 
     A gate against the champion does not apply (`passed` is None) if there is no champion, or if the champion lacks the
@@ -24,20 +33,20 @@ def judge(outcome: EvaluateOutcome, gates: Sequence[GateConfig]) -> tuple[Verdic
     compared = {
         f"gate {number}: {gate.metric}": gate
         for number, gate in enumerate(gates)
-        if gate.baseline == "none" or _champions(outcome, gate) is not None
+        if gate.baseline == "none" or _champions(measured, gate) is not None
     }
     passed = judge_numbers(
-        {name: _judged(outcome, gate) for name, gate in compared.items()},
+        {name: _judged(measured, gate) for name, gate in compared.items()},
         {name: _limit(gate) for name, gate in compared.items()},
     )
     return tuple(
         Verdict(
-            metric=gate.metric,
+            metric=gate.metric + measured.where,
             severity=gate.severity,
             passed=passed.get(f"gate {number}: {gate.metric}"),
-            value=_finite(_measured(outcome, gate)),
-            baseline=_finite(_champions(outcome, gate)),
-            sentence=_sentence(outcome, gate),
+            value=_finite(_challengers(measured, gate)),
+            baseline=_finite(_champions(measured, gate)),
+            sentence=_sentence(measured, gate),
         )
         for number, gate in enumerate(gates)
     )
@@ -53,21 +62,21 @@ def refusals(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     return tuple(verdict.sentence for verdict in verdicts if refused([verdict]))
 
 
-def _measured(outcome: EvaluateOutcome, gate: GateConfig) -> float:
+def _challengers(measured: Measured, gate: GateConfig) -> float:
     """Return the challenger's value; NaN if the holdout gave no value."""
-    return outcome.challenger.get(gate.metric, math.nan)
+    return measured.challenger.get(gate.metric, math.nan)
 
 
-def _champions(outcome: EvaluateOutcome, gate: GateConfig) -> float | None:
+def _champions(measured: Measured, gate: GateConfig) -> float | None:
     """Return the champion's value if the gate needs it and there is one."""
-    if gate.baseline == "none" or outcome.champion is None:
+    if gate.baseline == "none" or measured.champion is None:
         return None
-    return outcome.champion.get(gate.metric)
+    return measured.champion.get(gate.metric)
 
 
-def _judged(outcome: EvaluateOutcome, gate: GateConfig) -> float:
+def _judged(measured: Measured, gate: GateConfig) -> float:
     """Return the number to compare with the threshold: the value, or its difference to the champion's."""
-    return round(_measured(outcome, gate) - (_champions(outcome, gate) or 0.0), _DECIMALS)
+    return round(_challengers(measured, gate) - (_champions(measured, gate) or 0.0), _DECIMALS)
 
 
 def _limit(gate: GateConfig) -> Limit:
@@ -79,31 +88,31 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _sentence(outcome: EvaluateOutcome, gate: GateConfig) -> str:
-    value, champions = _measured(outcome, gate), _champions(outcome, gate)
+def _sentence(measured: Measured, gate: GateConfig) -> str:
+    value, champions, name = _challengers(measured, gate), _champions(measured, gate), gate.metric + measured.where
     if not math.isfinite(value):
-        return f"{gate.metric} is {value}: the evaluation gave no number to judge."
+        return f"{name} is {value}: the evaluation gave no number to judge."
     if gate.baseline == "none":
         bound = "at least" if gate.direction == "higher" else "at most"
         value_text, threshold = _texts(value, gate.threshold)
-        return f"{gate.metric} {value_text}; {bound} {threshold} is required."
-    if outcome.champion is None:
-        return f"{gate.metric} {_texts(value)[0]}; no champion yet to compare with."
+        return f"{name} {value_text}; {bound} {threshold} is required."
+    if measured.champion is None:
+        return f"{name} {_texts(value)[0]}; no champion yet to compare with."
     if champions is None:
-        return f"{gate.metric} {_texts(value)[0]}; the champion gives no {gate.metric} to compare with."
+        return f"{name} {_texts(value)[0]}; the champion gives no {gate.metric} to compare with."
     if not math.isfinite(champions):
-        return f"{gate.metric} {_texts(value)[0]}; the champion's is {champions}, which nothing can be compared with."
-    return _comparison(gate, value, champions)
+        return f"{name} {_texts(value)[0]}; the champion's is {champions}, which nothing can be compared with."
+    return _comparison(gate, name, value, champions)
 
 
-def _comparison(gate: GateConfig, value: float, champions: float) -> str:
+def _comparison(gate: GateConfig, name: str, value: float, champions: float) -> str:
     difference = round(value - champions, _DECIMALS)
     value_text, champions_text, size, threshold = _texts(value, champions, abs(difference), abs(gate.threshold))
     if difference == 0:
-        compared = f"{gate.metric} {value_text} equals the champion's"
+        compared = f"{name} {value_text} equals the champion's"
     else:
         side = "above" if difference > 0 else "below"
-        compared = f"{gate.metric} {value_text} is {size} {side} the champion's {champions_text}"
+        compared = f"{name} {value_text} is {size} {side} the champion's {champions_text}"
     worse, better = ("drop", "gain") if gate.direction == "higher" else ("rise", "drop")
     slack = -gate.threshold if gate.direction == "higher" else gate.threshold
     if slack == 0:

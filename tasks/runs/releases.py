@@ -4,7 +4,7 @@ The pointer names a release, so model and vectors always change together. Nothin
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pydantic import Field
 
@@ -12,8 +12,8 @@ from infra.store.base import Conflict, Store
 from infra.store.manifest import check_sizes, open_folder, read_manifest
 from infra.store.records import find_with_bytes, read_record
 from tasks.contracts.jobs import stage_prefix
-from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.references import ModelRef, SpanRef
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome, Verdict
+from tasks.contracts.references import ModelRef, RowsRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
@@ -81,9 +81,11 @@ def publish(
     span: SpanRef,
     run_key: str,
     model: ModelRef,
-    model_prefix: str,
+    exported: ReleaseOutcome,
     inferred: InferOutcome,
     metrics: dict[str, float],
+    rows: Sequence[RowsRef] = (),
+    verdicts: Sequence[Verdict] = (),
     refreshed: int | None = None,
 ) -> Release:
     """Record a release of this run and make it the current one, unless that is of a later span.
@@ -96,7 +98,7 @@ def publish(
         MissingFolder: the model or the vectors are not complete.
         StoreError: the pointer or a release is not readable.
     """
-    for prefix in (model_prefix, inferred.prefix):
+    for prefix in (exported.model, inferred.prefix):
         read_manifest(store, prefix)
     release = _find(store, run_key)
     while release is None:
@@ -108,12 +110,18 @@ def publish(
             run_key=run_key,
             refreshed=refreshed,
             model=model,
-            model_prefix=model_prefix,
+            model_prefix=exported.model,
             vectors_prefix=inferred.prefix,
             vectors=inferred.vectors,
             bad=inferred.bad,
             catalogue=inferred.catalogue,
+            ids_sha256=inferred.ids_sha256,
             metrics=metrics,
+            catalogue_metrics=exported.metrics,
+            verdicts=tuple(verdicts),
+            rows=tuple(rows),
+            code=exported.code,
+            libraries=exported.libraries,
             created_at=now(),
         )
         try:

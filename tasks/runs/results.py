@@ -4,6 +4,8 @@ Only this module decides that a stage is done: `result.json` is readable and of 
 complete.
 """
 
+from pydantic import Field
+
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
@@ -30,15 +32,31 @@ class UnusableResult(StoreError):
 
 
 class Judgement(Record):
-    """`verdicts.json`: what the gates said about one evaluation."""
+    """`verdicts.json`: what the gates said about one evaluation and, later, about the release that came of it."""
 
     outcome: EvaluateOutcome
     verdicts: tuple[Verdict, ...]
+    release_verdicts: tuple[Verdict, ...] = Field(default=(), description="empty until the release is judged")
+
+    @property
+    def all_verdicts(self) -> tuple[Verdict, ...]:
+        return (*self.verdicts, *self.release_verdicts)
 
     @property
     def refused(self) -> bool:
         """Whether a critical gate failed."""
-        return refused(self.verdicts)
+        return refused(self.all_verdicts)
+
+    @property
+    def why(self) -> str:
+        """The sentences of the gates that refused."""
+        return " ".join(refusals(self.all_verdicts))
+
+
+class Refusal(Record):
+    """A release that the gates of `release` refused: it was not made."""
+
+    verdicts: tuple[Verdict, ...]
 
     @property
     def why(self) -> str:
@@ -135,5 +153,5 @@ def same_work(one: JobSpec, other: JobSpec) -> bool:
 
 def _decisive(inputs: Inputs) -> Inputs:
     """Return the inputs without those that do not decide the outcome."""
-    others = {"champion", "compiled", "feeds", "bases", "reuse"} & set(type(inputs).model_fields)
+    others = {"champion", "compiled", "feeds", "bases", "reuse", "before", "metrics"} & set(type(inputs).model_fields)
     return inputs.model_copy(update=dict.fromkeys(others))

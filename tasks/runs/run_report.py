@@ -61,7 +61,7 @@ def _report(store: Store, plan: RunPlan, release: Release | None, since: str | N
         span=plan.span.name,
         lineage=plan.config.lineage,
         state=run_state(release is not None, judged),
-        verdicts=judged.verdicts if judged else (),
+        verdicts=judged.all_verdicts if judged else (),
         metrics=judged.outcome.challenger if judged else None,
         champion=judged.outcome.champion if judged else None,
         champion_version=judged.outcome.champion_version if judged else None,

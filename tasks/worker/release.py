@@ -1,88 +1,111 @@
-"""release: exports the evaluated model, then checks that the exported folder gives the vectors of the release.
+"""release: exports the evaluated model, proves the export, and searches the whole catalogue as users will.
 
-The control plane moves the pointer to the current release, after this.
+The control plane judges what this measured and moves the pointer to the current release, after this.
 """
 
+import importlib.metadata
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.parquet as pq
 
-from infra.store.base import Store, sha256_of
-from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, commit, read_manifest
+from infra.store.base import Store
+from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
-from tasks.data.items import TEXT, VECTOR, partition_of
-from tasks.data.rows import ITEM_ID
+from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import CodeError
-from tasks.worker.catalogue.read import Catalogue
 from tasks.worker.formats.export import export_model
+from tasks.worker.formats.model_card import NAME, model_card
 from tasks.worker.process.job import Job
-from tasks.worker.training.checkpoint import load_parts
-from tasks.worker.vectors.reuse import as_matrix
+from tasks.worker.search.changes import compare
+from tasks.worker.search.consumer import Consumer
+from tasks.worker.search.index import Index
+from tasks.worker.search.measure import MODEL_KIND, Searched, open_released, search
+from tasks.worker.search.proof import item_cosines, query_cosines
+from tasks.worker.search.queries import holdout_queries
+from tasks.worker.training.checkpoint import ModelParts, load_parts
 
-pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
-
-KIND = "model"
+LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy")
 
 
 def run(job: Job) -> ReleaseOutcome:
-    """Export and probe; nothing is committed unless the probe passes.
+    """Export, prove, search; a new export is committed only if its vectors are the released ones.
 
     Raises:
         CodeError: the vectors of the exported folder are not the released ones, or those are of other items.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, ReleaseInputs)
-    config = job.config
-    prefix = f"models/{inputs.model.version}"
-    with job.scratch() as folder:
+    store, prefix = job.store, f"models/{inputs.model.version}"
+    with job.scratch() as scratch:
         with job.clock.phase("restoring"):
-            parts = load_parts(job.store, inputs.model.checkpoint)
-            manifest = read_manifest(job.store, inputs.vectors)
-        export_model(parts, config, inputs.model.version, folder)
+            parts = load_parts(store, inputs.model.checkpoint)
+            manifest = read_manifest(store, inputs.vectors)
         if manifest.facts["catalogue"] != inputs.catalogue.model_dump():
             raise CodeError(
-                f"the vectors in {job.store.uri}/{inputs.vectors} are not those of the items in "
-                f"{job.store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
+                f"the vectors in {store.uri}/{inputs.vectors} are not those of the items in "
+                f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
-        items, released = _sample(job.store, inputs, manifest.files[0], config.release.probe_rows)
-        exported = probe(folder, items, [*parts.features.numeric, *parts.features.categorical])
-        cosines = (released * exported).sum(axis=1) / np.linalg.norm(released, axis=1)  # float16 rounds
-        worst = int(np.argmin(cosines))
-        if not cosines[worst] >= config.release.min_cosine:
-            raise CodeError(
-                f"the exported model gives item {items[ITEM_ID][worst].as_py()!r} a vector with cosine "
-                f"{cosines[worst]:.6f} to the released one, below release.min_cosine {config.release.min_cosine}; "
-                "nothing was released"
+        folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
+        consumer = Consumer(folder)
+        cosines = item_cosines(job, inputs, manifest.files[0], consumer)
+        queries = holdout_queries(store, inputs.rows, job.config)
+        of_queries = query_cosines(job, parts, queries.slice(0, job.config.release.probe_rows), consumer)
+        if folder == scratch:
+            commit(
+                store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
             )
-        commit(job.store, prefix, folder, KIND, {"model_version": inputs.model.version, "width": parts.model.width})
-    return ReleaseOutcome(model=prefix, min_cosine=float(cosines[worst]), probed=len(cosines))
+        searched = search(consumer, Index(store, inputs.vectors, inputs.model.version), queries)
+    earlier = _search_earlier(store, inputs, queries)
+    return ReleaseOutcome(
+        model=prefix,
+        min_cosine=float(cosines.min()),
+        probed=len(cosines),
+        min_query_cosine=float(of_queries.min()) if len(of_queries) else None,
+        queries=queries.num_rows,
+        metrics=searched.metrics,
+        before=inputs.before.number if inputs.before else None,
+        metrics_before=earlier.metrics if earlier else None,
+        changes=_write_changes(job, inputs, earlier, searched, queries),
+        code=code_version(),
+        libraries={name: importlib.metadata.version(name) for name in LIBRARIES},
+    )
 
 
-def _sample(store: Store, inputs: ReleaseInputs, shard: FileEntry, rows: int) -> tuple[pa.Table, np.ndarray]:
-    """Return the first items of a shard, with their features, and their released vectors, float32 (items, width)."""
-    path = store.local(f"{inputs.vectors}/{shard.name}")
-    if not path.is_file() or sha256_of(path) != shard.sha256:
-        raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}; run infer again")
-    vectors = next(pq.ParquetFile(path).iter_batches(rows, columns=[ITEM_ID, VECTOR]))
-    catalogue = Catalogue(store, inputs.catalogue)
-    items = next(catalogue.items(partition_of(vectors[ITEM_ID][0].as_py(), inputs.catalogue.partitions), 2 * rows))
-    items = items.filter(pc.is_in(items[ITEM_ID], value_set=vectors[ITEM_ID]))  # bad items have no vector
-    sample = vectors.take(pc.index_in(items[ITEM_ID].combine_chunks(), value_set=vectors[ITEM_ID]))
-    return items, as_matrix(pa.chunked_array([sample[VECTOR]])).astype(np.float32)
+def _committed(store: Store, prefix: str) -> Path | None:
+    """Return the folder of an earlier release of the same model; None where there is none, or it is damaged."""
+    try:
+        return open_folder(store, prefix, MODEL_KIND)[0]
+    except MissingFolder:
+        return None
+    except CorruptFolder as error:
+        print(f"{error}; it is in {quarantine(store, prefix)} now and is exported again", flush=True)
+        return None
 
 
-def probe(folder: Path, items: pa.Table, feature_names: list[str]) -> np.ndarray:
-    """Return unit vectors, float32 (items, width), of the items, made by sentence-transformers from the folder."""
-    from sentence_transformers import SentenceTransformer
+def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) -> Path:
+    export_model(parts, job.config, inputs.model.version, folder)
+    longest = job.config.infer.token_rungs[-1]
+    (folder / NAME).write_text(model_card(parts, inputs.model.version, longest, inputs.rows, inputs.metrics))
+    return folder
 
-    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)  # our own file, written just now
-    entries: list[Any] = items[TEXT].to_pylist()
-    if feature_names:
-        columns = {"text": entries, **{name: items[name].to_pylist() for name in feature_names}}
-        entries = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return np.asarray(model.encode(entries, normalize_embeddings=True, show_progress_bar=False))
+
+def _search_earlier(store: Store, inputs: ReleaseInputs, queries: pa.Table) -> Searched | None:
+    """Return the answers of the release before; None where there is none, or its files can't be read any more."""
+    if inputs.before is None:
+        return None
+    try:
+        return search(*open_released(store, inputs.before), queries)
+    except (MissingFolder, CorruptFolder) as error:  # it may be pruned; the new release does not depend on it
+        print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
+        return None
+
+
+def _write_changes(
+    job: Job, inputs: ReleaseInputs, earlier: Searched | None, searched: Searched, queries: pa.Table
+) -> str | None:
+    if earlier is None or inputs.before is None:
+        return None
+    key = f"{job.spec.stage_prefix}/changes.json"
+    job.store.write(key, compare(earlier, searched, queries, (inputs.before.number, None)).to_json())
+    return key

@@ -199,6 +199,7 @@ BOUND = {
     "infer.precision": ["infer.precision=bf16"],
     "infer.vectors": ["infer.vectors=fp16"],
     "model.scratch.attention_heads": ["model.scratch.attention_heads=8"],
+    "release.gates": ["release.gates=[]"],
     "release.min_cosine": ["release.min_cosine=0.5"],
     "model.scratch.max_tokens": ["model.scratch.max_tokens=256"],
 }

@@ -27,6 +27,7 @@ from flows.cli.work.parity import ParityOutput
 from flows.cli.work.refreshing import RefreshOutput
 from infra.compute.batch.reap import ReapReport
 from infra.prefect_server import Server
+from tasks.contracts.changes import Changes
 from tasks.contracts.stages import Stage
 from tasks.data.ingest import IngestSummary
 from tasks.doctor.examine import DoctorReport
@@ -65,6 +66,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "releases": ReleasesOutput,
     "rollback": RollbackOutput,
     "search": SearchOutput,
+    "diff": Changes,
     "report": ReportOutput,
     "history": HistoryOutput,
     "hosts": HostsOutput,

@@ -81,6 +81,32 @@ def test_a_rejected_span_gives_its_items_to_the_champion(store, runner):
     assert [rows.span.name for rows in inputs.history] == ["2021-Q1", "2021-Q2"]
 
 
+def test_a_gate_of_the_release_refuses_a_run_and_a_refresh(prefect, store, runner):
+    critical = "{metric: recall@10, direction: higher, threshold: -0.02, baseline: champion, severity: critical}"
+    strict = (*OVERRIDES, f"release.gates=[{critical}]")
+    pipeline(store.uri, overrides=strict)
+    first, runner.recall = current(store), 0.3
+    for _ in range(2):  # the second time its stages are done
+        state = pipeline(store.uri, "2021-Q2", overrides=strict, return_state=True)
+        report = state.result()
+        assert (state.name, report.state, report.release) == ("Rejected", "Rejected", None)
+        assert report.why.startswith("recall@10 of the whole catalogue 0.3000 is 0.1000 below the champion's 0.4000;")
+        assert report.verdicts[-1].passed is False
+    assert runner.stages.count("train") == 2
+    assert refresh(store.uri, overrides=strict, return_state=True).name in ("Rejected", "NothingToDo")
+    assert current(store) == first
+    ingest_feed(store, "2021-01")
+    state = refresh(store.uri, overrides=strict, return_state=True)
+    assert (state.name, state.is_completed()) == ("Rejected", True)
+    assert current(store) == first
+    runner.recall = 0.39
+    ingest_feed(store, "2021-02")
+    released = refresh(store.uri, overrides=strict)
+    assert released == current(store)
+    assert released is not None
+    assert released.verdicts[0].passed
+
+
 def test_a_conflict_in_a_stage_is_a_failure_and_not_nothing_to_do(store, runner):
     pipeline(store.uri, overrides=OVERRIDES)
     ingest_feed(store, "2021-01")

@@ -134,6 +134,28 @@ def test_the_released_folder_gives_the_released_vectors(runs: Runs) -> None:
     assert np.sum(ours * theirs, axis=1) == pytest.approx(1.0, abs=1e-4)
 
 
+def release_record(shop: Shop, number: int) -> dict[str, Any]:
+    record: dict[str, Any] = read_json(shop.workspace / "releases" / f"{number}.json")
+    return record
+
+
+def test_a_release_says_what_it_was_made_of_and_what_its_users_get(runs: Runs) -> None:
+    first, second = (release_record(runs.shop, number) for number in (1, 2))
+    assert [rows["span"]["name"] for rows in first["rows"]] == list(SPANS[:1])
+    assert [rows["span"]["name"] for rows in second["rows"]] == list(SPANS[:2])
+    assert {"torch", "sentence-transformers"} <= set(second["libraries"])
+    assert second["code"] == first["code"]
+    assert second["verdicts"][-1]["metric"] == "recall@10 of the whole catalogue"
+    changes = read_json(runs.shop.workspace / "runs" / second["run_key"] / "release" / "changes.json")
+    assert changes["metrics_after"] == second["catalogue_metrics"]
+    # The corpus of the evaluation is the same while it is small: every item that the rows know.
+    assert second["catalogue_metrics"]["recall@10"] == pytest.approx(second["metrics"]["recall@10"], abs=0.02)
+    assert changes["items_after"] - changes["items_before"] == changes["new_items"] > 0
+    card = (runs.shop.workspace / second["model_prefix"] / "README.md").read_text()
+    assert second["model"]["version"] in card
+    assert SPANS[1] in card
+
+
 def test_a_search_finds_an_item_by_its_own_text(runs: Runs) -> None:
     vectors = vectors_of(runs, runs.first)
     text, item_id = vectors["text"][7].as_py(), vectors["item_id"][7].as_py()
@@ -206,6 +228,14 @@ def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: R
     assert copied.millrace("refresh", "--config", str(copied.config_file), "--json").json["state"] == "NothingToDo"
     found = copied.millrace("search", "a teapot that nobody searched for yet", "-k", "1", "--json").json
     assert [hit["item_id"] for hit in found["hits"]] == ["never-seen"]
+    changes = copied.millrace("diff", "--json").json
+    assert (changes["before"], changes["after"]) == (2, 3)
+    assert (changes["new_items"], changes["gone_items"], changes["changed_items"]) == (1, 1, 1)
+    assert [item["text"] for item in changes["new"]] == ["a teapot that nobody searched for yet"]
+    # The same model, and so the same vectors of unchanged items and the same queries.
+    assert changes["same_item_cosine"] > 0.99
+    assert changes["metrics_before"] == release_record(copied, 2)["catalogue_metrics"]
+    assert changes["metrics_after"] == release["catalogue_metrics"]
 
 
 def test_rollback_moves_model_and_vectors(copied: Shop) -> None:

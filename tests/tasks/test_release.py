@@ -31,7 +31,11 @@ def test_the_worker_gets_the_vectors_to_compare_the_export_with(store, runner):
     run = carry_out(plan)
     assert run.inferred is not None
     assert runner.specs[-1].inputs == ReleaseInputs(
-        model=model_of(run.trained), vectors=run.inferred.prefix, catalogue=catalogue_of(plan, run.validated)
+        model=model_of(run.trained),
+        vectors=run.inferred.prefix,
+        catalogue=catalogue_of(plan, run.validated),
+        rows=run.validated.rows,
+        metrics=run.judged.outcome.challenger,
     )
 
 

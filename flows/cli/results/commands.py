@@ -1,4 +1,4 @@
-"""The commands that show results: status, releases, rollback, search, report, history, metrics, serve."""
+"""The commands that show results: status, releases, rollback, search, diff, report, history, metrics, serve."""
 
 from pathlib import Path
 from typing import Annotated
@@ -46,6 +46,20 @@ def search(
     from flows.cli.results import searching
 
     tell(searching.search(existing(workspace), text, release, k), searching.show, as_json)
+
+
+def diff(
+    before: Annotated[
+        int | None, typer.Argument(help="Number of the earlier release; default: the one before.")
+    ] = None,
+    after: Annotated[int | None, typer.Argument(help="Number of the later one; default: the current one.")] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two releases: items, vectors, and the queries that won and lost most."""
+    from flows.cli.results import comparing
+
+    tell(comparing.compare(existing(workspace), before, after), comparing.show, as_json)
 
 
 def report(

@@ -9,12 +9,13 @@ from typing import IO, Any
 
 from pydantic import Field
 
+from flows.cli.results.worker_process import failure_of
 from flows.cli.terminal.console import say, show_table
 from flows.presentation.wording import count
 from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit, Question, Searchable
-from tasks.foundation.errors import ERRORS, POLICIES, ConfigError, FailureClass
+from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.runs import releases
 
@@ -52,9 +53,7 @@ class Searcher:
             return line
         code = self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().strip()
-        failure = next((f for f, policy in POLICIES.items() if policy.exit_code == code), FailureClass.CODE)
-        raise ERRORS[failure](said or f"the search worker ended with status {code}")
+        raise failure_of(code, self._errors.read())
 
 
 @contextlib.contextmanager

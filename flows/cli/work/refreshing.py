@@ -17,13 +17,13 @@ from tasks.contracts.stages import Stage
 from tasks.foundation.records import Record
 from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
-from tasks.runs.results import read_result
+from tasks.runs.results import Refusal, read_result
 
 
 class RefreshOutput(Record):
     """`millrace refresh`."""
 
-    state: Literal["Released", "NothingToDo"]
+    state: Literal["Released", "Rejected", "NothingToDo"]
     sentence: str
     run_url: str | None = Field(description="the flow run's page; null if there was nothing to do")
     release: Release | None
@@ -45,6 +45,9 @@ def refresh(store: Store, config_file: Path | None, overrides: Sequence[str], ve
     if release is None:
         sentence = "nothing was done: another process refreshes this lineage, or has just done it"
         return RefreshOutput(state="NothingToDo", sentence=sentence, run_url=done.run_url, release=None, embedded=None)
+    if isinstance(release, Refusal):
+        sentence = f"{release.why} The current release stays."
+        return RefreshOutput(state="Rejected", sentence=sentence, run_url=done.run_url, release=None, embedded=None)
     assert isinstance(release, Release)
     result = read_result(store, release.run_key, Stage.infer)
     assert result is not None

@@ -21,7 +21,7 @@ from tasks.running.stage_output import logger
 from tasks.runs import ledger, releases
 from tasks.runs.attempts import Attempts
 from tasks.runs.invocations import Invocation
-from tasks.runs.results import Judgement, read_result
+from tasks.runs.results import Judgement, Refusal, read_judgement, read_result
 
 
 def links(plan: RunPlan, invocation: Invocation) -> None:
@@ -79,8 +79,13 @@ def _facts(store: Store, plan: RunPlan, attempts: tuple[ledger.LedgerRecord, ...
     facts = StageFacts(plan.workspace, plan, value, attempts)
     if isinstance(value, Judgement):
         return facts._replace(outcome=value.outcome, judged=value)
-    if isinstance(value, Release):
+    if isinstance(value, Release | Refusal):
         result, serving = read_result(store, plan.run_key, Stage.release), releases.current(store)
-        outcome = result.outcome if result else None
-        return facts._replace(outcome=outcome, release=value, serving=serving.number if serving else None)
+        judged = read_judgement(store, plan.run_key)  # a refresh has none
+        return facts._replace(
+            outcome=result.outcome if result else None,
+            release=value if isinstance(value, Release) else None,
+            release_verdicts=judged.release_verdicts if judged else value.verdicts,
+            serving=serving.number if serving else None,
+        )
     return facts

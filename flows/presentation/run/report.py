@@ -89,9 +89,9 @@ def _stages(store: Store, run: PastRun) -> tuple[Section, ...]:
         if (outcome := run.outcome(stage)) is not None:
             own = tuple(record for record in run.attempts if record.stage is stage)
             number = serving.number if serving else None
-            made.append(
-                section_of(stage, StageFacts(store.uri, run.plan, outcome, own, run.judged, run.release, number))
-            )
+            of_release = run.judged.release_verdicts if run.judged else ()
+            facts_of = StageFacts(store.uri, run.plan, outcome, own, run.judged, run.release, of_release, number)
+            made.append(section_of(stage, facts_of))
     return tuple(made)
 
 

@@ -4,6 +4,7 @@ import importlib
 from typing import Any, NamedTuple
 
 from flows.presentation.model import Section
+from tasks.contracts.outcomes import Verdict
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.runs.ledger import LedgerRecord
@@ -19,6 +20,7 @@ class StageFacts(NamedTuple):
     attempts: tuple[LedgerRecord, ...]  # of this stage
     judged: Judgement | None = None
     release: Release | None = None
+    release_verdicts: tuple[Verdict, ...] = ()
     serving: int | None = None  # number of the current release
 
 

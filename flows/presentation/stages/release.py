@@ -2,19 +2,29 @@
 
 import shlex
 
-from flows.presentation.model import Cell, Command, Section, facts
+from flows.presentation.model import Cell, Command, Section, Table, facts, table
+from flows.presentation.stages.evaluate import gates
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import count, moment, number, plural
+from flows.presentation.wording import count, difference, moment, number, plural
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.runs import Release
+from tasks.gates.verdicts import refusals, refused
 
 
 def section(of: StageFacts) -> Section:
     """Return the release with the commands for it; of a model that was exported only, the export alone."""
     export, release = of.outcome, of.release
     probed = _probed(export) if isinstance(export, ReleaseOutcome) else ()
+    searched = _searched(export) if isinstance(export, ReleaseOutcome) else ()
+    judged = gates(of.release_verdicts)
     if release is None:
-        return Section("the model is exported, not released", tables=(facts(probed),), files=(("model", export.model),))
+        title = "rejected" if refused(of.release_verdicts) else "the model is exported, not released"
+        return Section(
+            title,
+            refusals(of.release_verdicts),
+            tables=(*judged, *searched, facts(probed)),
+            files=(("model", export.model),),
+        )
     rows: list[tuple[str, str | Cell]] = [
         ("release", str(release.number)),
         ("model", Cell(release.model.version, code=True)),
@@ -28,7 +38,7 @@ def section(of: StageFacts) -> Section:
     return Section(
         f"number {release.number}",
         (_standing(release.number, of.serving),),
-        tables=(facts(rows),),
+        tables=(facts(rows), *searched, *judged),
         commands=(*_loading(of, release), *_rollback(of.workspace, release)),
         files=(
             ("release", f"releases/{release.number}.json"),
@@ -44,9 +54,26 @@ def _standing(number: int, serving: int | None) -> str:
     return f"Release {serving or '(none)'} is current: a later one, or one that a rollback made current."
 
 
-def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str]]:
+def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str], ...]:
     smallest = f"at least {export.min_cosine:.6f} over {plural(export.probed, 'item')}"
-    return (("cosine of exported and released vectors", smallest),)
+    items = ("cosine of exported and released vectors", smallest)
+    if export.min_query_cosine is None:
+        return (items,)
+    return (items, ("the same of queries", f"at least {export.min_query_cosine:.6f}"))
+
+
+def _searched(export: ReleaseOutcome) -> tuple[Table, ...]:
+    """Return the metrics of the search through all vectors; nothing where no holdout query was known."""
+    if not export.metrics:
+        return ()
+    before = export.metrics_before or {}
+    earlier = f">release {export.before}" if before else ">before"
+    rows = [
+        (name, number(value), number(before.get(name)), difference(value, before.get(name)))
+        for name, value in export.metrics.items()
+    ]
+    caption = f"All vectors searched with {count(export.queries)} holdout queries, as users search them"
+    return (table(caption, ("metric", ">this release", earlier, ">difference"), rows),)
 
 
 def _loading(of: StageFacts, release: Release) -> tuple[Command, ...]:

@@ -2,7 +2,8 @@
 
 A released folder whose model has an interaction carries a copy of this file and of interaction.py, so that
 `SentenceTransformer(path, trust_remote_code=True)` gives the pipeline's own vectors without the pipeline. Inputs are
-strings, or dicts with `text` and any of the features: `{"text": "...", "price": 9.5, "locale": "de"}`.
+strings, or dicts with `text` and any of the features: `{"text": "...", "price": 9.5, "locale": "de"}`. `encode_query`
+leaves out the features that queries do not have.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class FeatureTransformer(Transformer):
 
     def preprocess(self, inputs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         records = [entry if isinstance(entry, dict) else {"text": entry} for entry in inputs]
+        if kwargs.get("task") == "query":  # as `encode_query` says; training gave queries these features alone
+            records = [{name: record.get(name) for name in ("text", *self.table["query"])} for record in records]
         features = super().preprocess([record["text"] for record in records], *args, **kwargs)
         features["numeric"] = torch.tensor([self._numeric(record) for record in records], dtype=torch.float32)
         features["categorical"] = torch.tensor([self._categorical(record) for record in records], dtype=torch.int64)

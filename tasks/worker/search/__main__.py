@@ -4,52 +4,33 @@ It opens the exported model with sentence-transformers, as a consumer does. Ends
 """
 
 import argparse
-import os
 import sys
 import time
 
-import numpy as np
+import pyarrow as pa
 
 from infra.store.factory import open_store
-from infra.store.manifest import open_folder
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Question, Searchable
-from tasks.foundation.errors import POLICIES, classify
-from tasks.foundation.garbage import collect_rarely
-from tasks.foundation.records import Record
-from tasks.worker.process.libraries import QUIET
-from tasks.worker.process.parent_death import die_with_parent
-
-MODEL_KIND = "model"
+from tasks.data.rows import QUERY
+from tasks.worker.search.answering import Answering, answer
 
 
-def main() -> int:
-    """Answer until the input ends; return the exit code of the process."""
+def main() -> None:
+    """Answer until the input ends."""
     parser = argparse.ArgumentParser(prog="python -m tasks.worker.search", description=__doc__)
     parser.add_argument("--workspace", required=True)
     parser.add_argument("--release", required=True, help="the release as JSON")
     arguments = parser.parse_args()
-    os.environ.update(QUIET)
-    collect_rarely()
-    die_with_parent()
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
 
-    def answer(record: Record) -> None:
-        print(record.model_dump_json(), file=answers, flush=True)
-
-    try:
+    def work(give: Answering) -> None:
         began = time.monotonic()
         release = Release.model_validate_json(arguments.release)
-        store = open_store(arguments.workspace)
 
-        from sentence_transformers import SentenceTransformer
+        from tasks.worker.search.measure import open_released
 
-        from tasks.worker.search.index import Index
-
-        folder, _ = open_folder(store, release.model_prefix, MODEL_KIND)
-        model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)  # the pipeline's own file
-        index = Index(store, release.vectors_prefix, release.model.version)
-        answer(
+        consumer, index = open_released(open_store(arguments.workspace), release.ref)
+        give(
             Searchable(
                 release=release.number,
                 model_version=release.model.version,
@@ -59,16 +40,12 @@ def main() -> int:
         )
         for line in sys.stdin:
             question, began = Question.model_validate_json(line), time.monotonic()
-            query = model.encode([question.text], normalize_embeddings=True, show_progress_bar=False)
-            hits = index.nearest(np.asarray(query, dtype=np.float32)[0], question.k)
-            answer(Answer(hits=hits, seconds=round(time.monotonic() - began, 6)))
-    except Exception as error:
-        print(f"{error}" or type(error).__name__, file=sys.stderr, flush=True)
-        return POLICIES[classify(error)].exit_code
-    return 0
+            query = consumer.queries(pa.table({QUERY: [question.text]}))
+            hits = index.nearest(query[0], question.k)
+            give(Answer(hits=hits, seconds=round(time.monotonic() - began, 6)))
+
+    answer(work)
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # threads of libraries must not delay the end
+    main()

@@ -1,31 +1,47 @@
-"""Exact search over the vectors of a release, shard by shard; all vectors stay in memory if they are not too many."""
+"""Exact search over the vectors of a release, a few thousand at a time, for one query or for thousands at once.
 
-import heapq
-from collections.abc import Iterator
+All vectors stay in memory if they are not too many; else each search reads the shards.
+"""
+
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, check_sizes
+from tasks.contracts.changes import ListedItem
 from tasks.contracts.search import Hit
 from tasks.data.items import TEXT, VECTOR, VECTORS_KIND
 from tasks.data.rows import ITEM_ID
 from tasks.worker.vectors.reuse import as_matrix
 
-MEMORY_BYTES = 2**30  # of vectors; a larger release is read from the shards for each query
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+MEMORY_BYTES = 2**30  # of vectors; a larger release is read from the shards for each search
+BATCH_VECTORS = 8192
+BATCH_QUERIES = 512
+EQUAL = 1e-6  # scores closer than this are equal: a matrix product rounds in another order for each shape
+ABSENT = 2**62  # the rank of an item without a vector
 
 
-class _Found(NamedTuple):
-    score: float
-    shard: int
-    row: int
+class Found(NamedTuple):
+    """`places` int64 and `scores` float32, both (queries, k), best first; a place is -1 where there are fewer vectors.
+
+    `ranks` int64 (queries,): from 1, of each query's own item; ABSENT without one.
+    """
+
+    places: np.ndarray
+    scores: np.ndarray
+    ranks: np.ndarray
 
 
 class Index:
-    """The vectors of one folder, all by one model."""
+    """The vectors of one folder, all by one model. A place is the number of a vector, counted through all shards."""
 
     def __init__(self, store: Store, prefix: str, model_version: str, memory_bytes: int = MEMORY_BYTES) -> None:
         """Open the folder.
@@ -39,11 +55,14 @@ class Index:
             what = f"{store.uri}/{prefix} holds {manifest.kind} by {by}"
             raise CorruptFolder(f"{what}, expected vectors by {model_version}")
         folder = store.local(prefix)
-        self._paths = [folder / entry.name for entry in manifest.files]
-        self.vectors = sum(pq.read_metadata(path).num_rows for path in self._paths)
+        self.paths = [folder / entry.name for entry in manifest.files]
+        self.width: int = manifest.facts["width"]
+        rows = [pq.read_metadata(path).num_rows for path in self.paths]
+        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
+        self.vectors = int(self._starts[-1])
         each = np.dtype("float16" if manifest.facts.get("type") == "fp16" else "float32").itemsize
-        fits = self.vectors * manifest.facts["width"] * each <= memory_bytes
-        self._kept = [self._read(path) for path in self._paths] if fits else None
+        fits = self.vectors * self.width * each <= memory_bytes
+        self._kept = [as_matrix(pq.read_table(path, columns=[VECTOR])[VECTOR]) for path in self.paths] if fits else None
 
     def nearest(self, query: np.ndarray, k: int) -> tuple[Hit, ...]:
         """Return the `k` items with the highest cosine, best first.
@@ -51,30 +70,120 @@ class Index:
         Args:
             query: float32 (width,), of unit length.
         """
-        best: list[_Found] = []
-        for number, vectors in enumerate(self._shards()):
-            scores = vectors.astype(np.float32, copy=False) @ query
-            rows = np.argpartition(scores, -k)[-k:] if len(scores) > k else np.arange(len(scores))
-            found = (_Found(float(scores[row]), number, int(row)) for row in rows)
-            best = heapq.nsmallest(k, (*best, *found), key=lambda one: (-one.score, one.shard, one.row))
-        return tuple(self._hit(one) for one in best)
+        found = self.search(query[None], k)
+        return self.hits(found, [0], k)[0]
 
-    def _shards(self) -> Iterator[np.ndarray]:
-        if self._kept is not None:
-            yield from self._kept
-        else:
-            yield from (self._read(path) for path in self._paths)
+    def hits(self, found: Found, rows: Sequence[int], k: int) -> list[tuple[Hit, ...]]:
+        """Return the `k` best hits of some of the queries, with their texts."""
+        places = found.places[rows, :k]
+        items = self.items(places.reshape(-1))
+        return [
+            tuple(
+                Hit(score=round(float(score), 6), item_id=items[place].item_id, text=items[place].text)
+                for place, score in zip(of_query.tolist(), scores, strict=True)
+                if place >= 0
+            )
+            for of_query, scores in zip(places, found.scores[rows, :k], strict=True)
+        ]
 
-    def _read(self, path: Path) -> np.ndarray:
-        return as_matrix(pq.read_table(path, columns=[VECTOR])[VECTOR])
+    def search(self, queries: np.ndarray, k: int, own: np.ndarray | None = None) -> Found:
+        """Return the nearest vectors of each query, and the rank of its own item among all.
 
-    def _hit(self, one: _Found) -> Hit:
-        row = one.row
-        with pq.ParquetFile(self._paths[one.shard]) as file:
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                if row < rows:
-                    item = file.read_row_group(group, columns=[ITEM_ID, TEXT]).slice(row, 1).to_pylist()[0]
-                    return Hit(score=round(one.score, 6), item_id=item[ITEM_ID], text=item[TEXT])
-                row -= rows
-        raise CorruptFolder(f"{self._paths[one.shard]} has no row {one.row}; its release can't be searched")
+        A vector with an equal score ranks before the own one, so that a collapsed model ranks badly, not perfectly; so
+        does every vector if a score is NaN.
+
+        Args:
+            queries: float32 (queries, width), of unit length.
+            own: int64 (queries,), the place of each query's own item; -1 where it has no vector.
+        """
+        count, k = len(queries), min(k, self.vectors)
+        own = np.full(count, -1, dtype=np.int64) if own is None else own
+        limits = np.einsum("qw,qw->q", queries, self.at(own)) if (own >= 0).any() else np.zeros(count, np.float32)
+        best = Found(np.full((count, k), -1), np.full((count, k), -np.inf, np.float32), np.zeros(count, np.int64))
+        for first, vectors in self._batches():
+            for start in range(0, count, BATCH_QUERIES):
+                part = slice(start, start + BATCH_QUERIES)
+                scores = queries[part] @ vectors.T
+                best.ranks[part] += (~(scores < limits[part, None] - EQUAL)).sum(axis=1)
+                _improve(best.places[part], best.scores[part], scores, first)
+        best.ranks[own < 0] = ABSENT
+        return best
+
+    def places_of(self, item_ids: Sequence[str]) -> np.ndarray:
+        """Return the place of each item, int64 (items,); -1 where it has no vector."""
+        distinct, which = np.unique(np.asarray(item_ids, dtype=object).astype(str), return_inverse=True)
+        places = np.full(len(distinct), -1, dtype=np.int64)
+        wanted = pa.array(distinct.tolist(), pa.string())
+        for first, items in self._tables([ITEM_ID]):
+            number = pc.index_in(items[ITEM_ID].combine_chunks(), value_set=wanted)
+            rows = np.flatnonzero(number.is_valid().to_numpy(zero_copy_only=False))
+            places[number.take(pa.array(rows)).to_numpy()] = first + rows
+        return places[which] if len(distinct) else places
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the vectors at some places, float32 (places, width); zeros for the place -1."""
+        found = np.zeros((len(places), self.width), dtype=np.float32)
+        for first, vectors in self._batches():
+            here = np.flatnonzero((places >= first) & (places < first + len(vectors)))
+            found[here] = vectors[places[here] - first]
+        return found
+
+    def items(self, places: np.ndarray) -> dict[int, ListedItem]:
+        """Return the items at some places. Raises CorruptFolder: a shard has fewer rows than its metadata says."""
+        wanted = np.unique(places[places >= 0])
+        found = {}
+        for first, items in self._tables([ITEM_ID, TEXT], wanted):
+            here = wanted[(wanted >= first) & (wanted < first + items.num_rows)]
+            rows = items.take(pa.array(here - first)).to_pylist()
+            found |= {
+                place: ListedItem(item_id=row[ITEM_ID], text=row[TEXT])
+                for place, row in zip(here.tolist(), rows, strict=True)
+            }
+        return found
+
+    def _batches(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first place, float32 (vectors, width)) until all vectors are read."""
+        for shard, path in enumerate(self.paths):
+            first = int(self._starts[shard])
+            if self._kept is not None:
+                whole = self._kept[shard]
+                parts: Iterator[np.ndarray] = (
+                    whole[at : at + BATCH_VECTORS] for at in range(0, len(whole), BATCH_VECTORS)
+                )
+            else:
+                parts = (as_matrix(table[VECTOR]) for table in _read(path, [VECTOR]))
+            for part in parts:
+                yield first, part.astype(np.float32, copy=False)
+                first += len(part)
+
+    def _tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (first place, rows) of all shards, or of those row groups that hold one of the sorted places."""
+        for path, first in zip(self.paths, self._starts.tolist(), strict=False):
+            with pq.ParquetFile(path) as file:
+                for group in range(file.num_row_groups):
+                    rows = file.metadata.row_group(group).num_rows
+                    if wanted is None or np.searchsorted(wanted, first) < np.searchsorted(wanted, first + rows):
+                        yield first, file.read_row_group(group, columns=columns)
+                    first += rows
+
+
+def _read(path: Path, columns: list[str]) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(BATCH_VECTORS, columns=columns):
+            yield pa.Table.from_batches([batch])
+
+
+def _improve(places: np.ndarray, best: np.ndarray, scores: np.ndarray, first: int) -> None:
+    """Put the better ones among `scores`, float32 (queries, vectors), into the best so far, in place."""
+    k = best.shape[1]
+    rows = np.flatnonzero((scores > best[:, -1:]).any(axis=1))
+    if not len(rows) or not k:
+        return
+    scores = scores[rows]
+    top = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < scores.shape[1] else np.arange(scores.shape[1])[None]
+    top = np.broadcast_to(top, (len(rows), top.shape[1]))
+    both = np.concatenate([best[rows], np.take_along_axis(scores, top, axis=1)], axis=1)
+    where = np.concatenate([places[rows], first + top], axis=1)
+    order = np.lexsort((where, -both), axis=1)[:, :k]
+    best[rows] = np.take_along_axis(both, order, axis=1)
+    places[rows] = np.take_along_axis(where, order, axis=1)

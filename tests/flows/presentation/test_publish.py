@@ -61,7 +61,7 @@ def whole(plan: RunPlan) -> None:
         judged = evaluate(plan, validated, warm, trained)
         model = model_of(trained)
         inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
-        release(plan, model, inferred, judged.outcome.challenger)
+        release(plan, model, inferred, judged, (*plan.history, *validated.rows))
 
 
 @pytest.fixture

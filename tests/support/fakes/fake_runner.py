@@ -60,6 +60,7 @@ class FakeRunner:
         self.store = store
         self.specs: list[JobSpec] = []
         self.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
+        self.recall = 0.5  # recall@10 of the whole catalogue
         self._failures: dict[Stage | Chore, list[BaseException]] = {}
 
     def fail(self, stage: Stage | Chore, error: BaseException, times: int = 1) -> None:
@@ -143,7 +144,17 @@ class FakeRunner:
             case ReleaseInputs():
                 prefix = f"models/{inputs.model.version}"
                 commit_files(self.store, prefix, {"modules.json": "[]"}, "model")
-                return ReleaseOutcome(model=prefix, min_cosine=1.0, probed=8)
+                return ReleaseOutcome(
+                    model=prefix,
+                    min_cosine=1.0,
+                    probed=8,
+                    queries=10,
+                    metrics={"recall@10": self.recall},
+                    before=inputs.before.number if inputs.before else None,
+                    metrics_before={"recall@10": 0.4} if inputs.before else None,
+                    code="0.1.0+fake",
+                    libraries={"torch": "0"},
+                )
             case ImportInputs():
                 return self._import(spec, inputs)
 

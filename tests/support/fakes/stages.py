@@ -40,5 +40,5 @@ def carry_out(plan: RunPlan) -> Run:
         return Run(validated, warm, trained, judged, None, None)
     model = model_of(trained)
     inferred = infer.fn(plan, catalogue_of(plan, validated), model, warm.compiled)
-    released = release.fn(plan, model, inferred, judged.outcome.challenger)
-    return Run(validated, warm, trained, judged, inferred, released)
+    released = release.fn(plan, model, inferred, judged, (*plan.history, *validated.rows))
+    return Run(validated, warm, trained, judged, inferred, released if isinstance(released, Release) else None)

@@ -9,7 +9,7 @@ import pytest
 from configs.load import load_config
 from configs.schema.stages import GateConfig
 from tasks.contracts.outcomes import EvaluateOutcome, Verdict
-from tasks.gates.verdicts import judge, refused
+from tasks.gates.verdicts import Measured, judge, refused
 
 
 def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:
@@ -17,20 +17,13 @@ def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:
     return GateConfig.model_validate({"metric": metric, **values, **changes})
 
 
-def outcome(challenger: Mapping[str, float], champion: Mapping[str, float] | None) -> EvaluateOutcome:
-    return EvaluateOutcome(
-        holdout_rows=100,
-        corpus_items=80,
-        challenger=dict(challenger),
-        champion=None if champion is None else dict(champion),
-        champion_version=None if champion is None else "m-1",
-        slices=(),
-    )
+def measured(challenger: Mapping[str, float], champion: Mapping[str, float] | None) -> Measured:
+    return Measured(challenger, champion)
 
 
 def verdict(value: float, champion: float | None, **changes: Any) -> Verdict:
     champions = None if champion is None else {"recall@10": champion}
-    (only,) = judge(outcome({"recall@10": value}, champions), [gate(**changes)])
+    (only,) = judge(measured({"recall@10": value}, champions), [gate(**changes)])
     return only
 
 
@@ -73,7 +66,7 @@ def test_gates_without_a_baseline(value: float, changes: dict[str, Any], passed:
 
 def test_without_a_champion_its_gates_do_not_apply():
     found = judge(
-        outcome({"recall@10": 0.4}, None), [gate(), gate(baseline="none", threshold=0.5), gate(threshold=1.0)]
+        measured({"recall@10": 0.4}, None), [gate(), gate(baseline="none", threshold=0.5), gate(threshold=1.0)]
     )
     assert [v.passed for v in found] == [None, False, None]
     assert "no champion yet" in found[0].sentence
@@ -82,7 +75,7 @@ def test_without_a_champion_its_gates_do_not_apply():
 
 
 def test_a_metric_that_the_champion_lacks_is_not_compared():
-    (found,) = judge(outcome({"auc": 0.7}, {"recall@10": 0.5}), [gate("auc")])
+    (found,) = judge(measured({"auc": 0.7}, {"recall@10": 0.5}), [gate("auc")])
     assert found.passed is None
     assert "the champion gives no auc" in found.sentence
 
@@ -99,8 +92,16 @@ def test_a_metric_that_is_not_finite_fails(value: float, direction: str, baselin
 
 
 def test_nan_fails_after_a_trip_through_json():
-    there_and_back = EvaluateOutcome.model_validate_json(outcome({"recall@10": math.nan}, None).to_json())
-    (found,) = judge(there_and_back, [gate(baseline="none")])
+    outcome = EvaluateOutcome(
+        holdout_rows=1,
+        corpus_items=1,
+        challenger={"recall@10": math.nan},
+        champion=None,
+        champion_version=None,
+        slices=(),
+    )
+    there_and_back = EvaluateOutcome.model_validate_json(outcome.to_json())
+    (found,) = judge(measured(there_and_back.challenger, None), [gate(baseline="none")])
     assert found.passed is False
 
 
@@ -119,12 +120,12 @@ def test_warnings_never_refuse():
 
 def test_two_gates_on_one_metric_are_judged_separately():
     gates = [gate(threshold=-0.01), gate(threshold=-0.1), gate(baseline="none", threshold=0.9)]
-    found = judge(outcome({"recall@10": 0.45}, {"recall@10": 0.5}), gates)
+    found = judge(measured({"recall@10": 0.45}, {"recall@10": 0.5}), gates)
     assert [v.passed for v in found] == [False, True, False]
 
 
 def test_a_metric_that_was_not_measured_fails():
-    found = judge(outcome({"recall@10": 0.4}, {"recall@10": 0.4, "auc": 0.7}), [gate("auc")])
+    found = judge(measured({"recall@10": 0.4}, {"recall@10": 0.4, "auc": 0.7}), [gate("auc")])
     assert [v.passed for v in found] == [False]
     assert found[0].value is None
     assert "the evaluation gave no number to judge" in found[0].sentence
@@ -133,7 +134,7 @@ def test_a_metric_that_was_not_measured_fails():
 def test_the_gates_of_base_yaml_are_judged():
     config = load_config(None, ["model.pretrained=package:any"])
     metrics = {"recall@10": 0.4, "mrr@10": 0.2}
-    assert [v.passed for v in judge(outcome(metrics, metrics), config.evaluate.gates)] == [True, True]
+    assert [v.passed for v in judge(measured(metrics, metrics), config.evaluate.gates)] == [True, True]
 
 
 def test_great_expectations_is_not_imported_before_it_is_needed():
@@ -144,5 +145,5 @@ def test_great_expectations_is_not_imported_before_it_is_needed():
 
 
 def test_without_gates_nothing_is_refused():
-    assert judge(outcome({"recall@10": 0.4}, None), []) == ()
+    assert judge(measured({"recall@10": 0.4}, None), []) == ()
     assert not refused(())

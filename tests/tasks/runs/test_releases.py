@@ -6,7 +6,7 @@ import pytest
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder
-from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError, StoreError
@@ -29,7 +29,7 @@ def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1", refreshe
         span=SpanRef(name=span, version=1),
         run_key=run_key,
         model=model,
-        model_prefix=f"models/m-{run_key}",
+        exported=ReleaseOutcome(model=f"models/m-{run_key}", min_cosine=1.0, probed=8),
         inferred=InferOutcome(
             prefix=f"vectors/m-{run_key}/2021-Q1", vectors=7, width=4, shards=1, shards_reused=0, texts_per_second=1.0
         ),

@@ -15,12 +15,15 @@ from transformers import AutoModel, AutoTokenizer
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_folder, read_manifest
+from tasks.contracts.changes import Changes
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
-from tasks.contracts.references import ModelRef
+from tasks.contracts.references import ModelRef, ReleasedRef
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
 from tasks.worker.catalogue.read import Catalogue
+from tasks.worker.search.consumer import Consumer
+from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.workspace.jobs import (
     FEATURES,
@@ -65,8 +68,10 @@ class Released:
         self.vectors = infer_vectors(self.store, self.config, self.rows, self.model)
         self.outcome = self.release()
 
-    def release(self) -> ReleaseOutcome:
-        inputs = ReleaseInputs(model=self.model, vectors=self.vectors.prefix, catalogue=self.catalogue)
+    def release(self, before: ReleasedRef | None = None) -> ReleaseOutcome:
+        inputs = ReleaseInputs(
+            model=self.model, vectors=self.vectors.prefix, catalogue=self.catalogue, rows=(self.rows,), before=before
+        )
         return release.run(make_job(self.store, self.config, inputs))
 
     @property
@@ -169,6 +174,8 @@ def test_a_release_names_its_model_and_configuration(releases):
     made: Released = releases("narrower")
     assert made.outcome.model == f"models/{made.model.version}"
     assert made.outcome.min_cosine > 0.9999
+    assert made.outcome.min_query_cosine is not None
+    assert made.outcome.min_query_cosine > 0.9999
     assert made.outcome.probed == pq.read_metadata(made.first_shard).num_rows, "fewer than the probe rows"
     assert read_manifest(made.store, made.outcome.model).facts == {"model_version": made.model.version, "width": 24}
     facts = json.loads((Path(made.folder) / "millrace.json").read_text())
@@ -196,6 +203,62 @@ def test_releasing_again_changes_nothing(releases):
     before = read_manifest(made.store, made.outcome.model).sha256
     assert made.release() == made.outcome
     assert read_manifest(made.store, made.outcome.model).sha256 == before
+
+
+def test_every_holdout_query_is_searched_against_every_vector(releases):
+    made: Released = releases("both")
+    queries = holdout_queries(made.store, (made.rows,), made.config)
+    assert made.outcome.queries == queries.num_rows > 0
+    model = SentenceTransformer(made.folder, device="cpu", trust_remote_code=True)
+    entries = [
+        {"text": row["query"], **{name: row[name] for name in made.config.features.query}}
+        for row in queries.to_pylist()
+    ]
+    scores = np.asarray(model.encode(entries, show_progress_bar=False)) @ made.released_vectors.T
+    own = [made.items["item_id"].to_pylist().index(item_id) for item_id in queries["item_id"].to_pylist()]
+    ranks = (scores >= scores[np.arange(len(own)), own][:, None] - 1e-6).sum(axis=1)
+    assert made.outcome.metrics["recall@1"] == pytest.approx((ranks <= 1).mean())
+    assert made.outcome.metrics["mrr@10"] == pytest.approx(np.where(ranks <= 10, 1 / ranks, 0).mean())
+    assert (made.outcome.before, made.outcome.metrics_before, made.outcome.changes) == (None, None, None)
+
+
+def test_a_query_gets_no_feature_that_training_gave_to_items_alone(releases):
+    made: Released = releases("both")
+    model = SentenceTransformer(made.folder, device="cpu", trust_remote_code=True)
+    assert "price" not in made.config.features.query
+    plain, priced = ({"text": "red lamp", "locale": "de", "price": price} for price in (None, 99.0))
+    assert np.array_equal(model.encode_query([plain]), model.encode_query([priced]))
+    assert not np.array_equal(model.encode_document([plain]), model.encode_document([priced]))
+
+
+def test_a_release_is_compared_with_the_one_before(releases):
+    made: Released = releases("mean")
+    earlier = ReleasedRef(
+        number=1,
+        model_version=made.model.version,
+        model_prefix=made.outcome.model,
+        vectors_prefix=made.vectors.prefix,
+    )
+    outcome = made.release(before=earlier)
+    assert (outcome.before, outcome.metrics_before) == (1, made.outcome.metrics)
+    assert outcome.changes is not None
+    changes = Changes.model_validate_json(made.store.read(outcome.changes))
+    assert (changes.items_before, changes.items_after, changes.new_items, changes.gone_items) == (70, 70, 0, 0)
+    assert changes.same_item_cosine == pytest.approx(1.0, abs=1e-5)
+    assert (changes.overlap_at_10, changes.wins, changes.losses) == (1.0, (), ())
+    gone = made.release(before=earlier.model_copy(update={"vectors_prefix": "vectors/pruned"}))
+    assert (gone.metrics, gone.metrics_before, gone.changes) == (made.outcome.metrics, None, None)
+
+
+def test_a_damaged_export_is_made_again(releases):
+    made: Released = releases("narrower")
+    card = made.store.path(made.outcome.model) / "README.md"
+    before = card.read_text()
+    assert made.model.version in before
+    card.write_text("scribble")
+    assert made.release() == made.outcome
+    assert card.read_text() == before
+    assert made.store.list("quarantine/models")
 
 
 @pytest.fixture(scope="module")
@@ -236,15 +299,16 @@ def test_an_export_that_gives_other_vectors_is_refused(unreleased: Released, mon
     assert not unreleased.store.list("models")
 
 
-def test_a_vector_that_is_not_a_number_is_refused(unreleased: Released, monkeypatch: pytest.MonkeyPatch):
-    original = release.probe
+@pytest.mark.parametrize("of", ["items", "queries"])
+def test_a_vector_that_is_not_a_number_is_refused(unreleased: Released, monkeypatch: pytest.MonkeyPatch, of: str):
+    original = getattr(Consumer, of)
 
     def broken(*args) -> np.ndarray:
         vectors = original(*args)
         vectors[3] = np.nan
         return vectors
 
-    monkeypatch.setattr(release, "probe", broken)
+    monkeypatch.setattr(Consumer, of, broken)
     with pytest.raises(CodeError, match="nothing was released"):
         unreleased.release()
     assert not unreleased.store.list("models")

@@ -9,7 +9,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder, commit
-from tasks.worker.search.index import Index
+from tasks.worker.search.index import ABSENT, Index
 
 PREFIX, MODEL = "vectors/m-1/c", "m-1"
 SHARDS = (37, 0, 5, 120)
@@ -60,6 +60,30 @@ def test_the_nearest_are_those_of_one_product(
         assert [hit.item_id for hit in hits] == [f"i{each}" for each in wanted]
         assert [hit.text for hit in hits] == [f"text {each}" for each in wanted]
         assert [hit.score for hit in hits] == pytest.approx(scores[wanted].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("memory_bytes", [2**30, 0], ids=["in memory", "from the shards"])
+def test_many_queries_get_the_ranks_of_one_product(
+    tmp_path: Path, matrix: np.ndarray, memory_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.worker.search.index.BATCH_VECTORS", 50)
+    monkeypatch.setattr("tasks.worker.search.index.BATCH_QUERIES", 7)
+    index = Index(write(tmp_path, matrix), PREFIX, MODEL, memory_bytes)
+    queries = np.random.default_rng(8).normal(size=(40, WIDTH)).astype(np.float32)
+    own = index.places_of([f"i{3 * row}" for row in range(39)] + ["not there"])
+    assert own.tolist() == [3 * row for row in range(39)] + [-1]
+    found = index.search(queries, 10, own)
+    scores = queries @ matrix.T
+    ranks = (scores[:39] >= scores[np.arange(39), own[:39], None] - 1e-6).sum(axis=1)
+    assert found.ranks.tolist() == [*ranks.tolist(), ABSENT]
+    assert np.array_equal(found.places, np.argsort(-scores, axis=1, kind="stable")[:, :10])
+
+
+def test_a_collapsed_model_ranks_last(tmp_path: Path, matrix: np.ndarray) -> None:
+    index = Index(write(tmp_path, np.repeat(matrix[:1], len(matrix), axis=0)), PREFIX, MODEL)
+    assert index.search(matrix[:1], 10, np.array([5])).ranks.tolist() == [len(matrix)]
+    nothing = np.full((1, WIDTH), np.nan, dtype=np.float32)
+    assert index.search(nothing, 10, np.array([5])).ranks.tolist() == [len(matrix)]
 
 
 def test_vectors_of_another_model_are_refused(tmp_path: Path, matrix: np.ndarray) -> None:

@@ -1,0 +1,75 @@
+"""The README.md of an exported model: what it is, how to load it, what it was made of.
+
+It tells only what belongs to the model version, so every release of the same model has the same card.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from tasks.contracts.references import RowsRef
+from tasks.worker.training.checkpoint import ModelParts
+
+NAME = "README.md"
+
+
+def model_card(
+    parts: ModelParts, version: str, longest: int, rows: Sequence[RowsRef], metrics: Mapping[str, float]
+) -> str:
+    """Return the card, in Markdown with the header that model hubs read.
+
+    Args:
+        longest: tokens of a text; what is beyond is cut.
+        rows: of the spans that the model was trained on.
+        metrics: of the evaluation, on the holdout.
+    """
+    table = parts.features
+    features = [*table.numeric, *table.categorical]
+    loading = f'SentenceTransformer("models/{version}"{", trust_remote_code=True" if features else ""})'
+    item = _example("a text of an item", features)
+    query = _example("what a user types", [name for name in features if name in table.query])
+    lines = [
+        "---",
+        "library_name: sentence-transformers",
+        "pipeline_tag: sentence-similarity",
+        "tags: [sentence-transformers, feature-extraction, millrace]",
+        "---",
+        "",
+        f"# {version}",
+        "",
+        f"An embedding model of queries and items: {parts.model.width} numbers of unit length, compared by cosine. "
+        f"A text is cut after {longest} tokens.",
+        "",
+        "```python",
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f"model = {loading}",
+        f"items = model.encode_document([{item}])",
+        f"queries = model.encode_query([{query}])",
+        "```",
+        "",
+        "Search only vectors of this very version with it: `model_version` stands in each row of a release.",
+    ]
+    if features:
+        with_queries = ", ".join(f"`{name}`" for name in features if name in table.query) or "none"
+        lines += [
+            "",
+            "| feature | kind | known values |",
+            "|---|---|---|",
+            *(f"| {name} | number | mean {scale.mean:.4g}, deviation {scale.deviation:.4g} |"
+              for name, scale in table.numeric.items()),
+            *(f"| {name} | category | {len(values)} |" for name, values in table.categorical.items()),
+            "",
+            f"A missing or unknown value is allowed. Features of queries: {with_queries}; others are ignored there.",
+        ]  # fmt: skip
+    if metrics:
+        lines += ["", "| metric on the holdout | value |", "|---|---:|"]
+        lines += [f"| {name} | {value:.4f} |" for name, value in metrics.items()]
+    if rows:
+        lines += ["", "Trained on:", ""]
+        lines += [f"- span {each.span.name}, version {each.span.version}: {each.rows:,} rows" for each in rows]
+    return "\n".join([*lines, ""])
+
+
+def _example(text: str, features: Sequence[str]) -> str:
+    if not features:
+        return f'"{text}"'
+    return "{" + ", ".join([f'"text": "{text}"', *(f'"{name}": ...' for name in features)]) + "}"

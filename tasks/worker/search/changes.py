@@ -1,0 +1,123 @@
+"""Compares two releases: their items, and their answers to the same holdout queries."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from tasks.contracts.changes import Changes, ListedItem, QueryChange
+from tasks.data.items import CONTENT, TEXT
+from tasks.data.rows import ITEM, ITEM_ID, QUERY
+from tasks.worker.search.index import ABSENT, Index
+from tasks.worker.search.measure import Searched
+
+MEMORY = "512MiB"  # of DuckDB; beyond it, it writes to disk
+SAMPLE = 2000  # items whose two vectors are compared
+LISTED = 10  # new items, gone items, wins, losses
+HITS = 5  # shown of each query
+
+
+def compare(before: Searched, after: Searched, queries: pa.Table, numbers: tuple[int, int | None]) -> Changes:
+    """Return what changed.
+
+    Args:
+        queries: the rows that both were searched with.
+        numbers: of the two releases.
+    """
+    gains = _gains(before.found.ranks, after.found.ranks)
+    return Changes(
+        before=numbers[0],
+        after=numbers[1],
+        queries=queries.num_rows,
+        metrics_before=before.metrics,
+        metrics_after=after.metrics,
+        items_before=before.index.vectors,
+        items_after=after.index.vectors,
+        overlap_at_10=_overlap(before.hit_ids(), after.hit_ids()),
+        wins=_changed(before, after, queries, gains),
+        losses=_changed(before, after, queries, -gains),
+        **_items(before.index, after.index),
+    )
+
+
+def _gains(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return the change of 1 / rank of each query's item, float64 (queries,); 0 for an item without a vector."""
+    ranks = [np.where(ranks == ABSENT, np.inf, ranks) for ranks in (before, after)]
+    gained: np.ndarray = 1.0 / ranks[1] - 1.0 / ranks[0]
+    return gained
+
+
+def _overlap(before: list[list[str]], after: list[list[str]]) -> float | None:
+    shares = [len(set(one) & set(other)) / max(len(other), 1) for one, other in zip(before, after, strict=True)]
+    return float(np.mean(shares)) if shares else None
+
+
+def _changed(before: Searched, after: Searched, queries: pa.Table, gains: np.ndarray) -> tuple[QueryChange, ...]:
+    """Return the queries with the largest gains, each query and item once."""
+    rows: dict[tuple[str, str], int] = {}
+    for row in np.argsort(-gains, kind="stable").tolist():
+        if gains[row] <= 0 or len(rows) == LISTED:
+            break
+        rows.setdefault((queries[QUERY][row].as_py(), queries[ITEM_ID][row].as_py()), row)
+    chosen = list(rows.values())
+    hits = [side.index.hits(side.found, chosen, HITS) for side in (before, after)]
+    return tuple(
+        QueryChange(
+            query=queries[QUERY][row].as_py(),
+            item_id=queries[ITEM_ID][row].as_py(),
+            text=queries[ITEM][row].as_py(),
+            rank_before=_rank(before, row),
+            rank_after=_rank(after, row),
+            before=earlier,
+            after=later,
+        )
+        for row, earlier, later in zip(chosen, *hits, strict=True)
+    )
+
+
+def _rank(side: Searched, row: int) -> int | None:
+    rank = int(side.found.ranks[row])
+    return None if rank == ABSENT else rank
+
+
+def _items(before: Index, after: Index) -> dict[str, Any]:
+    """Return the fields of `Changes` that are about the items, counted by DuckDB outside of Python's memory."""
+    with duckdb.connect(":memory:", config={"memory_limit": MEMORY}) as database:
+        for name, index in (("earlier", before), ("later", after)):
+            paths = ", ".join("'" + str(path).replace("'", "''") + "'" for path in index.paths)
+            database.sql(f"SELECT {ITEM_ID}, {TEXT}, {CONTENT} FROM read_parquet([{paths}])").create_view(name)
+        counted = database.sql(
+            f"SELECT count(*) FILTER (earlier.{ITEM_ID} IS NULL), count(*) FILTER (later.{ITEM_ID} IS NULL), "
+            f"count(*) FILTER (earlier.{CONTENT} <> later.{CONTENT}) FROM earlier FULL JOIN later USING ({ITEM_ID})"
+        ).fetchall()[0]
+        both = database.sql(
+            f"SELECT {ITEM_ID} FROM later SEMI JOIN earlier USING ({ITEM_ID}) ORDER BY md5({ITEM_ID}) LIMIT {SAMPLE}"
+        ).fetchall()
+        new, gone = (_only_in(database, one, other) for one, other in (("later", "earlier"), ("earlier", "later")))
+    return {
+        "new_items": counted[0],
+        "gone_items": counted[1],
+        "changed_items": counted[2],
+        "same_item_cosine": _cosine(before, after, [row[0] for row in both]),
+        "new": new,
+        "gone": gone,
+    }
+
+
+def _only_in(database: duckdb.DuckDBPyConnection, one: str, other: str) -> tuple[ListedItem, ...]:
+    """Return some items of one release that the other lacks, always the same ones."""
+    rows = database.sql(
+        f"SELECT {ITEM_ID}, {TEXT} FROM {one} ANTI JOIN {other} USING ({ITEM_ID}) "
+        f"ORDER BY md5({ITEM_ID}) LIMIT {LISTED}"
+    ).fetchall()
+    return tuple(ListedItem(item_id=item_id, text=text) for item_id, text in rows)
+
+
+def _cosine(before: Index, after: Index, item_ids: Sequence[str]) -> float | None:
+    if not item_ids or before.width != after.width:
+        return None
+    one, other = (index.at(index.places_of(item_ids)) for index in (before, after))
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)  # float16 rounds them
+    return float(((one * other).sum(axis=1) / lengths).mean())

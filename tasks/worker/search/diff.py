@@ -1,0 +1,35 @@
+"""`python -m tasks.worker.search.diff`: compares two releases with the holdout queries of the later one's model."""
+
+import argparse
+
+from configs.schema.config import Config
+from infra.store.factory import open_store
+from tasks.contracts.runs import Release
+from tasks.worker.search.answering import Answering, answer
+
+
+def main() -> None:
+    """Print what changed."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.worker.search.diff", description=__doc__)
+    parser.add_argument("--workspace", required=True)
+    parser.add_argument("--before", required=True, help="the earlier release as JSON")
+    parser.add_argument("--after", required=True, help="the later release as JSON")
+    parser.add_argument("--config", required=True, help="of the later one's run, as JSON")
+    arguments = parser.parse_args()
+
+    def work(give: Answering) -> None:
+        from tasks.worker.search.changes import compare
+        from tasks.worker.search.measure import open_released, search
+        from tasks.worker.search.queries import holdout_queries
+
+        store = open_store(arguments.workspace)
+        before, after = (Release.model_validate_json(each) for each in (arguments.before, arguments.after))
+        queries = holdout_queries(store, after.rows, Config.model_validate_json(arguments.config))
+        earlier, later = (search(*open_released(store, each.ref), queries) for each in (before, after))
+        give(compare(earlier, later, queries, (before.number, after.number)))
+
+    answer(work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What a release gives its users: holdout queries, embedded by the exported model, against every one of its vectors."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from infra.store.base import Store
+from infra.store.manifest import open_folder
+from tasks.contracts.references import ReleasedRef
+from tasks.data.rows import ITEM_ID
+from tasks.worker.search.consumer import Consumer
+from tasks.worker.search.index import Found, Index
+from tasks.worker.training.metrics import retrieval_metrics
+
+MODEL_KIND = "model"
+NEAREST = 10  # hits that are kept of each query
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The answers of one release to the holdout queries."""
+
+    index: Index
+    found: Found
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Ranking metrics over all vectors; a query whose item has none counts as not found. Empty without a query."""
+        return retrieval_metrics(self.found.ranks)
+
+    def hit_ids(self) -> list[list[str]]:
+        """Return the ids of the nearest items of each query."""
+        items = self.index.items(self.found.places.reshape(-1))
+        return [[items[place].item_id for place in of_query if place >= 0] for of_query in self.found.places.tolist()]
+
+
+def open_released(store: Store, release: ReleasedRef) -> tuple[Consumer, Index]:
+    """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: a file is gone or damaged."""
+    folder, _ = open_folder(store, release.model_prefix, MODEL_KIND)
+    return Consumer(folder), Index(store, release.vectors_prefix, release.model_version)
+
+
+def search(consumer: Consumer, index: Index, queries: pa.Table) -> Searched:
+    """Search all vectors with the queries, a table as `holdout_queries` gives it."""
+    own = index.places_of(queries[ITEM_ID].to_pylist())
+    vectors = consumer.queries(queries) if queries.num_rows else np.zeros((0, index.width), dtype=np.float32)
+    return Searched(index, index.search(vectors, NEAREST, own))

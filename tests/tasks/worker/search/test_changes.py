@@ -1,0 +1,89 @@
+"""Two small releases whose vectors are known, and what changed from one to the other."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import commit
+from tasks.contracts.changes import Changes
+from tasks.worker.search.changes import compare
+from tasks.worker.search.index import Index
+from tasks.worker.search.measure import Searched
+
+WIDTH = 32
+QUERIES = pa.table({"query": ["q lamp", "q vase", "q chair"], "item": ["lamp", "vase", "chair"],
+                    "item_id": ["lamp", "vase", "chair"]})  # fmt: skip
+
+
+def unit(place: int) -> np.ndarray:
+    vector = np.zeros(WIDTH, dtype=np.float32)
+    vector[place] = 1.0
+    return vector
+
+
+def release(folder: Path, model: str, items: dict[str, np.ndarray], texts: dict[str, str]) -> Index:
+    """Vectors of these items in two shards; the content is the text."""
+    store, source = DirectoryStore(folder / "workspace"), folder / model
+    source.mkdir()
+    ids = list(items)
+    for number, part in enumerate((ids[:3], ids[3:])):
+        flat = pa.array(np.concatenate([items[item] for item in part]), pa.float32())
+        names = [texts.get(item, item) for item in part]
+        table = pa.table({"item_id": part, "text": names, "vector": pa.FixedSizeListArray.from_arrays(flat, WIDTH),
+                          "content_sha256": names})  # fmt: skip
+        pq.write_table(table, source / f"part-{number:05d}.parquet")
+    commit(store, f"vectors/{model}", source, "vectors", {"model_version": model, "width": WIDTH})
+    return Index(store, f"vectors/{model}", model)
+
+
+def searched(index: Index, queries: np.ndarray) -> Searched:
+    return Searched(index, index.search(queries, 10, index.places_of(QUERIES["item_id"].to_pylist())))
+
+
+@pytest.fixture(scope="module")
+def changes(tmp_path_factory: pytest.TempPathFactory) -> Changes:
+    folder = tmp_path_factory.mktemp("releases")
+    many = {f"other {n}": unit(4 + n) for n in range(12)}
+    first = release(folder, "m-1", {"lamp": unit(0), "vase": unit(1), "old": unit(2), **many}, {})
+    second = release(
+        folder, "m-2", {"lamp": unit(0), "vase": unit(1), "chair": unit(3), **many}, {"vase": "vase, blue"}
+    )
+    before = np.stack([unit(0), unit(2), unit(3)])  # finds the lamp at once, and the vase after the old item
+    after = np.stack([unit(4), unit(1), unit(3)])  # finds vase and chair at once, and another item instead of the lamp
+    return compare(searched(first, before), searched(second, after), QUERIES, (1, 2))
+
+
+def test_items_are_counted_and_listed(changes: Changes) -> None:
+    assert (changes.before, changes.after, changes.items_before, changes.items_after) == (1, 2, 15, 15)
+    assert (changes.new_items, changes.gone_items, changes.changed_items) == (1, 1, 1)
+    assert [item.item_id for item in changes.new] == ["chair"]
+    assert [item.text for item in changes.gone] == ["old"]
+    assert changes.same_item_cosine == pytest.approx(1.0)
+
+
+def test_an_item_without_a_vector_was_not_found(changes: Changes) -> None:
+    assert changes.metrics_before["recall@1"] == pytest.approx(1 / 3)
+    assert changes.metrics_after["recall@1"] == pytest.approx(2 / 3)
+    chair = changes.wins[0]
+    assert (chair.item_id, chair.rank_before, chair.rank_after) == ("chair", None, 1)
+
+
+def test_wins_and_losses_come_with_ranks_and_hits(changes: Changes) -> None:
+    # All items with an equal score rank before the own one: the vase was among the 14 that score 0.
+    assert [(each.query, each.rank_before, each.rank_after) for each in changes.wins] == [
+        ("q chair", None, 1),
+        ("q vase", 15, 1),
+    ]
+    assert [(each.query, each.rank_before, each.rank_after) for each in changes.losses] == [("q lamp", 1, 15)]
+    vase = changes.wins[1]
+    assert (vase.before[0].item_id, vase.after[0].text) == ("old", "vase, blue")
+    assert len(vase.before) == len(vase.after) == 5
+
+
+def test_the_overlap_is_a_share_of_the_ten_best(changes: Changes) -> None:
+    assert changes.overlap_at_10 is not None
+    assert 0 < changes.overlap_at_10 < 1
