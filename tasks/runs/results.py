@@ -7,6 +7,7 @@ complete.
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
+from tasks.contracts.changes import Changes
 from tasks.contracts.jobs import Inputs, JobSpec, stage_prefix
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
@@ -76,6 +77,19 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
         UnusableResult: the file is damaged; names it.
     """
     return find_record(store, judgement_key(run_key), Judgement, error=UnusableResult)
+
+
+def changes_key(run_key: str) -> str:
+    return f"{stage_prefix(run_key, Stage.release)}/changes.json"
+
+
+def read_changes(store: Store, run_key: str) -> Changes | None:
+    """Return what a run's release changed; None where it was compared with no other release.
+
+    Raises:
+        UnusableResult: the file is damaged; names it.
+    """
+    return find_record(store, changes_key(run_key), Changes, error=UnusableResult)
 
 
 def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:

@@ -21,7 +21,7 @@ from tasks.running.stage_output import logger
 from tasks.runs import ledger, releases
 from tasks.runs.attempts import Attempts
 from tasks.runs.invocations import Invocation
-from tasks.runs.results import Judgement, read_result
+from tasks.runs.results import Judgement, read_changes, read_result
 
 
 def links(plan: RunPlan, invocation: Invocation) -> None:
@@ -82,5 +82,6 @@ def _facts(store: Store, plan: RunPlan, attempts: tuple[ledger.LedgerRecord, ...
     if isinstance(value, Release):
         result, serving = read_result(store, plan.run_key, Stage.release), releases.current(store)
         outcome = result.outcome if result else None
-        return facts._replace(outcome=outcome, release=value, serving=serving.number if serving else None)
+        number, changes = serving.number if serving else None, read_changes(store, plan.run_key)
+        return facts._replace(outcome=outcome, release=value, serving=number, changes=changes)
     return facts

@@ -4,6 +4,7 @@ import importlib
 from typing import Any, NamedTuple
 
 from flows.presentation.model import Section
+from tasks.contracts.changes import Changes
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.runs.ledger import LedgerRecord
@@ -20,6 +21,7 @@ class StageFacts(NamedTuple):
     judged: Judgement | None = None
     release: Release | None = None
     serving: int | None = None  # number of the current release
+    changes: Changes | None = None  # from the release before, of a page that has no section of its own for them
 
 
 def section_of(stage: Stage, facts: StageFacts) -> Section:

@@ -2,6 +2,7 @@
 
 import shlex
 
+from flows.presentation.changes import changes_section
 from flows.presentation.model import Cell, Command, Section, facts
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, moment, number, plural
@@ -35,6 +36,7 @@ def section(of: StageFacts) -> Section:
             ("model", release.model_prefix),
             ("vectors", release.vectors_prefix),
         ),
+        parts=(changes_section(of.changes),) if of.changes else (),
     )
 
 
