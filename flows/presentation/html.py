@@ -3,23 +3,25 @@
 import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
 from flows.presentation.figures import WIDTH_PX, data_uri, svg
 from flows.presentation.model import Cell, Page
 from flows.presentation.wording import moment, now
 
 _SERVED = re.compile(r"runs/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html")  # by `millrace serve`
+_ADDRESS = re.compile(r"https?://|/(?!/)")  # elsewhere, or a page of `millrace serve`
 
 
-def render(page: Page) -> bytes:
-    """Return the file; all texts in it are escaped."""
+def render(page: Page, template: str = "page", **more: Any) -> bytes:
+    """Return the file by `templates/<template>.html.jinja`, which gets `more` as well; all texts are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed to start a command
 
     def address(cell: Cell) -> str:
         """Return the address that a cell links to, relative to the page for files that `millrace serve` shows."""
         if cell.key and _SERVED.fullmatch(cell.key):
             return posixpath.relpath(cell.key, posixpath.dirname(page.key))
-        return cell.link if cell.link.startswith(("http://", "https://")) else ""
+        return cell.link if _ADDRESS.match(cell.link) else ""
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
@@ -30,5 +32,5 @@ def render(page: Page) -> bytes:
     )
     environment.filters |= {"address": address, "data_uri": lambda figure: data_uri(svg(figure))}
     made_at = moment(now().isoformat())
-    template = environment.get_template("page.html.jinja")
-    return template.render(page=page, made_at=made_at, figure_width=WIDTH_PX).encode() + b"\n"
+    made = environment.get_template(f"{template}.html.jinja")
+    return made.render(page=page, made_at=made_at, figure_width=WIDTH_PX, **more).encode() + b"\n"

@@ -35,8 +35,12 @@ def text(words: str) -> Markup:
 
 
 def wrapped(words: str, letters: int = MOST_LETTERS) -> Markup:
-    """Break long words into several lines: the UI never breaks the lines of a cell, and hides what does not fit."""
-    lines = textwrap.wrap(words, letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
+    """Break long lines into several: the UI never breaks the lines of a cell, and hides what does not fit."""
+    lines = [
+        part
+        for line in words.splitlines()
+        for part in textwrap.wrap(line, letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
+    ]
     return Markup("<br>".join(text(line) for line in lines))
 
 

@@ -57,6 +57,11 @@ class Table(NamedTuple):
         return not any(column.name for column in self.columns)
 
     @property
+    def wordy(self) -> bool:
+        """Whether several columns of texts share the width."""
+        return sum(column.long for column in self.columns) > 2
+
+    @property
     def texts(self) -> bool:
         """Whether it is names and texts under headings; where they don't fit side by side, all may break."""
         return not self.facts and all(column.long for column in self.columns[1:])
@@ -121,7 +126,7 @@ class Page(NamedTuple):
     tiles: tuple[Tile, ...]
     boxes: tuple[Section, ...]
     sections: tuple[Section, ...]
-    up: Cell | None = None  # the page above it
+    near: tuple[Cell, ...] = ()  # pages to go to from here
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str]], folded: bool = False) -> Table:

@@ -69,9 +69,15 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def plural(how_many: int, what: str) -> str:
-    """Format a number with a noun, as in `1 shard` and `2,000 shards`."""
-    return f"{how_many:,} {what}{'' if how_many == 1 else 's'}"
+def plural(how_many: int, what: str, several: str = "") -> str:
+    """Format a number with a noun, as in `1 shard` and `2,000 shards`; `several` is a plural without a plain s."""
+    return f"{how_many:,} {what if how_many == 1 else several or f'{what}s'}"
+
+
+def shortened(words: str, letters: int) -> str:
+    """Return words as one line of at most so many letters."""
+    line = " ".join(words.split())
+    return line if len(line) <= letters else f"{line[: letters - 1]}…"
 
 
 def sentence(words: str) -> str:

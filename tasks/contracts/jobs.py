@@ -148,3 +148,8 @@ class JobSpec(Record):
 def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
     """Return the folder of a stage, or of a chore, of one run."""
     return f"runs/{run_key}/{stage.value}"
+
+
+def changes_key(run_key: str) -> str:
+    """Return the key of what a release changed, which its workers write."""
+    return f"{stage_prefix(run_key, Stage.release)}/changes.json"

@@ -53,7 +53,7 @@ def current_and_before(store: Store) -> Iterator[Release]:
 
 def history(store: Store) -> list[Release]:
     """Return all releases, oldest first."""
-    return [read(store, number) for number in _numbers(store)]
+    return [read(store, number) for number in numbers(store)]
 
 
 def of_run(store: Store, run_key: str) -> Release | None:
@@ -73,6 +73,11 @@ def read(store: Store, number: int) -> Release:
     """Return a release by its number. Raises StoreError: it is gone or damaged; names the file."""
     way_out = "restore it, or go to another: millrace rollback --to N"
     return read_record(store, f"releases/{number}.json", Release, way_out)
+
+
+def numbers(store: Store) -> list[int]:
+    """Return the numbers of all releases, in order; no release is read."""
+    return sorted(int(found[1]) for key in store.list("releases") if (found := _NUMBER.fullmatch(key)))
 
 
 def publish(
@@ -104,7 +109,7 @@ def publish(
     while release is None:
         serving = current(store)
         draft = Release(
-            number=max(_numbers(store), default=0) + 1,
+            number=max(numbers(store), default=0) + 1,
             previous=serving.number if serving else None,
             span=span,
             run_key=run_key,
@@ -154,8 +159,8 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
         Conflict: another process moved the pointer meanwhile.
         StoreError: the pointer is not readable and `to` was not given.
     """
-    numbers = _numbers(store)
-    if not numbers:
+    known = numbers(store)
+    if not known:
         raise ConfigError(f"{store.uri} has no release to roll back to")
     try:
         raw, pointer = _read_pointer(store)
@@ -164,8 +169,8 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
             raise
         raw, pointer = store.read(CURRENT), None  # a damaged pointer is repaired by naming a release
     target = _before(store, pointer) if to is None else to
-    if target not in numbers:
-        raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, numbers))}")
+    if target not in known:
+        raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, known))}")
     if pointer is not None and target == pointer.release:
         raise ConfigError(f"release {target} is the current one already")
     release = read(store, target)
@@ -176,13 +181,13 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
                 open_folder(store, prefix, manifest.kind)
         except StoreError as error:
             raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
-    newest = max(target, pointer.newest if pointer else max(numbers))
+    newest = max(target, pointer.newest if pointer else max(known))
     store.swap(CURRENT, Pointer(release=target, newest=newest).to_json(), expected=raw)
     return release
 
 
 def _find(store: Store, run_key: str) -> Release | None:
-    newest_first = (read(store, number) for number in reversed(_numbers(store)))
+    newest_first = (read(store, number) for number in reversed(numbers(store)))
     return next((release for release in newest_first if release.run_key == run_key), None)
 
 
@@ -197,10 +202,6 @@ def _before(store: Store, pointer: Pointer | None) -> int:
     if previous is None:
         raise ConfigError(f"release {pointer.release} is the first: there is none before it to roll back to")
     return previous
-
-
-def _numbers(store: Store) -> list[int]:
-    return sorted(int(found[1]) for key in store.list("releases") if (found := _NUMBER.fullmatch(key)))
 
 
 def _read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:

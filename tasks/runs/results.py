@@ -9,7 +9,8 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
-from tasks.contracts.jobs import Inputs, JobSpec, stage_prefix
+from tasks.contracts.changes import Changes
+from tasks.contracts.jobs import Inputs, JobSpec, changes_key, stage_prefix
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
     ImportOutcome,
@@ -94,6 +95,15 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
         UnusableResult: the file is damaged; names it.
     """
     return find_record(store, judgement_key(run_key), Judgement, error=UnusableResult)
+
+
+def read_changes(store: Store, run_key: str) -> Changes | None:
+    """Return what a run's release changed; None where it was compared with no other release.
+
+    Raises:
+        UnusableResult: the file is damaged; names it.
+    """
+    return find_record(store, changes_key(run_key), Changes, error=UnusableResult)
 
 
 def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
-from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.jobs import ReleaseInputs, changes_key
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import CodeError
@@ -106,6 +106,6 @@ def _write_changes(
 ) -> str | None:
     if earlier is None or inputs.before is None:
         return None
-    key = f"{job.spec.stage_prefix}/changes.json"
+    key = changes_key(job.spec.run_key)
     job.store.write(key, compare(earlier, searched, queries, (inputs.before.number, None)).to_json())
     return key

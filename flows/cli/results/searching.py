@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flows.cli.results.worker_process import failure_of
 from flows.cli.terminal.console import say, show_table
-from flows.presentation.wording import count
+from flows.presentation.wording import count, shortened
 from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit, Question, Searchable
@@ -19,6 +19,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.runs import releases
 
+WORKER = (sys.executable, "-m", "tasks.worker.search")
 _SHOWN = 90  # characters of a text in the terminal
 
 
@@ -43,8 +44,9 @@ class Searcher:
     def ask(self, text: str, k: int) -> Answer:
         """Return the `k` nearest items. Raises StageError of the class that ended the worker, with its message."""
         assert self._process.stdin is not None
-        self._process.stdin.write(Question(text=text, k=k).model_dump_json() + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended; what it said is read below
+            self._process.stdin.write(Question(text=text, k=k).model_dump_json() + "\n")
+            self._process.stdin.flush()
         return Answer.model_validate_json(self._line())
 
     def _line(self) -> str:
@@ -59,9 +61,9 @@ class Searcher:
 @contextlib.contextmanager
 def searcher(store: Store, release: Release) -> Iterator[Searcher]:
     """Run a worker for a release inside the block. Raises StageError as `Searcher.ask` does."""
-    command = [sys.executable, "-m", "tasks.worker.search", "--workspace", store.uri]
-    command += ["--release", release.model_dump_json()]
+    command = [*WORKER, "--workspace", store.uri, "--release", release.model_dump_json()]
     with (
+        contextlib.suppress(BrokenPipeError),  # a question that the worker did not live to read
         tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads would fill up
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
@@ -97,11 +99,6 @@ def search(store: Store, text: str, number: int | None, k: int) -> SearchOutput:
 
 def show(output: SearchOutput) -> None:
     """Print the hits for people."""
-    rows: list[list[Any]] = [[f"{hit.score:.3f}", hit.item_id, _cut(hit.text)] for hit in output.hits]
+    rows: list[list[Any]] = [[f"{hit.score:.3f}", hit.item_id, shortened(hit.text, _SHOWN)] for hit in output.hits]
     show_table((">cosine", "item", "~text"), rows)
     say(f"the nearest of {count(output.vectors)} items in release {output.release}, in {output.seconds:.2f} s")
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"

@@ -1,6 +1,7 @@
 """`millrace serve`: the pages of a workspace for a browser on this machine, wherever the workspace is.
 
-It only reads. The history is made at most every few seconds; a run's report is made if none was written.
+It only reads. `/` searches the releases. The history is made at most every few seconds; a run's report is made if none
+was written.
 """
 
 import re
@@ -13,6 +14,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, NamedTuple
 
+from flows.cli.results.search_page import SearchPages
+from flows.presentation.model import HISTORY_KEY
+from flows.presentation.search import CHANGES, HISTORY, SEARCH, TO_CHANGES, TO_SEARCH
 from infra.store.base import Store
 from tasks.foundation.errors import ConfigError, StageError
 
@@ -24,9 +28,11 @@ HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPORT = re.compile(rf"/runs/({_NAME})/report\.html")
+_CHANGES = re.compile(rf"{CHANGES}(?:/([1-9]\d{{0,8}}))?")
 _TEXT_FILE = re.compile(rf"/(runs/{_NAME}(?:/{_NAME})*\.(?:json|yaml|txt|log|csv|md))")
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'",
+    "Content-Security-Policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
@@ -40,23 +46,32 @@ class Page(NamedTuple):
 
 
 class Pages:
-    """The pages of one workspace by path; several threads may ask at once."""
+    """The pages of one workspace by path; several threads may ask at once. `close` ends what they started."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._making = threading.Lock()  # matplotlib draws one picture at a time
         self._made: dict[str, tuple[float, Page]] = {}
+        self._search = SearchPages(store)
 
-    def page(self, path: str) -> Page | None:
-        """Return the page under a path as a browser sends it, still quoted; None where there is none.
+    def close(self) -> None:
+        self._search.close()
+
+    def page(self, path: str, query: str = "") -> Page | None:
+        """Return the page under a path and a query as a browser sends them, still quoted; None where there is none.
 
         Raises:
             StageError: the workspace could not be read.
         """
         path = urllib.parse.unquote(path)
-        if path in ("/", "/reports/history.html"):
-            return self._fresh("/", self._history)
+        if path == SEARCH:
+            return Page(HTML, self._search.search(query))
+        if found := _CHANGES.fullmatch(path):
+            changes = self._search.changes(int(found[1]) if found[1] else None)
+            return Page(HTML, changes) if changes is not None else None
+        if path in (HISTORY, f"/{HISTORY_KEY}"):
+            return self._fresh(HISTORY, self._history)
         if path == "/metrics":
             return self._fresh(path, self._metrics)
         if found := _REPORT.fullmatch(path):
@@ -69,7 +84,7 @@ class Pages:
     def _history(self) -> Page:
         from flows.presentation.history.page import history_html
 
-        return Page(HTML, history_html(self._store))
+        return Page(HTML, history_html(self._store, near=(TO_SEARCH, TO_CHANGES)))
 
     def _metrics(self) -> Page:
         from tasks.monitoring.prometheus import CONTENT_TYPE, metrics_text
@@ -115,9 +130,9 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        path = urllib.parse.urlsplit(self.path).path
+        _, _, path, query, _ = urllib.parse.urlsplit(self.path)
         try:
-            page = self.pages.page(path)
+            page = self.pages.page(path, query)
         except StageError as error:
             print(f"{error.failure}: {path}: {error}", file=sys.stderr)
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, Page(TEXT, f"{error.failure}: {error}\n".encode()))
@@ -127,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, Page(TEXT, f"{type(error).__name__}: {error}\n".encode()))
             return
         if page is None:
-            nothing = "There is no such page here; the history of all runs is at /\n"
+            nothing = "There is no such page here; the search is at /, the history of all runs at /history\n"
             self._send(HTTPStatus.NOT_FOUND, Page(TEXT, nothing.encode()))
         else:
             self._send(HTTPStatus.OK, page)
@@ -153,6 +168,15 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
+    def __init__(self, store: Store, port: int) -> None:
+        self._pages = Pages(store)
+        super().__init__((HOST, port), type("BoundHandler", (Handler,), {"pages": self._pages}))
+
+    def server_close(self) -> None:
+        """Close the socket and end the search workers."""
+        super().server_close()
+        self._pages.close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: a browser that closed its connection is not an error of this server."""
 
@@ -163,9 +187,8 @@ def make_server(store: Store, port: int) -> Server:
     Raises:
         ConfigError: the port is taken, or not allowed.
     """
-    handler = type("BoundHandler", (Handler,), {"pages": Pages(store)})
     try:
-        return Server((HOST, port), handler)
+        return Server(store, port)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"can't listen on {HOST}:{port}: {error}; choose another: --port 4281") from error
 

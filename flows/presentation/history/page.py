@@ -15,13 +15,13 @@ MOST_ROWS = 60
 REFERENCE = 0.985  # of runs that come to a result, at Amazon Search M5
 
 
-def history_html(store: Store, at: dt.datetime | None = None) -> bytes:
-    """Return the history of a workspace as HTML; ages are those at `at`, by default now.
+def history_html(store: Store, at: dt.datetime | None = None, near: tuple[Cell, ...] = ()) -> bytes:
+    """Return the history of a workspace as HTML; ages are those at `at`, by default now. `near` are pages to go to.
 
     Raises:
         StoreError: the workspace could not be read.
     """
-    return html.render(page(store.uri, read_history(store), at or now()))
+    return html.render(page(store.uri, read_history(store), at or now())._replace(near=near))
 
 
 def page(workspace: str, history: History, at: dt.datetime) -> Page:

@@ -21,7 +21,7 @@ from tasks.running.stage_output import logger
 from tasks.runs import ledger, releases
 from tasks.runs.attempts import Attempts
 from tasks.runs.invocations import Invocation
-from tasks.runs.results import Judgement, Refusal, read_judgement, read_result
+from tasks.runs.results import Judgement, Refusal, read_changes, read_judgement, read_result
 
 
 def links(plan: RunPlan, invocation: Invocation) -> None:
@@ -87,5 +87,6 @@ def _facts(store: Store, plan: RunPlan, attempts: tuple[ledger.LedgerRecord, ...
             release=value if isinstance(value, Release) else None,
             release_verdicts=judged.release_verdicts if judged else value.verdicts,
             serving=serving.number if serving else None,
+            changes=read_changes(store, plan.run_key),
         )
     return facts

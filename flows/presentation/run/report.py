@@ -3,6 +3,7 @@
 from pydantic import ValidationError
 
 from flows.presentation import html
+from flows.presentation.changes import changes_section
 from flows.presentation.model import (
     HISTORY_KEY,
     Cell,
@@ -29,6 +30,7 @@ from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
 from tasks.monitoring.history import PastRun, read_run
 from tasks.runs import releases
 from tasks.runs.lineage import STATE
+from tasks.runs.results import read_changes
 
 
 def write_run_report(store: Store, run_key: str) -> str | None:
@@ -61,6 +63,7 @@ def run_page(store: Store, run_key: str) -> Page:
     run, problems = read_run(store, run_key)
     pipeline = f"pipeline {run.plan.config.pipeline}" if run.plan else ""
     failed, more_problems = _failures(store, run)
+    changes, unread_changes = _changes(store, run_key)
     stages = _stages(store, run)
     return Page(
         title=f"{run.span}: {run.state} (run {run_key})",
@@ -71,11 +74,11 @@ def run_page(store: Store, run_key: str) -> Page:
         about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),
         state=state(run.state, ended_as(run.state, run.release.number) if run.release else ""),
         tiles=tuple(_tiles(run)),
-        boxes=(*_trouble(store, run), *unreadable((*problems, *more_problems))),
-        sections=(*stages, *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts),
+        boxes=(*_trouble(store, run), *unreadable((*problems, *more_problems, *unread_changes))),
+        sections=(*stages, *changes, *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts),
                   *failed, *origin.invocations(run.invocations),
                   *_origin(store, run, stages)),
-        up=Cell("History of all runs", key=HISTORY_KEY),
+        near=(Cell("History of all runs", key=HISTORY_KEY),),
     )  # fmt: skip
 
 
@@ -101,6 +104,15 @@ def _failures(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[st
         return account.failures(store, run.attempts), ()
     except StoreError as error:
         return (), (str(error),)
+
+
+def _changes(store: Store, run_key: str) -> tuple[tuple[Section, ...], tuple[str, ...]]:
+    """Return what the run's release changed, if that is on record, and a sentence for a record that can't be read."""
+    try:
+        changes = read_changes(store, run_key)
+    except StoreError as error:
+        return (), (str(error),)
+    return ((changes_section(changes),) if changes else ()), ()
 
 
 def _origin(store: Store, run: PastRun, stages: tuple[Section, ...]) -> tuple[Section, ...]:

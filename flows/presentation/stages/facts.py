@@ -4,6 +4,7 @@ import importlib
 from typing import Any, NamedTuple
 
 from flows.presentation.model import Section
+from tasks.contracts.changes import Changes
 from tasks.contracts.outcomes import Verdict
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
@@ -22,6 +23,7 @@ class StageFacts(NamedTuple):
     release: Release | None = None
     release_verdicts: tuple[Verdict, ...] = ()
     serving: int | None = None  # number of the current release
+    changes: Changes | None = None  # from the release before, of a page that has no section of its own for them
 
 
 def section_of(stage: Stage, facts: StageFacts) -> Section:

@@ -2,10 +2,11 @@
 
 import shlex
 
+from flows.presentation.changes import changes_section
 from flows.presentation.model import Cell, Command, Section, Table, facts, table
 from flows.presentation.stages.evaluate import gates
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import count, difference, moment, number, plural
+from flows.presentation.wording import count, moment, number, plural
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.runs import Release
 from tasks.gates.verdicts import refusals, refused
@@ -45,6 +46,7 @@ def section(of: StageFacts) -> Section:
             ("model", release.model_prefix),
             ("vectors", release.vectors_prefix),
         ),
+        parts=(changes_section(of.changes),) if of.changes else (),
     )
 
 
@@ -63,17 +65,12 @@ def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str], ...]:
 
 
 def _searched(export: ReleaseOutcome) -> tuple[Table, ...]:
-    """Return the metrics of the search through all vectors; nothing where no holdout query was known."""
-    if not export.metrics:
+    """Return the metrics of the search through all vectors, unless What changed shows them."""
+    if not export.metrics or export.changes:
         return ()
-    before = export.metrics_before or {}
-    earlier = f">release {export.before}" if before else ">before"
-    rows = [
-        (name, number(value), number(before.get(name)), difference(value, before.get(name)))
-        for name, value in export.metrics.items()
-    ]
-    caption = f"All vectors searched with {count(export.queries)} holdout queries, as users search them"
-    return (table(caption, ("metric", ">this release", earlier, ">difference"), rows),)
+    rows = [(name, number(value)) for name, value in export.metrics.items()]
+    caption = f"All vectors, searched with {count(export.queries)} holdout queries"
+    return (table(caption, ("metric", ">value"), rows),)
 
 
 def _loading(of: StageFacts, release: Release) -> tuple[Command, ...]:

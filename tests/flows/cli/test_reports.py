@@ -150,8 +150,9 @@ def test_a_workspace_in_any_store_is_served(request: pytest.FixtureRequest, kind
     released, failed = fill(store)
     site = Site(store)
     try:
-        status, headers, body = site.get("/")
+        status, headers, body = site.get("/history")
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert body == site.get("/reports/history.html")[2]  # where reports link to
         assert f"../runs/{failed}/report.html".encode() in body  # which a browser takes as /runs/...
         status, headers, body = site.get(f"/runs/{released}/report.html")
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -209,6 +210,7 @@ def test_a_head_has_the_length_and_no_body(site: Site) -> None:
 def test_pages_forbid_loading_anything(site: Site) -> None:
     headers = site.get("/metrics")[1]
     assert headers["content-security-policy"].startswith("default-src 'none'")
+    assert "; form-action 'self';" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
 
 

@@ -1,0 +1,135 @@
+"""What `millrace serve` answers at `/` and `/changes`: reads the releases, asks their search workers."""
+
+import re
+import urllib.parse
+from collections.abc import Mapping
+
+from flows.cli.results.warm_searchers import WarmSearchers
+from flows.presentation import html
+from flows.presentation.changes import changes_section
+from flows.presentation.model import Page
+from flows.presentation.search import MOST_HITS, TO_HISTORY, TO_SEARCH, Asked, Side, search_html
+from flows.presentation.wording import shortened
+from infra.store.base import Store
+from tasks.contracts.runs import Release
+from tasks.contracts.search import Answer
+from tasks.foundation.errors import StageError, StoreError
+from tasks.runs import releases
+from tasks.runs.results import read_changes
+
+MOST_OFFERED = 30  # releases to choose from, the newest; an address may name any other
+
+
+class SearchPages:
+    """The pages of one workspace on its releases; several threads may ask at once. `close` ends the workers."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._searchers = WarmSearchers(store)
+        self._known: dict[int, Release] = {}  # a release never changes
+
+    def search(self, query: str) -> bytes:
+        """Return the page that answers a query string such as `q=lamp&k=10&with=3`.
+
+        What can't be answered is a sentence on the page. Raises StoreError: the current release is not readable.
+        """
+        asked, trouble = _understood(query)
+        current = releases.current(self._store)
+        if current is None:
+            return search_html(self._store.uri, asked, None, None, (), trouble)
+        number = asked.compared if asked.compared is not None else current.previous
+        others = self._others(current, number, trouble)
+        compared = next((Side(release) for release in others if release.number == number), None)
+        now = Side(current)
+        if asked.text:
+            asked_of = [side.release for side in (now, compared) if side is not None]
+            first, *second = self._searchers.ask(asked_of, asked.text, asked.k)
+            now = _answered(now, first)
+            compared = _answered(compared, second[0]) if compared else None
+        return search_html(self._store.uri, asked, now, compared, others, trouble)
+
+    def changes(self, number: int | None) -> bytes | None:
+        """Return what a release changed, by default the current one; None where there is no such release.
+
+        Raises:
+            StoreError: the release, or the record of what it changed, is not readable; names the file.
+        """
+        if number is not None and number not in releases.numbers(self._store):
+            return None
+        release = releases.current(self._store) if number is None else releases.read(self._store, number)
+        changes = read_changes(self._store, release.run_key) if release else None
+        page = Page(
+            title=f"Release {release.number}: what changed" if release else "What changed",
+            workspace=self._store.uri,
+            key="",
+            heading=f"Release {release.number}" if release else "What changed",
+            summary=_summary(release, on_record=changes is not None),
+            about=(),
+            state=None,
+            tiles=(),
+            boxes=(),
+            sections=(changes_section(changes),) if changes else (),
+            near=(TO_SEARCH, TO_HISTORY),
+        )
+        return html.render(page)
+
+    def close(self) -> None:
+        self._searchers.close()
+
+    def _others(self, current: Release, chosen: int | None, trouble: list[str]) -> tuple[Release, ...]:
+        """Return the newest releases but the current one, the newest first; the chosen one in any case."""
+        numbers = [number for number in reversed(releases.numbers(self._store)) if number != current.number]
+        wanted = numbers[:MOST_OFFERED]
+        if chosen is not None and chosen not in (*wanted, current.number):
+            wanted.append(chosen)
+        found = []
+        for number in wanted:
+            try:
+                found.append(self._read(number))
+            except StoreError as error:
+                trouble.append(f"Release {number} can't be shown: {error}")
+        return tuple(found)
+
+    def _read(self, number: int) -> Release:
+        if number not in self._known:
+            self._known[number] = releases.read(self._store, number)
+        return self._known[number]
+
+
+def _summary(release: Release | None, on_record: bool) -> str:
+    if release is None:
+        return "There is no release yet. The first model that the gates accept makes one: millrace run"
+    if on_record:
+        return f"Made from data up to span {release.span.name}; {release.vectors:,} vectors by {release.model.version}."
+    if release.previous is None:
+        return "It is the first release, so there is nothing to compare it with."
+    return "It was made without a comparison with the release before it, so what changed is not on record."
+
+
+def _understood(query: str) -> tuple[Asked, list[str]]:
+    """Return what a query string asks for, and a sentence for each part that makes no sense."""
+    try:
+        given = {name: values[-1] for name, values in urllib.parse.parse_qs(query, max_num_fields=20).items()}
+    except ValueError:
+        given = {}
+    trouble: list[str] = []
+    k = _whole(given, "k", MOST_HITS, trouble)
+    compared = _whole(given, "with", 10**9, trouble)
+    return Asked(given.get("q", "").strip(), Asked().k if k is None else k, compared), trouble
+
+
+def _whole(given: Mapping[str, str], name: str, most: int, trouble: list[str]) -> int | None:
+    """Return a whole number from 1 to `most`; None where none is given, with a sentence where it is not one."""
+    text = given.get(name, "")
+    if not text:
+        return None
+    if re.fullmatch(r"\d{1,10}", text, re.ASCII) and 1 <= int(text) <= most:
+        return int(text)
+    trouble.append(f"{name}={shortened(text, 40)} was left out: it must be a whole number from 1 to {most:,}.")
+    return None
+
+
+def _answered(side: Side, answer: Answer | StageError) -> Side:
+    if isinstance(answer, StageError):
+        return side._replace(trouble=f"It can't be searched: {answer}")
+    return side._replace(answer=answer)

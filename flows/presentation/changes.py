@@ -1,0 +1,113 @@
+"""What changed from one release to another: the numbers, the queries that won and lost most, new and gone items."""
+
+from collections.abc import Iterator, Sequence
+
+from flows.presentation.model import Section, Table, table
+from flows.presentation.wording import NONE, count, difference, number, plural, share, shortened
+from tasks.contracts.changes import Changes, ListedItem, QueryChange
+from tasks.contracts.search import Hit
+
+METRIC = "recall@10"  # the one that the first sentence names
+MOST_QUERIES = 8  # in each direction
+MOST_HITS = 3  # of one query, from each release
+LETTERS = 80  # of a query or an item's text
+
+
+def changes_section(changes: Changes) -> Section:
+    """Return the numbers, and as parts the biggest wins, the biggest losses, and the items that are new or gone."""
+    after = _named(changes)
+    wins = _queries(changes, changes.wins, "rose")
+    losses = _queries(changes, changes.losses, "fell")
+    parts = (
+        Section("Biggest wins", () if wins else ("No item of a query rose.",), tables=wins),
+        Section("Biggest losses", () if losses else ("No item of a query fell.",), tables=losses),
+        *_listed(changes.new, changes.new_items, "New items", f"Some of the items that {after} alone has"),
+        *_listed(changes.gone, changes.gone_items, "Gone items", f"Some of the items that {after} no longer has"),
+    )
+    return Section(
+        f"What changed from release {changes.before} to {changes.after or after}",
+        tuple(sentences(changes)),
+        id="changes",
+        short="What changed",
+        tables=_metrics(changes),
+        parts=parts if changes.queries else parts[2:],
+    )
+
+
+def sentences(changes: Changes) -> Iterator[str]:
+    """Yield what happened to the holdout queries, to the catalogue, and to the hits, a sentence each."""
+    before, after = changes.metrics_before.get(METRIC), changes.metrics_after.get(METRIC)
+    searched = f"{plural(changes.queries, 'holdout query', 'holdout queries')}, searched among all items"
+    if not changes.queries:
+        yield "No holdout query has its item in both releases, so their ranks are not compared."
+    elif before is None or after is None:
+        yield f"Compared over {searched}."
+    else:
+        yield f"{METRIC} was {number(before)} and is {number(after)}, over {searched}."
+    moved = ", ".join(
+        f"{count(items)} {what}"
+        for items, what in (
+            (changes.new_items, "new"),
+            (changes.gone_items, "gone"),
+            (changes.changed_items, "with another text or feature"),
+        )
+    )
+    yield f"The catalogue had {plural(changes.items_before, 'item')} and has {count(changes.items_after)}: {moved}."
+    alike = []
+    if changes.overlap_at_10 is not None:
+        alike.append(f"of the ten best hits of a query, {share(changes.overlap_at_10)} are the same")
+    if changes.same_item_cosine is not None:
+        alike.append(f"the two vectors of an item have a cosine of {changes.same_item_cosine:.3f}")
+    if alike:
+        words = "; ".join(alike)
+        yield f"{words[0].upper()}{words[1:]}, on average."
+
+
+def _metrics(changes: Changes) -> tuple[Table, ...]:
+    rows = [
+        (name, number(changes.metrics_before.get(name)), number(value),
+         difference(value, changes.metrics_before.get(name)))
+        for name, value in changes.metrics_after.items()
+    ]  # fmt: skip
+    columns = ("metric", f">release {changes.before}", f">{_named(changes)}", ">difference")
+    return (table("On the holdout queries", columns, rows),) if rows and changes.queries else ()
+
+
+def _queries(changes: Changes, queries: Sequence[QueryChange], moved: str) -> tuple[Table, ...]:
+    if not queries:
+        return ()
+    rows = [
+        (
+            shortened(one.query, LETTERS),
+            _rank(one.rank_before),
+            _rank(one.rank_after),
+            shortened(one.text, LETTERS),
+            _hits(one.before),
+            _hits(one.after),
+        )
+        for one in queries[:MOST_QUERIES]
+    ]
+    hits = (f"~best hits of release {changes.before}", f"~best hits of {_named(changes)}")
+    columns = ("~query", ">rank before", ">rank after", "~its item", *hits)
+    return (table(f"The queries whose item {moved} most, the largest change first", columns, rows),)
+
+
+def _named(changes: Changes) -> str:
+    return f"release {changes.after}" if changes.after is not None else "the candidate"
+
+
+def _rank(rank: int | None) -> str:
+    return NONE if rank is None else count(rank)
+
+
+def _hits(hits: Sequence[Hit]) -> str:
+    return "\n".join(f"{place}. {shortened(hit.text, LETTERS)}" for place, hit in enumerate(hits[:MOST_HITS], start=1))
+
+
+def _listed(items: Sequence[ListedItem], of: int, title: str, caption: str) -> tuple[Section, ...]:
+    """Return a part with some of the items and the number of all; nothing where there is none."""
+    if not of:
+        return ()
+    rows = [(item.item_id, shortened(item.text, LETTERS)) for item in items]
+    shown = (table(caption, ("item", "~text"), rows, folded=len(rows) > MOST_QUERIES),) if rows else ()
+    return (Section(f"{title}: {count(of)}", tables=shown),)

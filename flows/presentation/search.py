@@ -1,0 +1,138 @@
+"""The first page of `millrace serve`: a query, and the hits of an earlier release next to those of the current one."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flows.presentation import html
+from flows.presentation.model import Cell, Page, Section, Table, table
+from flows.presentation.wording import moment, plural, shortened
+from tasks.contracts.runs import Release
+from tasks.contracts.search import Answer, Hit
+
+SEARCH, CHANGES, HISTORY = "/", "/changes", "/history"  # addresses of `millrace serve`
+TO_SEARCH = Cell("Search", link=SEARCH)
+TO_CHANGES = Cell("What changed", link=CHANGES)
+TO_HISTORY = Cell("History of all runs", link=HISTORY)
+MOST_HITS = 100
+LETTERS = 300  # of an item's text
+
+
+class Asked(NamedTuple):
+    """What a reader asks for. `compared` is the number of the release on the left; None: the one before."""
+
+    text: str = ""
+    k: int = 10
+    compared: int | None = None
+
+
+class Side(NamedTuple):
+    """A release, and its answer or why there is none; neither where nothing was asked."""
+
+    release: Release
+    answer: Answer | None = None
+    trouble: str = ""
+
+
+class _Other(NamedTuple):
+    number: int
+    text: str
+
+
+class _Form(NamedTuple):
+    offered: bool
+    text: str
+    k: int
+    most: int
+    others: tuple[_Other, ...]
+    compared: int | None
+
+
+def search_html(
+    workspace: str,
+    asked: Asked,
+    current: Side | None,
+    compared: Side | None,
+    others: Sequence[Release],
+    trouble: Sequence[str],
+) -> bytes:
+    """Return the page.
+
+    Args:
+        current: the current release; None where there is none yet.
+        compared: the release on the left; None where there is no other.
+        others: the releases to choose from for the left.
+        trouble: sentences on what could not be read or was not understood.
+    """
+    sides = [side for side in (compared, current) if side is not None and (side.answer or side.trouble)]
+    boxes = (Section("Not all could be done", tuple(trouble), id="trouble", mood="bad"),) if trouble else ()
+    page = Page(
+        title=f"{asked.text}: search" if asked.text else "Search",
+        workspace=workspace,
+        key="",
+        heading="Search",
+        summary=_summary(current.release if current else None),
+        about=(),
+        state=None,
+        tiles=(),
+        boxes=boxes,
+        sections=tuple(_section(side, side is current, compared if side is current else None) for side in sides),
+        near=(TO_CHANGES, TO_HISTORY),
+    )
+    chosen = compared.release.number if compared else None
+    offered = tuple(_Other(one.number, _label(one)) for one in others)
+    form = _Form(current is not None, asked.text, asked.k, MOST_HITS, offered, chosen)
+    return html.render(page, "search", form=form)
+
+
+def _summary(release: Release | None) -> str:
+    if release is None:
+        return "There is no release to search yet. The first model that the gates accept makes one: millrace run"
+    return (
+        f"Release {release.number} is the current one: {plural(release.vectors, 'vector')} by model "
+        f"{release.model.version}, trained up to span {release.span.name}."
+    )
+
+
+def _label(release: Release) -> str:
+    refreshed = f", release {release.refreshed} refreshed" if release.refreshed else ""
+    return f"release {release.number}: {release.span.name}{refreshed}, {moment(release.created_at)}"
+
+
+def _section(side: Side, current: bool, before: Side | None) -> Section:
+    """Return the hits of a release; next to those of another one, with the place that each had there."""
+    release = side.release
+    title, name = f"Release {release.number}{', the current one' * current}", f"release-{release.number}"
+    if side.answer is None:
+        return Section(title, (side.trouble,), id=name, mood="bad")
+    took = f"{side.answer.seconds * 1000:,.0f} ms"
+    facts = (
+        f"Model {release.model.version}, trained up to span {release.span.name}.",
+        f"Compared with {plural(release.vectors, 'vector')} in {took}.",
+    )
+    earlier = before.answer.hits if before and before.answer else None
+    return Section(title, facts, id=name, tables=(_hits(side.answer.hits, earlier, before),))
+
+
+def _hits(hits: Sequence[Hit], earlier: Sequence[Hit] | None, before: Side | None) -> Table:
+    places = {hit.item_id: place for place, hit in enumerate(earlier or (), start=1)}
+    compared = (f"in {before.release.number}",) if earlier is not None and before else ()
+    rows = [
+        (
+            str(place),
+            f"{hit.score:.3f}",
+            *((_moved(place, places.get(hit.item_id)),) if compared else ()),
+            Cell(hit.item_id, code=True),
+            shortened(hit.text, LETTERS),
+        )
+        for place, hit in enumerate(hits, start=1)
+    ]
+    new = sum(hit.item_id not in places for hit in hits)
+    caption = f"The best {len(hits)}" + f"; {new or 'none'} of them {'is' if new == 1 else 'are'} new" * bool(compared)
+    return table(caption, ("#", ">cosine", *compared, "item", "~text"), rows)
+
+
+def _moved(now: int, then: int | None) -> Cell:
+    """Return the place that a hit had before."""
+    if then is None:
+        return Cell("new", "+", "good")
+    return Cell(f"{then}" if now == then else f"{then} {'↑' if now < then else '↓'}")

@@ -1,0 +1,213 @@
+"""The search page of `millrace serve`, its workers, and the page of what changed. The workers have no model."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.cli.results import searching
+from flows.cli.results.serving import Pages
+from flows.cli.results.warm_searchers import WarmSearchers
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import changes_key
+from tasks.contracts.runs import Release
+from tasks.contracts.search import Answer
+from tasks.foundation.errors import HostError
+from tasks.runs import releases
+from tasks.runs.releases import CURRENT, Pointer
+from tests.support.fakes.search_worker import LOST
+from tests.support.pages.html import Page
+from tests.support.workspace.changes import CHANGES
+from tests.support.workspace.past import write_past, write_run
+
+WORKER = (sys.executable, "-m", "tests.support.fakes.search_worker")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    """Three releases."""
+    monkeypatch.setattr(searching, "WORKER", WORKER)
+    monkeypatch.chdir(ROOT)
+    store = DirectoryStore(tmp_path)
+    write_past(store, 3)
+    return store
+
+
+@pytest.fixture
+def searchers(store: DirectoryStore) -> Iterator[WarmSearchers]:
+    searchers = WarmSearchers(store)
+    yield searchers
+    searchers.close()
+
+
+@pytest.fixture
+def pages(store: DirectoryStore) -> Iterator[Pages]:
+    pages = Pages(store)
+    yield pages
+    pages.close()
+
+
+def processes(searchers: WarmSearchers, *asked: Release) -> list[int]:
+    """The ids of the workers that answer."""
+    found = []
+    for answer in searchers.ask(asked, "lamp", 1):
+        assert isinstance(answer, Answer)
+        found.append(int(answer.hits[0].text.split()[1]))
+    return found
+
+
+def runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_workers_stay_while_their_releases_are_asked(store: DirectoryStore, searchers: WarmSearchers) -> None:
+    one, two, three = releases.history(store)
+    first = processes(searchers, one, three)
+    assert processes(searchers, one, three) == first
+    second = processes(searchers, two, three)
+    assert second[1] == first[1]
+    assert [runs(process) for process in (*first, *second)] == [False, True, True, True]
+    searchers.close()
+    assert not any(map(runs, second))
+
+
+def test_a_worker_outlives_the_thread_of_a_request(store: DirectoryStore, searchers: WarmSearchers) -> None:
+    (release, *_) = releases.history(store)
+    found: list[int] = []
+    for _ in range(2):
+        request = threading.Thread(target=lambda: found.extend(processes(searchers, release)))
+        request.start()
+        request.join()
+        time.sleep(0.3)  # for the kernel's signal
+    assert found[0] == found[1]
+
+
+def test_a_worker_that_died_is_started_again(store: DirectoryStore, searchers: WarmSearchers) -> None:
+    (release, *_) = releases.history(store)
+    (first,) = processes(searchers, release)
+    os.kill(first, signal.SIGKILL)
+    (second,) = processes(searchers, release)
+    assert second != first
+    (died,) = searchers.ask([release], "die", 1)
+    assert isinstance(died, HostError)
+    assert str(died) == "the machine went away"
+    assert processes(searchers, release) != [second]
+
+
+def shown(pages: Pages, query: str = "") -> Page:
+    page = pages.page("/", query)
+    assert page is not None
+    return Page(page.body)
+
+
+def test_hits_of_the_current_release_stand_next_to_those_of_the_one_before(pages: Pages) -> None:
+    page = shown(pages, "q=lamp&k=3")
+    assert page.text.index("Release 2 Model") < page.text.index("Release 3, the current one Model")
+    places = [row[:4] for row in page.rows if row[0].isdigit()]
+    assert [place[:3] for place in places[:3]] == [["1", "1.000", "i2"], ["2", "0.900", "i3"], ["3", "0.800", "i4"]]
+    assert places[3:] == [["1", "1.000", "2 ↑", "i3"], ["2", "0.900", "3 ↑", "i4"], ["3", "0.800", "+ new", "i5"]]
+    assert "The best 3; 1 of them is new" in page.text
+    assert "184,210 vectors in 12 ms" in page.text
+    chosen = shown(pages, "q=lamp&k=3&with=1")
+    assert "Release 1 Model" in chosen.text
+    assert [tag["value"] for tag in chosen.all("option") if "selected" in tag] == ["1"]
+    assert [tag["value"] for tag in chosen.all("option")] == ["2", "1"]
+
+
+def test_a_query_is_shown_as_text_and_kept_in_the_form(pages: Pages) -> None:
+    page = pages.page("/", "q=%3Cscript%3E%22%27")
+    assert page is not None
+    assert b"<script>" not in page.body
+    made = Page(page.body)
+    assert made.all("input")[0]["value"] == "<script>\"'"
+    assert "<script>\"' " in made.text
+
+
+def test_no_worker_starts_before_a_query(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "WORKER", ("/nothing/like/it",))
+    page = shown(pages, "q=+&k=7")
+    assert "Release 3 is the current one: 184,210 vectors" in page.text
+    assert page.all("input")[1]["value"] == "7"
+    assert page.rows == []
+
+
+@pytest.mark.parametrize("wrong", ["k=0", "k=101", "k=ten", "k=1e1", "with=-1", "k=٣"])
+def test_what_makes_no_sense_is_left_out_and_named(pages: Pages, wrong: str) -> None:
+    page = shown(pages, f"q=lamp&{wrong}")
+    assert f"{wrong} was left out: it must be a whole number from 1 to " in page.text
+    assert [row[0] for row in page.rows if row[0].isdigit()] == [str(place) for place in range(1, 11)] * 2
+
+
+def test_releases_that_cannot_be_read_or_searched_are_sentences(pages: Pages, store: DirectoryStore) -> None:
+    assert f"Release 77 can't be shown: {store.uri}/releases/77.json is gone" in shown(pages, "q=lamp&with=77").text
+    lost = releases.read(store, 3).model_copy(update={"number": LOST})
+    store.write(f"releases/{LOST}.json", lost.to_json())
+    page = shown(pages, f"q=lamp&with={LOST}")
+    assert f"Release {LOST} It can't be searched: models/" in page.text
+    assert "has no MANIFEST.json" in page.text
+    assert len([row for row in page.rows if row[0].isdigit()]) == 10  # of the current release
+
+
+def test_a_new_release_is_searched_at_once(pages: Pages, store: DirectoryStore) -> None:
+    assert "Release 3, the current one" in shown(pages, "q=lamp").text
+    write_run(store, 3)
+    assert "Release 4, the current one" in shown(pages, "q=lamp").text
+    store.write(CURRENT, Pointer(release=1, newest=4).to_json())
+    rolled_back = shown(pages, "q=lamp")
+    assert "Release 1, the current one" in rolled_back.text  # which has none before it
+    assert [tag["value"] for tag in rolled_back.all("option")] == ["4", "3", "2"]
+
+
+def test_a_workspace_without_a_release_says_so(tmp_path: Path) -> None:
+    pages = Pages(DirectoryStore(tmp_path))
+    try:
+        page = shown(pages, "q=lamp")
+        assert "There is no release to search yet." in page.text
+        assert page.all("input") == []
+        changes = pages.page("/changes")
+        assert changes is not None
+        assert "There is no release yet." in Page(changes.body).text
+    finally:
+        pages.close()
+
+
+def changes_of(pages: Pages, path: str) -> Page:
+    page = pages.page(path)
+    assert page is not None
+    return Page(page.body)
+
+
+def test_what_a_release_changed_has_a_page(pages: Pages, store: DirectoryStore) -> None:
+    second = releases.read(store, 2)
+    store.write(changes_key(second.run_key), CHANGES.to_json())
+    page = changes_of(pages, "/changes/2")
+    assert "Release 2 " in page.text
+    assert "recall@10 was 0.8000 and is 0.9000" in page.text
+    assert "what changed is not on record" in changes_of(pages, "/changes").text
+    assert "It is the first release" in changes_of(pages, "/changes/1").text
+    for nothing in ("/changes/7", "/changes/0", "/changes/", "/changes/x"):
+        assert pages.page(nothing) is None
+
+
+def test_pages_lead_to_each_other(pages: Pages) -> None:
+    for path, near in (
+        ("/", {"/changes", "/history"}),
+        ("/changes", {"/", "/history"}),
+        ("/history", {"/", "/changes"}),
+    ):
+        page = changes_of(pages, path)
+        assert near <= {link["href"] for link in page.all("a")}
+        assert all(not re.match("//|javascript:", link["href"]) for link in page.all("a"))

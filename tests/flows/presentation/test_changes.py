@@ -1,0 +1,118 @@
+"""What changed, as a section, and in the places that show it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from flows.presentation import markdown, terminal
+from flows.presentation.changes import MOST_QUERIES, changes_section, sentences
+from flows.presentation.run.publish import stage_page
+from flows.presentation.run.report import run_html
+from infra.store.directory import DirectoryStore
+from tasks.contracts.changes import Changes
+from tasks.contracts.jobs import changes_key
+from tasks.contracts.stages import Stage
+from tasks.runs import releases
+from tasks.runs.plan import read_plan
+from tests.support.pages.html import Page
+from tests.support.pages.sections import part, row, rows
+from tests.support.pages.tables import tables
+from tests.support.workspace.changes import CHANGES, LOSS, WIN
+from tests.support.workspace.past import write_past
+
+
+def changed(**update: object) -> Changes:
+    return CHANGES.model_copy(update=update)
+
+
+def test_three_sentences_say_what_changed() -> None:
+    assert list(sentences(CHANGES)) == [
+        "recall@10 was 0.8000 and is 0.9000, over 1,163 holdout queries, searched among all items.",
+        "The catalogue had 1,711 items and has 2,000: 290 new, 1 gone, 12 with another text or feature.",
+        "Of the ten best hits of a query, 61.3 % are the same; the two vectors of an item have a cosine of 0.731, "
+        "on average.",
+    ]
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    widths_differ = list(sentences(changed(same_item_cosine=None)))
+    assert widths_differ[-1] == "Of the ten best hits of a query, 61.3 % are the same, on average."
+    assert len(list(sentences(changed(same_item_cosine=None, overlap_at_10=None)))) == 2
+    nothing = changed(queries=0, overlap_at_10=None, metrics_before={}, metrics_after={}, wins=(), losses=())
+    section = changes_section(nothing)
+    assert section.lines[0].startswith("No holdout query has its item in both releases")
+    assert [each.title for each in section.parts] == ["New items: 290", "Gone items: 1"]
+    assert section.tables == ()
+
+
+def test_wins_and_losses_have_their_ranks_and_hits() -> None:
+    section = changes_section(CHANGES)
+    assert section.title == "What changed from release 1 to 2"
+    assert row(section, "mrr@10") == ["0.7000", "0.6500", "\N{MINUS SIGN}0.0500"]
+    won, found = rows(part(section, "Biggest wins"))
+    assert won[:4] == ["waterproof anorak", "340", "1", "rain jacket"]
+    assert won[4:] == ["1. wool scarf\n2. hat\n3. gloves", "1. rain jacket\n2. hat"]
+    assert found[:3] == ["bento", "\N{EN DASH}", "1"]
+    assert rows(part(section, "Biggest losses"))[0][1:3] == ["2", "1,700"]
+    assert rows(part(section, "Gone items: 1")) == [["p9", "typewriter"]]
+
+
+def test_long_texts_and_lists_are_cut() -> None:
+    talkative = WIN.model_copy(update={"query": "a b\n" * 500, "text": "x" * 5000})
+    section = changes_section(changed(wins=(talkative,) * 30, losses=()))
+    wins = rows(part(section, "Biggest wins"))
+    assert len(wins) == MOST_QUERIES
+    assert all(len(cell) < 200 for cell in wins[0])
+    assert "\n" not in wins[0][0]
+    assert part(section, "Biggest losses").lines == ("No item of a query fell.",)
+
+
+def test_a_model_that_is_not_released_is_the_candidate() -> None:
+    section = changes_section(changed(after=None))
+    assert section.title == "What changed from release 1 to the candidate"
+    assert [column.name for column in section.tables[0].columns][1:3] == ["release 1", "the candidate"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """Two releases, and what the second one changed."""
+    store = DirectoryStore(tmp_path)
+    _, second = write_past(store, 2)
+    store.write(changes_key(second), CHANGES.to_json())
+    return store
+
+
+def test_the_report_of_a_run_has_it_as_a_section(store: DirectoryStore) -> None:
+    first, second = releases.history(store)
+    page = Page(run_html(store, second.run_key))
+    assert LOSS.query in [cells[0] for cells in page.rows]
+    assert "changes" in page.ids
+    assert "#changes" in [link["href"] for link in page.all("a")]
+    assert "changes" not in Page(run_html(store, first.run_key)).ids
+    store.write(changes_key(second.run_key), b"{")
+    damaged = Page(run_html(store, second.run_key))
+    assert f"{store.uri}/{changes_key(second.run_key)} is not a valid changes" in damaged.text
+    assert "changes" not in damaged.ids
+
+
+def test_the_stage_page_of_the_release_has_it_as_a_part(store: DirectoryStore) -> None:
+    first, second = releases.history(store)
+    made = stage_page(store, read_plan(store, second.run_key), Stage.release, second)
+    assert [each.title for each in made.parts][:1] == ["What changed from release 1 to 2"]
+    cells = [row for table in tables(markdown.page(made, store.uri)) for row in table]
+    assert [row[:3] for row in cells if row[0] == LOSS.query] == [[LOSS.query, "2", "1,700"]]
+    without = stage_page(store, read_plan(store, first.run_key), Stage.release, first)
+    assert all("changed" not in each.title for each in without.parts)
+
+
+def test_a_terminal_shows_it() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80)
+    for each in terminal.render(changes_section(CHANGES), ""):
+        console.print(each)
+    assert "waterproof anorak" in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= 80

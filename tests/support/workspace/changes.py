@@ -1,0 +1,52 @@
+"""A record of what changed from release 1 to release 2: made up, with every kind of entry once."""
+
+from __future__ import annotations
+
+from tasks.contracts.changes import Changes, ListedItem, QueryChange
+from tasks.contracts.search import Hit
+
+
+def hits(*texts: str) -> tuple[Hit, ...]:
+    return tuple(
+        Hit(score=0.9 - place / 10, item_id=f"i-{text}".replace(" ", "-"), text=text)
+        for place, text in enumerate(texts)
+    )
+
+
+WIN = QueryChange(
+    query="waterproof anorak",
+    item_id="p1",
+    text="rain jacket",
+    rank_before=340,
+    rank_after=1,
+    before=hits("wool scarf", "hat", "gloves", "boots"),
+    after=hits("rain jacket", "hat"),
+)
+FOUND = WIN.model_copy(update={"query": "bento", "item_id": "p2", "text": "lunch box", "rank_before": None})
+LOSS = QueryChange(
+    query="<b>skillet</b> | `pan`",
+    item_id="p3",
+    text="frying pan",
+    rank_before=2,
+    rank_after=1_700,
+    before=hits("cooking pot", "frying pan"),
+    after=hits("chef knife"),
+)
+CHANGES = Changes(
+    before=1,
+    after=2,
+    queries=1_163,
+    metrics_before={"recall@10": 0.8, "mrr@10": 0.7},
+    metrics_after={"recall@10": 0.9, "mrr@10": 0.65},
+    items_before=1_711,
+    items_after=2_000,
+    new_items=290,
+    gone_items=1,
+    changed_items=12,
+    same_item_cosine=0.73125,
+    overlap_at_10=0.6125,
+    new=(ListedItem(item_id="p7", text="teapot"), ListedItem(item_id="p8", text="kettle")),
+    gone=(ListedItem(item_id="p9", text="typewriter"),),
+    wins=(WIN, FOUND),
+    losses=(LOSS,),
+)
