@@ -83,7 +83,7 @@ def pipeline(
             trained = train(plan, validated, warm)
             judged = evaluate(plan, validated, warm, trained)
             if judged.refused:
-                refresh_after_rejection(store, config, validated.rows)
+                refresh_after_rejection(store, config, plan.config.lineage)
                 report = recorded.report
                 rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
                 return rejected
