@@ -44,6 +44,7 @@ def alerts(pool: str) -> tuple[Alert, ...]:
         ),
         Alert("millrace: a run is late", {"millrace.run.late"}, text=_OF_EVENT),
         Alert("millrace: the vectors are stale", {"millrace.stale"}, text=_OF_EVENT),
+        Alert("millrace: the catalogue is stale", {"millrace.catalogue.stale"}, text=_OF_EVENT),
         Alert(
             "millrace: no worker is alive",
             {"prefect.work-pool.not-ready"},

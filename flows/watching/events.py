@@ -17,6 +17,7 @@ from tasks.monitoring.problems import of_a_clock
 LATE = "millrace.run.late"
 WILL_BE_LATE = "millrace.run.will-be-late"
 STALE = "millrace.stale"
+CATALOGUE_STALE = "millrace.catalogue.stale"
 MISSED = "millrace.span.missed"
 
 
@@ -57,18 +58,7 @@ def send_events(store: Store, report: FreshnessReport) -> None:
 
 def _findings(report: FreshnessReport) -> Iterator[Finding]:
     yield from _late(report)
-    stale = next((problem for problem in report.problems if problem.kind == "stale"), None)
-    if stale is not None:
-        yield Finding(
-            problem=f"stale-release-{report.release}",
-            event=STALE,
-            resource={
-                "prefect.resource.id": f"millrace.lineage.{report.lineage}",
-                "prefect.resource.name": f"lineage {report.lineage}",
-            },
-            sentence=f"{stale.sentence} {stale.way_out}",
-            payload={"newest": report.newest, "age_hours": report.age_hours, "target_hours": report.target_hours},
-        )
+    yield from _stale(report)
     versions = {row.span: row.version for row in report.spans}
     for span in report.missed:
         yield Finding(
@@ -83,6 +73,28 @@ def _findings(report: FreshnessReport) -> Iterator[Finding]:
             sentence=f"{span} has arrived and is due, but was not trained.",
             payload={"span": span},
         )
+
+
+def _stale(report: FreshnessReport) -> Iterator[Finding]:
+    """Yield a finding for each of the two ages that is beyond its target."""
+    ages = {"newest": report.newest, "age_hours": report.age_hours, "target_hours": report.target_hours}
+    waits = {"age_hours": report.catalogue_age_hours, "target_hours": report.catalogue_target_hours}
+    if report.catalogue is not None:
+        waits |= report.catalogue.model_dump(mode="json", include={"waiting"})
+    kinds = {"stale": (STALE, "stale", ages), "catalogue stale": (CATALOGUE_STALE, "catalogue-stale", waits)}
+    for problem in report.problems:
+        if problem.kind in kinds:
+            event, name, payload = kinds[problem.kind]
+            yield Finding(
+                problem=f"{name}-release-{report.release}",
+                event=event,
+                resource={
+                    "prefect.resource.id": f"millrace.lineage.{report.lineage}",
+                    "prefect.resource.name": f"lineage {report.lineage}",
+                },
+                sentence=f"{problem.sentence} {problem.way_out}",
+                payload=payload,
+            )
 
 
 def _late(report: FreshnessReport) -> Iterator[Finding]:
