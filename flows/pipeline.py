@@ -11,6 +11,7 @@ from prefect.states import Completed
 
 from configs.load import load_config
 from flows.refresh import refresh_after_rejection
+from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
@@ -83,13 +84,14 @@ def pipeline(
             trained = train(plan, validated, warm)
             judged = evaluate(plan, validated, warm, trained)
             if judged.refused:
+                announce_rejection(store, plan, judged)
                 refresh_after_rejection(store, config, plan.config.lineage)
                 report = recorded.report
                 rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
                 return rejected
             model = model_of(trained)
             inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
-            release(plan, model, inferred, judged.outcome.challenger)
+            announce_release(store, plan, release(plan, model, inferred, judged.outcome.challenger))
             return recorded.report
 
 

@@ -10,6 +10,7 @@ from prefect.states import Completed
 from configs.load import load_config
 from configs.schema.config import Config
 from flows.presentation.run.publish import publish
+from flows.running.announcing import announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.base import Conflict, Store
@@ -84,4 +85,6 @@ def _carry_out(store: Store, planned: Refresh) -> Release:
     catalogue = catalogue_of(plan, validate(plan))
     reuse = current.vectors_prefix if current.catalogue is not None else None
     inferred = infer(plan, catalogue, current.model, None, reuse=reuse)
-    return release(plan, current.model, inferred, current.metrics, refreshed=current.number)
+    released = release(plan, current.model, inferred, current.metrics, refreshed=current.number)
+    announce_release(store, plan, released)
+    return released
