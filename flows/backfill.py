@@ -12,13 +12,17 @@ from prefect.states import Completed
 from configs.load import load_config
 from flows.backfilling.execution import conclude, executing
 from flows.backfilling.status_page import announce
+from flows.presentation.run.publish import publish
+from flows.refresh import refresh_after_rejection
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.child_runs import end_jobs_of_children
 from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Stages, Workspace
+from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.backfill.backfill_plan import BACKFILL_STAGES
+from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan
 from tasks.backfill.backfill_state import BackfillState
 from tasks.backfill.planner import plan_backfill
+from tasks.running.context import within
 
 
 def _range() -> str:
@@ -42,7 +46,8 @@ def backfill(
     """Bring a range of spans up to date: train corrected or changed spans again, and run what is missing.
 
     Spans are trained on a branch, so the lineage stays as it is. When all is done and the gates agree, the last span is
-    released, and runs of the lineage continue the branch. The same backfill, started again, continues with the rest.
+    released, and runs of the lineage continue the branch. If they do not, the champion stays and embeds the new items.
+    The same backfill, started again, continues with the rest.
 
     Args:
         workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
@@ -64,7 +69,7 @@ def backfill(
     store = open_store(workspace)
     plan = plan_backfill(store, config, first, last, stages, reason, parallel)
     if dry_run or not plan.to_do:
-        return _result(announce(plan, dry_run))
+        return _result(store, plan, announce(plan, dry_run))
 
     with executing(store, plan) as execution:
         for span in plan.to_do:
@@ -73,11 +78,17 @@ def backfill(
         execution.finish()
         if execution.complete and plan.spans[-1].release == "run":
             execution.release()
-    return _result(conclude(execution))
+    return _result(store, plan, conclude(execution))
 
 
-def _result(state: BackfillState) -> BackfillState:
-    """Return the flow run's state with the backfill's state as data, which the caller gets."""
+def _result(store: Store, plan: BackfillPlan, state: BackfillState) -> BackfillState:
+    """Return the flow run's state with the backfill's state as data, which the caller gets.
+
+    If the model was refused, the champion first embeds the items of its rows.
+    """
+    if state.state == "Rejected":
+        with within(publisher=publish):
+            refresh_after_rejection(store, plan.config, plan.branch or plan.on)
     name = "Rejected" if state.state == "Rejected" else "Completed"
     completed: Any = Completed(name=name, message=state.sentence or "Only planned.", data=state)
     return completed

@@ -11,6 +11,7 @@ from prefect.states import Completed
 
 from configs.load import load_config
 from flows.refresh import refresh_after_rejection
+from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
@@ -22,6 +23,7 @@ from tasks.health import health
 from tasks.infer import infer
 from tasks.release import release
 from tasks.runs.plan import plan_run, save_plan
+from tasks.runs.results import Judgement, Refusal
 from tasks.runs.run_report import RunReport, unfinished_before
 from tasks.runs.scheduled_span import due_span, missed, require_arrived, run_of
 from tasks.train import model_of, train
@@ -82,13 +84,16 @@ def pipeline(
             warm = warmup(plan, validated, after=healthy)
             trained = train(plan, validated, warm)
             judged = evaluate(plan, validated, warm, trained)
+            made: Release | Refusal | Judgement = judged
             if not judged.refused:
                 model = model_of(trained)
                 inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
-                released = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
-                if isinstance(released, Release):
-                    return recorded.report
-            refresh_after_rejection(store, config, validated.rows)
+                made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
+            if isinstance(made, Release):
+                announce_release(store, plan, made)
+                return recorded.report
+            announce_rejection(store, plan, made)
+            refresh_after_rejection(store, config, plan.config.lineage)
             report = recorded.report
             rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
             return rejected

@@ -1,7 +1,7 @@
 """Between trainings: vectors of new and changed items by the released model, in a release of its own."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from prefect import flow
@@ -10,11 +10,11 @@ from prefect.states import Completed
 from configs.load import load_config
 from configs.schema.config import Config
 from flows.presentation.run.publish import publish
+from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
-from tasks.contracts.references import RowsRef
 from tasks.contracts.runs import Release
 from tasks.infer import infer
 from tasks.release import release
@@ -59,8 +59,11 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
         return rejected
 
 
-def refresh_after_rejection(store: Store, config: Config, rows: Sequence[RowsRef]) -> None:
-    """Give the items of a rejected run's validated rows vectors by the champion, in the current flow run.
+def refresh_after_rejection(store: Store, config: Config, trained_on: str) -> None:
+    """Give the items of a rejected model's rows vectors by the champion, in the current flow run.
+
+    Args:
+        trained_on: the lineage, perhaps a branch, that the rejected model belongs to.
 
     Raises:
         Conflict: another process refreshes this lineage.
@@ -68,17 +71,17 @@ def refresh_after_rejection(store: Store, config: Config, rows: Sequence[RowsRef
     """
     with contextlib.ExitStack() as held:
         try:
-            planned = held.enter_context(_planned(store, config, rows))
+            planned = held.enter_context(_planned(store, config, trained_on))
         except NothingToDo:  # no champion, or done by an earlier invocation
             return
         _carry_out(store, planned)
 
 
 @contextlib.contextmanager
-def _planned(store: Store, config: Config, more: Sequence[RowsRef] = ()) -> Iterator[Refresh]:
+def _planned(store: Store, config: Config, trained_on: str | None = None) -> Iterator[Refresh]:
     """Plan a refresh; no other process refreshes this lineage inside the block. Raises NothingToDo, Conflict."""
     with hold_lineage(store, f"lineages/{config.lineage}.refresh", logger().warning):
-        yield plan_refresh(store, config, more)
+        yield plan_refresh(store, config, trained_on)
 
 
 def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:
@@ -88,4 +91,9 @@ def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:
     catalogue = catalogue_of(plan, validate(plan))
     reuse = current.vectors_prefix if current.catalogue is not None else None
     inferred = infer(plan, catalogue, current.model, None, reuse=reuse)
-    return release(plan, current.model, inferred, current, current.rows)
+    made = release(plan, current.model, inferred, current, current.rows)
+    if isinstance(made, Release):
+        announce_release(store, plan, made)
+    else:
+        announce_rejection(store, plan, made)
+    return made

@@ -1,4 +1,4 @@
-"""Alerts: a webhook, and automations of the Prefect server that call it when something is wrong.
+"""Alerts: a webhook, and automations of the Prefect server that call it when something is wrong or was released.
 
 Each alert is one POST of JSON with the key `text`, as chats accept it, and the event. The server sends them, so they
 arrive even if no worker is alive.
@@ -44,6 +44,11 @@ def alerts(pool: str) -> tuple[Alert, ...]:
         ),
         Alert("millrace: a run is late", {"millrace.run.late"}, text=_OF_EVENT),
         Alert("millrace: the vectors are stale", {"millrace.stale"}, text=_OF_EVENT),
+        Alert("millrace: the catalogue is stale", {"millrace.catalogue.stale"}, text=_OF_EVENT),
+        Alert("millrace: a release was made", {"millrace.release.released"}, text=_OF_EVENT),
+        Alert("millrace: a release was brought up to date", {"millrace.release.refreshed"}, text=_OF_EVENT),
+        Alert("millrace: a model was rejected", {"millrace.release.rejected"}, text=_OF_EVENT),
+        Alert("millrace: a release was rolled back", {"millrace.release.rolled-back"}, text=_OF_EVENT),
         Alert(
             "millrace: no worker is alive",
             {"prefect.work-pool.not-ready"},

@@ -27,6 +27,7 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
         history=plan.history,
         feeds=tuple(list_feeds(store)) if catalogue else (),
         bases=catalogues.bases(store, plan) if catalogue else (),
+        others=catalogues.others(store, plan) if catalogue and plan.window else (),
         catalogue=catalogue,
     )
     outcome = run_stage(plan, inputs, ValidateOutcome)

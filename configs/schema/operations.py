@@ -32,6 +32,10 @@ class FreshnessConfig(Record):
     target_hours: Annotated[float, Field(gt=0)] = Field(
         description="from the end of the newest span in the released vectors until now, at most"
     )
+    catalogue_target_hours: Annotated[float, Field(gt=0)] = Field(
+        default=3.0,
+        description="from the arrival of items, in feeds or validated rows, to their release, at most",
+    )
     deadline_hours: Annotated[float, Field(gt=0)] = Field(
         description="from a run's scheduled time (or start, where none was scheduled) to its end, at most"
     )

@@ -7,11 +7,13 @@ from prefect.states import Completed
 
 from flows.backfilling.span_run_pool import current_span_run
 from flows.presentation.run.publish import publish
+from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable
 from flows.running.recorded_invocation import record_invocation
+from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.runs import Release
+from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
 from tasks.infer import infer
@@ -49,7 +51,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
             if "evaluate" in stages or releasing:
                 judged = run.try_step("evaluate", lambda: evaluate(plan, validated, warm, trained))
             if releasing and judged is not None and judged.refused:
-                return _rejected(judged, "infer", "release")
+                return _rejected(store, plan, judged, "infer", "release")
             if "infer" in stages or (releasing and judged is not None):
                 inferred = run.try_step("infer", infer_all)
             run.raise_first()
@@ -62,9 +64,13 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
             made: Release | Refusal | Judgement = judged
             if not judged.refused:
                 made = release(plan, model_of(trained), inferred, judged, (*plan.history, *validated.rows))
-        return None if isinstance(made, Release) else _rejected(made, "release")
+        if not isinstance(made, Release):
+            return _rejected(store, plan, made, "release")
+        announce_release(store, plan, made)
+        return None
 
 
-def _rejected(judged: Judgement | Refusal, *not_run: str) -> Any:
+def _rejected(store: Store, plan: RunPlan, judged: Judgement | Refusal, *not_run: str) -> Any:
     current_span_run().refuse(*not_run)
+    announce_rejection(store, plan, judged)
     return Completed(name="Rejected", message=judged.why)

@@ -42,7 +42,7 @@ def section(report: FreshnessReport, started: str) -> Section:
     columns = ("run", "state", "began", "ends", "deadline", "most time lost to")
     return Section(
         "Attention" if urgent else "Nothing is wrong",
-        (_age(report), *((started,) if started else ())),
+        (_age(report), *_catalogue(report), *((started,) if started else ())),
         tables=(table("Runs", columns, clocks),) if clocks else (),
         parts=(*_problems("What is wrong", urgent), *_problems("Good to know", known)),
         commands=(Command("Times are in UTC. The same in a terminal:", ("millrace freshness",)),),
@@ -77,6 +77,14 @@ def _age(report: FreshnessReport) -> str:
         f"The released vectors (release {report.release}) hold data up to {report.newest}: "
         f"{old(report.age_hours)} old, of {old(report.target_hours)} promised; {state}."
     )
+
+
+def _catalogue(report: FreshnessReport) -> tuple[str, ...]:
+    if report.catalogue is None:
+        return ()
+    until = report.catalogue.complete_until
+    items = f"all items that had arrived by {moment(until)}" if until else "all items that have arrived"
+    return (f"It holds {items}: {report.catalogue.sentence}.",)
 
 
 def _problems(title: str, problems: Sequence[Problem]) -> tuple[Section, ...]:

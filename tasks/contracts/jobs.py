@@ -25,8 +25,8 @@ from tasks.foundation.records import Record
 class ValidateInputs(Record):
     """The window is every span that this run will train on; history is what the lineage trained on before.
 
-    The catalogue is made of the rows of both and of the item feeds. If one of `bases` was made of a part of these, only
-    the rest is read.
+    The catalogue is made of the rows of both, of `others` and of the item feeds. If one of `bases` was made of a part
+    of these, only the rest is read.
     """
 
     stage: Literal[Stage.validate] = Stage.validate
@@ -34,6 +34,7 @@ class ValidateInputs(Record):
     history: tuple[RowsRef, ...]
     feeds: tuple[FeedRef, ...]
     bases: tuple[CatalogueRef, ...]
+    others: tuple[RowsRef, ...] = Field(default=(), description="for the catalogue; replace older versions")
     catalogue: bool = Field(default=True, description="false: nothing will be embedded, so none is built")
 
 

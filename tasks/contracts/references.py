@@ -1,5 +1,7 @@
 """References to objects in the workspace: keys and checksums, never the data itself."""
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from tasks.foundation.records import Record
@@ -22,6 +24,15 @@ class RowsRef(Record):
     span: SpanRef
     prefix: str
     rows: int
+
+
+def newest_rows(*groups: Sequence[RowsRef]) -> tuple[RowsRef, ...]:
+    """Return the rows of each span in their newest version; of the same version those that come first."""
+    found: dict[str, RowsRef] = {}
+    for rows in (rows for group in groups for rows in group):
+        if rows.span.name not in found or rows.span.version > found[rows.span.name].span.version:
+            found[rows.span.name] = rows
+    return tuple(found.values())
 
 
 class FeedRef(Record):

@@ -1,4 +1,4 @@
-"""The age of a lineage's released vectors, and what prevents newer ones.
+"""The two ages of a release, of its model's data and of its catalogue, and what prevents newer ones.
 
 It only reads the workspace. flows/watch.py starts runs and sends alerts.
 """
@@ -15,8 +15,9 @@ from tasks.contracts.spans import first_day
 from tasks.foundation.durations import old
 from tasks.foundation.errors import DataError
 from tasks.foundation.records import Record
+from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks, is_held
-from tasks.monitoring.problems import Age, Problem, find_problems, held_up_by
+from tasks.monitoring.problems import Age, Problem, Waiting, find_problems, held_up_by
 from tasks.monitoring.reader import Reader
 from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import SpanRow, Survey, span_end, span_rows, survey
@@ -40,6 +41,10 @@ class FreshnessReport(Record):
     target_hours: float = Field(description="freshness.target_hours of the settings")
     stale: bool
     stale_at: str | None = Field(description="when the released vectors become stale, or did")
+    catalogue: CatalogueAge | None = Field(description="the items of the current release; null: nothing is released")
+    catalogue_age_hours: float | None = Field(description="how long items have waited for a release; 0: none waits")
+    catalogue_target_hours: float = Field(description="freshness.catalogue_target_hours of the settings")
+    coverage: float | None = Field(description="share of the release's items that have a vector; 1.0 is all")
     spans: tuple[SpanRow, ...] = Field(description="the newest")
     older: int = Field(description="the number of spans before those")
     missed: tuple[str, ...] = Field(description="due and arrived, not trained, and no run over it is running")
@@ -59,7 +64,8 @@ class FreshnessReport(Record):
             return " ".join(problem.sentence for problem in self.urgent)
         if self.newest is None:
             return "Nothing is wrong, and nothing is released yet."
-        return f"Nothing is wrong: the released vectors hold {self.newest}, {old(self.age_hours or 0.0)} old."
+        items = f"; {self.catalogue.sentence}" if self.catalogue else ""
+        return f"Nothing is wrong: the released vectors hold {self.newest}, {old(self.age_hours or 0.0)} old{items}."
 
 
 def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
@@ -69,7 +75,7 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
 
     Raises:
         ConfigError: the cron line is not understood, or the workspace holds spans of several lengths.
-        StoreError: the pointer to the release, or the lineage's head, is not readable.
+        StoreError: the pointer to the release, its plan or catalogue, or the lineage's head, is not readable.
     """
     due_now = _due(store, config, at)
     reader = Reader(store)
@@ -83,6 +89,8 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
     late_runs = clocks(store, _current(seen), at, working)
     gaps = [span for span in seen.calendar if span not in seen.versions]
     age = _age(store, config, at)
+    catalogue = catalogue_age(store, age.release) if age.release else None
+    waiting = Waiting(catalogue, catalogue.hours(at) if catalogue else 0.0, config.freshness.catalogue_target_hours)
     return FreshnessReport(
         at=_iso(at),
         workspace=store.uri,
@@ -96,13 +104,17 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
         target_hours=age.target_hours,
         stale=age.stale,
         stale_at=_iso(span_end(age.release.span.name) + age.target) if age.release else None,
+        catalogue=catalogue,
+        catalogue_age_hours=round(catalogue.hours(at), 2) if catalogue else None,
+        catalogue_target_hours=config.freshness.catalogue_target_hours,
+        coverage=catalogue.coverage if catalogue else None,
         spans=tuple(rows),
         older=len(seen.calendar) - len(rows),
         missed=tuple(missed),
         gaps=tuple(gaps),
         clocks=tuple(late_runs),
         catch_up=_catch_up(missed, rows, working),
-        problems=tuple(find_problems(seen, age, rows, late_runs, missed, gaps)),
+        problems=tuple(find_problems(seen, age, waiting, rows, late_runs, missed, gaps)),
     )
 
 

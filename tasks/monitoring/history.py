@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from configs.schema.operations import FreshnessConfig
 from infra.store.base import Store
 from tasks.contracts.outcomes import InferOutcome, Outcome
 from tasks.contracts.results import StageResult
@@ -18,6 +19,7 @@ from tasks.contracts.spans import first_day
 from tasks.contracts.stages import TRAITS, Stage
 from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError
 from tasks.foundation.records import Record
+from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.reader import Reader
 from tasks.monitoring.span_progress import SpanRow, span_end, span_rows, survey
 from tasks.runs import branches, releases
@@ -93,6 +95,7 @@ class History(NamedTuple):
     runs: tuple[PastRun, ...]
     releases: tuple[Release, ...]
     current: Release | None
+    catalogue: CatalogueAge | None  # of the current release
     spans: tuple[SpanRow, ...]
     problems: tuple[str, ...]
 
@@ -118,10 +121,14 @@ class History(NamedTuple):
         return self.runs[-1] if self.runs else None
 
     @property
-    def target_hours(self) -> float | None:
-        """The target in the configuration of the last run."""
+    def targets(self) -> FreshnessConfig | None:
+        """What the configuration of the last run promises."""
         plans = [run.plan for run in self.runs if run.plan is not None]
-        return plans[-1].config.freshness.target_hours if plans else None
+        return plans[-1].config.freshness if plans else None
+
+    @property
+    def target_hours(self) -> float | None:
+        return self.targets.target_hours if self.targets else None
 
 
 def read_history(store: Store) -> History:
@@ -140,6 +147,7 @@ def read_history(store: Store) -> History:
         runs=tuple(runs),
         releases=tuple(reader.releases),
         current=current,
+        catalogue=_catalogue(store, current, problems),
         spans=spans,
         problems=(*reader.problems, *problems),
     )
@@ -228,6 +236,14 @@ def _spans(reader: Reader, runs: Sequence[PastRun], problems: list[str]) -> tupl
 def _current(store: Store, problems: list[str]) -> Release | None:
     try:
         return releases.current(store)
+    except StoreError as error:
+        problems.append(str(error))
+        return None
+
+
+def _catalogue(store: Store, current: Release | None, problems: list[str]) -> CatalogueAge | None:
+    try:
+        return catalogue_age(store, current) if current is not None else None
     except StoreError as error:
         problems.append(str(error))
         return None

@@ -11,12 +11,13 @@ from tasks.contracts.spans import after, first_day
 from tasks.foundation.durations import old
 from tasks.foundation.errors import POLICIES
 from tasks.foundation.records import Record
+from tasks.monitoring.catalogue_age import CatalogueAge
 from tasks.monitoring.deadlines import Clock
 from tasks.monitoring.span_progress import SpanRow, Survey
 
 Kind = Literal[
     "stale", "late", "will be late", "lost", "failed", "cancelled", "missed", "not arrived", "unreleased",
-    "hole", "too late", "corrected",
+    "hole", "too late", "corrected", "catalogue stale",
 ]  # fmt: skip
 _MOST = 240  # characters of a message
 
@@ -54,6 +55,14 @@ class Age(NamedTuple):
         return self.hours is not None and self.hours > self.target_hours
 
 
+class Waiting(NamedTuple):
+    """The items that wait for a release, and for how long the first of them has; None where nothing is released."""
+
+    catalogue: CatalogueAge | None
+    hours: float
+    target_hours: float
+
+
 class Problem(Record):
     """One problem. `urgent`: a person should act; else it is for information."""
 
@@ -65,11 +74,18 @@ class Problem(Record):
 
 
 def find_problems(
-    seen: Survey, age: Age, rows: Sequence[SpanRow], clocks: Sequence[Clock], missed: Sequence[str], gaps: Sequence[str]
+    seen: Survey,
+    age: Age,
+    waiting: Waiting,
+    rows: Sequence[SpanRow],
+    clocks: Sequence[Clock],
+    missed: Sequence[str],
+    gaps: Sequence[str],
 ) -> list[Problem]:
     """Return all problems, the urgent ones first."""
     found = [
         *_of_the_release(seen, age, rows),
+        *_of_the_catalogue(waiting),
         *(problem for clock in clocks if (problem := of_a_clock(clock)) is not None),
         *_of_failures(rows),
         *_of_missed(rows, missed),
@@ -120,6 +136,19 @@ def _of_the_release(seen: Survey, age: Age, rows: Sequence[SpanRow]) -> Iterator
             why, way_out = (said.format(span=later[0].span) for said in _WAITS_FOR[later[0].state])
         sentence = f"The newest data in the released vectors, {newest}, is {old(age.hours)} old because {why}"
         yield _urgent("stale", (newest,), f"{sentence}; the target is {old(age.target_hours)}.", way_out)
+
+
+def _of_the_catalogue(waiting: Waiting) -> Iterator[Problem]:
+    if waiting.catalogue is None or waiting.hours <= waiting.target_hours:
+        return
+    sources = [each.source for each in waiting.catalogue.waiting]
+    more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+    sentence = (
+        f"The catalogue of release {waiting.catalogue.release} lacks items that have waited {old(waiting.hours)}: "
+        f"{sources[0]}{more}; the target is {old(waiting.target_hours)}."
+    )
+    way_out = "The deployment refresh/hourly takes them: look at its last run in the UI; by hand: millrace refresh"
+    yield _urgent("catalogue stale", (), sentence, way_out)
 
 
 def of_a_clock(clock: Clock) -> Problem | None:

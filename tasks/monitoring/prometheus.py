@@ -112,6 +112,8 @@ def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
     current, target = history.current, history.target_hours
     yield _gauge("millrace_releases", "Releases that were made.", len(history.releases))
     yield _gauge("millrace_freshness_target_seconds", "The age that is promised.", target and target * 3600)
+    promised = history.targets and history.targets.catalogue_target_hours * 3600
+    yield _gauge("millrace_catalogue_target_seconds", "How long items may wait for a release, as promised.", promised)
     if current is None:
         return
     age, end = age_seconds(current, at), span_end(current.span.name)
@@ -122,6 +124,13 @@ def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
     yield _gauge("millrace_release_created_timestamp_seconds", "When the release that serves was made.", made)
     yield _gauge("millrace_release_number", "Number of the release that serves.", current.number)
     yield _gauge("millrace_release_vectors", "Vectors of the release that serves.", current.vectors)
+    if (catalogue := history.catalogue) is not None:
+        text = "How long the first of the items that the release that serves lacks has waited; 0: it lacks none."
+        yield _gauge("millrace_catalogue_age_seconds", text, catalogue.hours(at) * 3600)
+        text = "Item feeds and validated rows that the release that serves lacks."
+        yield _gauge("millrace_catalogue_waiting_sources", text, len(catalogue.waiting))
+        text = "Share of the items of the release that serves that have a vector."
+        yield _gauge("millrace_release_coverage_ratio", text, catalogue.coverage)
     names = {"span": current.span.name, "model": current.model.version, "run": current.run_key}
     yield _info("millrace_release_info", "The release that serves, in its labels; always 1.", names)
     text = "Holdout metrics of the release that serves."

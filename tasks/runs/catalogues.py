@@ -1,12 +1,58 @@
-"""What the catalogue of a run is made of, apart from its own rows: item feeds, and earlier catalogues to build on."""
+"""What catalogues are made of: rows and item feeds that the workspace knows, and earlier catalogues to build on."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from infra.store.base import Store
+from infra.store.manifest import read_manifest
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.references import CatalogueRef
-from tasks.contracts.runs import RunPlan
+from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef, newest_rows
+from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
-from tasks.runs import lineage, releases
+from tasks.data.span_versions import list_feeds
+from tasks.runs import branches, lineage, releases
+from tasks.runs.plan import read_plan
 from tasks.runs.results import UnusableResult, read_result
+
+
+class KnownItems(NamedTuple):
+    """The newest versions of all spans of rows and of item feeds, and the sources of the released catalogue."""
+
+    rows: tuple[RowsRef, ...]
+    feeds: tuple[FeedRef, ...]
+    released: frozenset[str]  # keys of the folders
+
+    @property
+    def waiting(self) -> tuple[RowsRef | FeedRef, ...]:
+        """Those that the released catalogue lacks."""
+        return tuple(each for each in (*self.rows, *self.feeds) if each.prefix not in self.released)
+
+    @property
+    def all_released(self) -> bool:
+        """Whether the released catalogue was made of exactly these."""
+        return self.released == {each.prefix for each in (*self.rows, *self.feeds)}
+
+
+def known_items(store: Store, release: Release, trained_on: str | None = None) -> KnownItems:
+    """Return what is known of items, for a refresh of `release`.
+
+    Rows are those in the released catalogue and those that the lineage trained on, also in a run that was rejected.
+
+    Args:
+        trained_on: the lineage; default: the one that runs of the release's lineage continue.
+
+    Raises:
+        StoreError: the plan of the release, its catalogue, or the lineage's head is not readable.
+    """
+    made_by = read_plan(store, release.run_key)
+    name = trained_on or branches.active(store, branches.root(store, made_by.config.lineage))
+    head = lineage.head(store, name)
+    trained = head[1].consumed if head else ()
+    return KnownItems(
+        rows=newest_rows(_released_rows(store, release, made_by, trained), trained),
+        feeds=tuple(list_feeds(store)),
+        released=frozenset(_sources(store, release.catalogue)) if release.catalogue else frozenset(),
+    )
 
 
 def bases(store: Store, plan: RunPlan) -> tuple[CatalogueRef, ...]:
@@ -21,6 +67,27 @@ def bases(store: Store, plan: RunPlan) -> tuple[CatalogueRef, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def others(store: Store, plan: RunPlan) -> tuple[RowsRef, ...]:
+    """Return the rows in the released catalogue that the run does not know, or knows in an older version.
+
+    The champion may have them from a rejected backfill, whose branch the lineage does not continue. Without them a
+    release would lose items that the one before it has.
+
+    Raises:
+        StoreError: the release, its plan or its catalogue is not readable.
+    """
+    serving = releases.current(store)
+    if serving is None or serving.catalogue is None:
+        return ()
+    made_by = read_plan(store, serving.run_key)
+    if branches.root(store, made_by.config.lineage) != branches.root(store, plan.config.lineage):
+        return ()
+    versions = {rows.span.name: rows.span.version for rows in plan.history}
+    versions |= {span.name: span.version for span in plan.window}
+    released = _released_rows(store, serving, made_by, plan.history)
+    return tuple(rows for rows in released if rows.span.version > versions.get(rows.span.name, 0))
+
+
 def of_run(store: Store, run_key: str) -> CatalogueRef | None:
     """Return the catalogue that a run built; None where it built none."""
     try:
@@ -28,3 +95,28 @@ def of_run(store: Store, run_key: str) -> CatalogueRef | None:
     except UnusableResult:
         return None
     return result.outcome.catalogue if result and isinstance(result.outcome, ValidateOutcome) else None
+
+
+def _released_rows(
+    store: Store, release: Release, made_by: RunPlan, known: Sequence[RowsRef] = ()
+) -> tuple[RowsRef, ...]:
+    """Return the rows in the released catalogue; of a release without one, those before its run.
+
+    Args:
+        known: references that need not be read from the workspace.
+    """
+    if release.catalogue is None:
+        return made_by.history
+    by_prefix = {rows.prefix: rows for rows in (*made_by.history, *known)}
+    prefixes = [prefix for prefix in _sources(store, release.catalogue) if prefix.startswith("runs/")]
+    return tuple(by_prefix.get(prefix) or _rows_of(store, prefix) for prefix in prefixes)
+
+
+def _rows_of(store: Store, prefix: str) -> RowsRef:
+    facts = read_manifest(store, prefix).facts
+    return RowsRef(span=SpanRef(name=facts["span"], version=facts["span_version"]), prefix=prefix, rows=facts["rows"])
+
+
+def _sources(store: Store, catalogue: CatalogueRef) -> list[str]:
+    sources: list[str] = read_manifest(store, catalogue.prefix).facts["sources"]
+    return sources

@@ -8,11 +8,10 @@ from typing import NamedTuple
 from configs.load import config_hash
 from configs.schema.config import BESIDE_THE_WORK, Config
 from infra.store.base import Store
-from infra.store.manifest import read_manifest
-from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef
+from tasks.contracts.references import FeedRef, RowsRef
 from tasks.contracts.runs import REFRESH, Release, RunPlan
-from tasks.data.span_versions import list_feeds
 from tasks.runs import releases
+from tasks.runs.catalogues import known_items
 from tasks.runs.plan import NothingToDo, read_plan
 
 
@@ -23,13 +22,14 @@ class Refresh(NamedTuple):
     release: Release
 
 
-def plan_refresh(store: Store, config: Config, more: Sequence[RowsRef] = ()) -> Refresh:
+def plan_refresh(store: Store, config: Config, trained_on: str | None = None) -> Refresh:
     """Plan the refresh of the current release.
 
     The settings are those that its model was made with; `config` says where and how patiently it runs.
 
     Args:
-        more: validated rows that are not in the released catalogue, such as those of a rejected run.
+        trained_on: the lineage whose rows are known, as the branch of a backfill whose model was rejected; default: the
+            one that runs of the release's lineage continue.
 
     Raises:
         NothingToDo: the released catalogue has all rows and item feeds, or there is no release yet.
@@ -39,39 +39,20 @@ def plan_refresh(store: Store, config: Config, more: Sequence[RowsRef] = ()) -> 
     if release is None:
         raise NothingToDo(f"nothing to do: {store.uri} has no release to refresh; first: millrace run")
     made_by = read_plan(store, release.run_key)
-    rows = tuple({each.prefix: each for each in (*_rows(store, release, made_by), *more)}.values())
-    feeds = list_feeds(store)
-    if release.catalogue is not None and set(_sources(store, release.catalogue)) == {e.prefix for e in (*rows, *feeds)}:
+    known = known_items(store, release, trained_on)
+    if release.catalogue is not None and known.all_released:
         raise NothingToDo(f"nothing to do: release {release.number} holds every item that the workspace knows")
     settings = _settings(made_by.config, config)
     plan = RunPlan(
-        run_key=_run_key(settings, release, rows, feeds),
+        run_key=_run_key(settings, release, known.rows, known.feeds),
         span=release.span,
         window=(),
-        history=rows,
+        history=known.rows,
         parent=release.model.checkpoint,
         workspace=store.uri,
         config=settings,
     )
     return Refresh(plan, release)
-
-
-def _rows(store: Store, release: Release, made_by: RunPlan) -> tuple[RowsRef, ...]:
-    """Return the rows in the released catalogue; of a release without one, those before its run."""
-    if release.catalogue is None:
-        return made_by.history
-    prefixes = [prefix for prefix in _sources(store, release.catalogue) if prefix.startswith("runs/")]
-    found = []
-    for prefix in prefixes:
-        facts = read_manifest(store, prefix).facts
-        span = SpanRef(name=facts["span"], version=facts["span_version"])
-        found.append(RowsRef(span=span, prefix=prefix, rows=facts["rows"]))
-    return tuple(found)
-
-
-def _sources(store: Store, catalogue: CatalogueRef) -> list[str]:
-    sources: list[str] = read_manifest(store, catalogue.prefix).facts["sources"]
-    return sources
 
 
 def _settings(made_with: Config, now: Config) -> Config:

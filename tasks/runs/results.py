@@ -27,6 +27,8 @@ from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.gates.verdicts import refusals, refused
 
+_NOT_DECISIVE = {"champion", "champion_vectors", "compiled", "feeds", "others", "bases", "reuse", "before", "metrics"}
+
 
 class UnusableResult(StoreError):
     """A stage has a result, but it can't be read or belongs to other work."""
@@ -58,6 +60,10 @@ class Refusal(Record):
     """A release that the gates of `release` refused: it was not made."""
 
     verdicts: tuple[Verdict, ...]
+
+    @property
+    def all_verdicts(self) -> tuple[Verdict, ...]:
+        return self.verdicts
 
     @property
     def why(self) -> str:
@@ -163,5 +169,5 @@ def same_work(one: JobSpec, other: JobSpec) -> bool:
 
 def _decisive(inputs: Inputs) -> Inputs:
     """Return the inputs without those that do not decide the outcome."""
-    others = {"champion", "compiled", "feeds", "bases", "reuse", "before", "metrics"} & set(type(inputs).model_fields)
+    others = _NOT_DECISIVE & set(type(inputs).model_fields)
     return inputs.model_copy(update=dict.fromkeys(others))

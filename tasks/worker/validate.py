@@ -23,7 +23,7 @@ from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_fold
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import Check, ValidateOutcome
 from tasks.contracts.progress import report
-from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.data.rows import ITEM, LABEL, QUERY, ROW_ID, ROWS_KIND
 from tasks.foundation.errors import CodeError, DataError
 from tasks.gates.expectations import Limit, judge_numbers
@@ -129,12 +129,16 @@ def run(job: Job) -> ValidateOutcome:
         outcome = outcome.model_copy(update={"rows": rows})
         if not inputs.catalogue:
             return outcome
-        catalogue = build(job.store, Sources((*inputs.history, *rows), inputs.feeds), inputs.bases, config)
+        catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config)
         return outcome.model_copy(update={"catalogue": catalogue})
 
 
+def _sources(inputs: ValidateInputs, rows: tuple[RowsRef, ...]) -> Sources:
+    return Sources(newest_rows(inputs.history, rows, inputs.others), inputs.feeds)
+
+
 def _only_catalogue(job: Job, inputs: ValidateInputs) -> ValidateOutcome:
-    catalogue = build(job.store, Sources(inputs.history, inputs.feeds), inputs.bases, job.config)
+    catalogue = build(job.store, _sources(inputs, ()), inputs.bases, job.config)
     return ValidateOutcome(
         rows=(),
         rows_in=0,

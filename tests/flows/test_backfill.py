@@ -29,13 +29,14 @@ import infra.compute.factory
 from flows.backfill import backfill
 from flows.backfilling.control import control_flow_run
 from flows.pipeline import pipeline
+from flows.refresh import refresh
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.backfill.backfill_state import BackfillState
 from tasks.backfill.planner import plan_backfill
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import (
@@ -48,7 +49,7 @@ from tasks.foundation.errors import (
     OutOfMemoryError,
 )
 from tasks.runs import branches, ledger, lineage, releases
-from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.backfills import ENCODER, fake_workers, run_spans
 
@@ -277,23 +278,44 @@ def test_other_settings_make_other_weights_on_a_branch(begun: DirectoryStore, ru
     ][:2]
 
 
-def test_a_refused_model_changes_nothing_and_stays_refused(
+def test_a_refused_model_stays_refused_and_the_champion_embeds_its_items(
     prefect: PrefectServer, begun: DirectoryStore, runner: Failing
 ) -> None:
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.3}
-    serving = begun.read("releases/CURRENT")
+    champion = releases.current(begun)
+    assert champion is not None
     ended = started(begun, "2021-Q3", "2021-Q4")
     assert (ended.is_completed(), ended.name) == (True, "Rejected")
     state = ended.result()
     assert isinstance(state, BackfillState)
     assert state.spans[-1].model_dump()["infer"] == state.spans[-1].release == "refused"
-    assert (begun.read("releases/CURRENT"), branches.active(begun, "main")) == (serving, "main")
+    assert branches.active(begun, "main") == "main"
+    refreshed = releases.current(begun)
+    assert refreshed is not None
+    assert (refreshed.refreshed, refreshed.model) == (champion.number, champion.model)
     kept = backfill_state.read(begun, state.id)
     assert kept is not None
     assert kept.state == "Rejected"
     runner.specs.clear()
     again = started(begun, "2021-Q3", "2021-Q4")
-    assert (again.name, runner.specs) == ("Rejected", [])
+    assert (again.name, runner.specs, releases.current(begun)) == ("Rejected", [], refreshed)
+
+
+def test_rows_of_a_refused_branch_stay_in_later_releases(begun: DirectoryStore, runner: Failing) -> None:
+    commit_files(begun, "spans/2021-Q3/v2", {"p": "corrected"}, "span", rows=41)
+    good, runner.metrics = runner.metrics, {"recall@10": 0.1, "mrr@10": 0.3}
+    assert started(begun, "2021-Q3", "2021-Q3").name == "Rejected"
+    refreshed = releases.current(begun)
+    assert refreshed is not None
+    assert refreshed.refreshed is not None
+    assert refresh(begun.uri, overrides=(ENCODER,), return_state=True).name == "NothingToDo"
+    runner.metrics = good
+    assert pipeline(begun.uri, "2021-Q4", overrides=(ENCODER,)).state == "Released"
+    (inputs,) = [spec.inputs for spec in runner.specs[-7:-6]]
+    assert isinstance(inputs, ValidateInputs)
+    assert [(rows.span.name, rows.span.version) for rows in inputs.others] == [("2021-Q3", 2)]
+    assert [rows.span.version for rows in inputs.history] == [1, 1, 1], "the lineage itself stays as it is"
+    assert refresh(begun.uri, overrides=(ENCODER,), return_state=True).name == "NothingToDo"
 
 
 def test_only_requested_stages_run(begun: DirectoryStore, runner: Failing) -> None:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prefect import Task, flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import Artifact, FlowRun, State
-from prefect.events.worker import EventsWorker
 from prefect.states import Running
 
 import flows.watch
 import infra.compute.factory
 from flows.pipeline import pipeline
 from flows.watch import watch
-from flows.watching.events import LATE, MISSED, STALE, WILL_BE_LATE
+from flows.watching.events import CATALOGUE_STALE, LATE, MISSED, STALE, WILL_BE_LATE
 from flows.watching.lost_runs import LOST
 from flows.watching.page import section
 from infra.store.directory import DirectoryStore
@@ -31,9 +28,9 @@ from tasks.contracts.spans import after
 from tasks.foundation.errors import FailureClass
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.runs.plan import plan_run, save_plan
-from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out
-from tests.support.processes.prefect_server import SECONDS, PrefectServer
+from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.invocations import write_invocation
 
 SETTINGS = ("model.pretrained=package:none", "schedule.cron=0 6 * * *", "schedule.timezone=Europe/Berlin")
@@ -87,18 +84,6 @@ def week() -> list[str]:
     while len(names) < 7:
         names.append(after(names[-1]))
     return names
-
-
-def events(prefect: PrefectServer, name: str, resource: str) -> list[dict[str, Any]]:
-    """What has arrived on the server, once anything has."""
-    EventsWorker.drain_all(timeout=SECONDS)
-    asked = {"filter": {"event": {"name": [name]}, "resource": {"id": [resource]}}}
-    deadline = time.monotonic() + SECONDS
-    while True:
-        found = httpx.post(f"{prefect.url}/events/filter", json=asked).json()["events"]
-        if found or time.monotonic() > deadline:
-            return found
-        time.sleep(0.2)
 
 
 def artifact(key: str) -> Artifact:
@@ -199,7 +184,7 @@ def test_a_late_run_is_sent_once_and_arrives_at_the_server(store, prefect, monke
     with store.lock("lineages/main.run"):
         look(store)
         look(store)
-    (event,) = events(prefect, LATE, f"millrace.run.{run_key}")
+    (event,) = prefect.events(LATE, f"millrace.run.{run_key}")
     assert event["resource"] == {
         "prefect.resource.id": f"millrace.run.{run_key}",
         "prefect.resource.name": "2026-11-19 attempt 1",
@@ -225,30 +210,35 @@ def test_a_warning_comes_before_a_run_is_late(store, prefect, monkeypatch):
     set_clock(monkeypatch, "2026-11-20T08:59:30+00:00")
     with store.lock("lineages/main.run"):
         look(store)
-        (event,) = events(prefect, WILL_BE_LATE, f"millrace.run.{run_key}")
+        (event,) = prefect.events(WILL_BE_LATE, f"millrace.run.{run_key}")
         assert event["payload"]["class"] is None
         set_clock(monkeypatch, "2026-11-20T09:10:00+00:00")
         look(store)
-    assert len(events(prefect, LATE, f"millrace.run.{run_key}")) == 1
-    assert len(events(prefect, WILL_BE_LATE, f"millrace.run.{run_key}")) == 1
+    assert len(prefect.events(LATE, f"millrace.run.{run_key}")) == 1
+    assert len(prefect.events(WILL_BE_LATE, f"millrace.run.{run_key}")) == 1
 
 
-def test_each_missed_span_and_a_stale_release_are_sent_once(store, prefect):
+def test_each_missed_span_and_both_stale_ages_are_sent_once(store, prefect):
     lineage = "events"  # other tests' events are on the same server
     config = small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")
     carry_out(plan_run(store, config))
     ingest(store, "2026-11-13", "2026-11-14")
+    ingest_feed(store, "2026-11", at="2026-11-20T01:00:00+00:00")
     asked = (f"lineage={lineage}", "freshness.target_hours=48")
     look(store, *asked, catch_up=False)
     _, report = look(store, *asked, catch_up=False)
     for span in ("2026-11-13", "2026-11-14"):
-        (event,) = events(prefect, MISSED, f"millrace.span.{lineage}.{span}")
+        (event,) = prefect.events(MISSED, f"millrace.span.{lineage}.{span}")
         assert (event["payload"]["span"], event["payload"]["lineage"]) == (span, lineage)
-    (event,) = events(prefect, STALE, f"millrace.lineage.{lineage}")
+    (event,) = prefect.events(STALE, f"millrace.lineage.{lineage}")
     assert (event["payload"]["newest"], event["payload"]["target_hours"]) == ("2026-11-12", 48.0)
     assert "millrace run --span 2026-11-13" in event["payload"]["sentence"]
+    (event,) = prefect.events(CATALOGUE_STALE, f"millrace.lineage.{lineage}")
+    assert [each["source"] for each in event["payload"]["waiting"]] == ["items/2026-11/v1"]
+    assert (event["payload"]["age_hours"], event["payload"]["target_hours"]) == (5.0, 3.0)
     assert report.stale
     assert store.list(f"watch/{lineage}") == [
+        f"watch/{lineage}/catalogue-stale-release-{report.release}.json",
         f"watch/{lineage}/missed-2026-11-13-v1.json",
         f"watch/{lineage}/missed-2026-11-14-v1.json",
         f"watch/{lineage}/stale-release-{report.release}.json",
@@ -268,7 +258,8 @@ def test_the_ui_has_a_table_of_spans_and_a_page_of_problems(store):
     page = section(report, "Something was started.")
     assert page.title == "Attention"
     assert all(words in page.lines[0] for words in ("2026-11-12", "7.2 days old", "16.7 days"))
-    assert page.lines[1] == "Something was started."
+    assert "all 30 items have a vector" in page.lines[1]
+    assert page.lines[2] == "Something was started."
     clock = page.tables[0].rows[0]
     assert (clock[0].text, clock[0].link) == ("2026-11-19 attempt 1", "http://ui/runs/flow-run/1")
     assert clock[1].text == "lost"

@@ -1,4 +1,4 @@
-"""`millrace freshness`: how old the released data is, how far each span has come, and what is wrong."""
+"""`millrace freshness`: how old the released data and its items are, how far each span has come, and what is wrong."""
 
 import datetime as dt
 
@@ -7,6 +7,7 @@ from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.run_options import RunOptions
 from tasks.foundation.clock import now
 from tasks.foundation.durations import old
+from tasks.monitoring.catalogue_age import CatalogueAge
 from tasks.monitoring.deadlines import Clock
 from tasks.monitoring.freshness import FreshnessReport
 
@@ -23,6 +24,8 @@ def show(report: FreshnessReport) -> None:
     """Print the report; times are in UTC."""
     say(f"lineage {report.lineage}{f', on branch {report.continues}' * (report.continues != report.lineage)}")
     say(_age(report))
+    if report.catalogue is not None:
+        say(_catalogue(report.catalogue, report))
     if report.spans:
         columns = ("span", "state", "arrived", "validated", "trained", "evaluated", "embedded", "released")
         rows = [(row.span, row.state, *(_minute(getattr(row, name)) for name in _TIMES)) for row in report.spans]
@@ -46,6 +49,13 @@ def _age(report: FreshnessReport) -> str:
         f"release {report.release} holds data up to {report.newest}, {old(report.age_hours)} old of "
         f"{old(report.target_hours)} promised; {state} {_minute(report.stale_at)} UTC"
     )
+
+
+def _catalogue(catalogue: CatalogueAge, report: FreshnessReport) -> str:
+    until = catalogue.complete_until
+    items = f"it holds all items that had arrived by {_minute(until)} UTC" if until else "it holds all known items"
+    waits = f", {old(report.catalogue_age_hours or 0.0)} ago of {old(report.catalogue_target_hours)} promised"
+    return f"{items}{waits if until else ''}; {catalogue.sentence}"
 
 
 def _clock(clock: Clock) -> str:

@@ -30,9 +30,12 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Make an earlier release current again; model and vectors change together."""
-    from flows.cli.results import outputs, show
+    from flows.cli.results import rolling_back, show
 
-    tell(outputs.rollback(existing(workspace), to, verify), show.rolled_back, as_json)
+    store = existing(workspace)
+    output = rolling_back.rollback(store, to, verify)
+    tell(output, show.rolled_back, as_json)
+    rolling_back.announce(store, output)
 
 
 def search(

@@ -199,16 +199,6 @@ def releases(store: Store) -> ReleasesOutput:
     )
 
 
-def rollback(store: Store, to: int | None, verify: bool) -> RollbackOutput:
-    """Go back to release `to`, by default to the one before. Raises as `tasks.runs.releases.rollback` does."""
-    try:
-        serving = tasks.runs.releases.current(store)
-    except tasks.runs.releases.StoreError:  # what a rollback is there to repair
-        serving = None
-    release = tasks.runs.releases.rollback(store, to, verify)
-    return RollbackOutput(previous=serving.number if serving else None, release=release)
-
-
 def last_run(store: Store, span: str | None) -> str:
     """Return the key of the run that was tried last, over this span if one is given. Raises ConfigError: no run."""
     keys = planned_runs(store)

@@ -59,6 +59,7 @@ def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
     per_million = summed.dollars_per_million_vectors
     tiles = [
         _freshness_tile(history, at),
+        *_catalogue_tile(history, at),
         Tile("Current release", Cell(str(current.number) if current else NONE), made),
         Tile(
             "Runs that came to a result",
@@ -95,6 +96,22 @@ def _freshness_tile(history: History, at: dt.datetime) -> Tile:
     )
 
 
+def _catalogue_tile(history: History, at: dt.datetime) -> list[Tile]:
+    """Return a tile of how long items have waited for a release, and of the share that has a vector."""
+    catalogue = history.catalogue
+    if catalogue is None:
+        return []
+    stale = _waited_too_long(history, at)
+    waited = f"waiting for {duration(catalogue.hours(at) * 3600)}" if catalogue.waiting else "none waits"
+    cell = Cell(waited, "!" if stale else "✓", "bad" if stale else "good")
+    return [Tile("New items", cell, catalogue.sentence)]
+
+
+def _waited_too_long(history: History, at: dt.datetime) -> bool:
+    catalogue, targets = history.catalogue, history.targets
+    return catalogue is not None and targets is not None and catalogue.hours(at) > targets.catalogue_target_hours
+
+
 def _boxes(history: History, at: dt.datetime) -> list[Section]:
     """Return the warnings at the top of the page."""
     boxes = []
@@ -106,6 +123,13 @@ def _boxes(history: History, at: dt.datetime) -> list[Section]:
             "The table of runs shows what kept newer spans from being released.",
         )
         boxes.append(Section("Stale", lines, id="stale", mood="bad"))
+    if history.catalogue is not None and _waited_too_long(history, at):
+        waited = duration(history.catalogue.hours(at) * 3600)
+        lines = (
+            f"Items have waited {waited} for a release, longer than freshness.catalogue_target_hours allows. "
+            "To take them in: millrace refresh",
+        )
+        boxes.append(Section("Items wait", lines, id="items-wait", mood="bad"))
     if current is not None and history.releases and current.number != history.releases[-1].number:
         newest = history.releases[-1].number
         lines = (f"Release {current.number} serves, though {newest} is the newest: it was rolled back.",)

@@ -279,7 +279,7 @@ def test_the_webhook_is_called_for_failures_lateness_staleness_and_lost_workers(
     with get_client(sync_client=True) as client:
         names = [automation.name for automation in client.read_automations()]
     assert sorted(name for name in names if name.startswith("millrace: ")) == sorted(alerts)
-    assert len(alerts) == 4
+    assert len(alerts) == 9
 
     message = 'DataError: span 2026-W47: "3 clean rows", at least 32 are needed'
     post = post_after(chat, lambda: failed_run(message))
@@ -287,15 +287,17 @@ def test_the_webhook_is_called_for_failures_lateness_staleness_and_lost_workers(
     assert re.fullmatch(rf"{first.ui_url}/runs/flow-run/[0-9a-f-]{{36}}", post["page"])
     assert post["event"] == "prefect.flow-run.Failed"
 
-    payload = {"lineage": "main", "sentence": "the vectors are 400 h old; 336 h are promised"}
+    payload = {"lineage": "main", "sentence": "the vectors are 400 h old", "release": {"number": 4}}
     resource = {"prefect.resource.id": "millrace.lineage.main"}
-    for event, name in (("millrace.stale", alerts[2]), ("millrace.run.late", alerts[1])):
+    named = {"millrace.stale": "the vectors are stale", "millrace.run.late": "a run is late"}
+    named |= {"millrace.release.released": "a release was made", "millrace.release.rejected": "a model was rejected"}
+    for event, name in named.items():
         post = post_after(chat, functools.partial(emit_event, event, resource, payload=payload))
-        assert post["text"] == f"{name}: {payload['sentence']}"
+        assert post["text"] == f"millrace: {name}: {payload['sentence']}"
         assert (post["event"], post["payload"]) == (event, payload)
 
     post = post_after(chat, worker_that_dies)
-    assert post["text"].startswith(alerts[3])
+    assert post["text"].startswith(alerts[-1])
     assert "prefect worker start --pool millrace" in post["text"]
     assert (post["event"], post["page"]) == ("prefect.work-pool.not-ready", f"{first.ui_url}/work-pools")
     assert before.posts.empty()

@@ -51,9 +51,10 @@ def test_the_text_shows_age_spans_and_problems(millrace: Command) -> None:
     result = millrace()
     assert result.code == 0
     lines = [line.rstrip() for line in result.out.splitlines()]
-    assert lines[:2] == [
+    assert lines[:3] == [
         "lineage main",
         "release 1 holds data up to 2026-11-11, 56 h old of 72 h promised; fresh until 11-15 00:00 UTC",
+        "it holds all known items; all 30 items have a vector",
     ]
     assert re.findall(r"^(2026\S+) +(\w+)", result.out, re.M) == [
         ("2026-11-11", "Released"),

@@ -13,6 +13,7 @@ from infra.store.directory import DirectoryStore
 from tasks.monitoring.history import History, PastRun, read_history
 from tasks.runs.releases import CURRENT, Pointer
 from tests.flows.presentation.conftest import Past
+from tests.support.fakes.fake_runner import ingest_feed
 from tests.support.pages.html import Page
 from tests.support.workspace.past import week, write_run
 
@@ -69,6 +70,16 @@ def test_stale_vectors_come_first(past: Past, soon: Page) -> None:
     late = Page(history_html(past.store, LATE))
     assert "! 30 d old beyond the target of 14 d" in late.text
     assert "stale" in late.ids
+
+
+def test_items_that_wait_too_long_come_first(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    write_run(store, 0)
+    assert "✓ none waits" in Page(history_html(store, SOON)).text
+    ingest_feed(store, "2026-03", at="2026-03-04T07:00:00+00:00")
+    page = Page(history_html(store, SOON))
+    assert "! waiting for 5 h 00 min" in page.text
+    assert "items-wait" in page.ids
 
 
 def test_a_rollback_is_shown(tmp_path: Path) -> None:

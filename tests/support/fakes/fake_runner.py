@@ -42,7 +42,7 @@ from tasks.contracts.outcomes import (
     WarmupOutcome,
 )
 from tasks.contracts.progress import Progress
-from tasks.contracts.references import CatalogueRef, CheckpointRef, RowsRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, RowsRef, newest_rows
 from tasks.contracts.results import Phases, StageResult, WorkerFailure
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Chore, Stage
@@ -178,7 +178,7 @@ class FakeRunner:
         )
 
     def _catalogue(self, inputs: ValidateInputs, rows: list[RowsRef]) -> CatalogueRef:
-        sources = [ref.prefix for ref in (*inputs.history, *rows, *inputs.feeds)]
+        sources = [ref.prefix for ref in (*newest_rows(inputs.history, rows, inputs.others), *inputs.feeds)]
         prefix = f"catalogue/{hashlib.sha256(' '.join(sources).encode()).hexdigest()[:16]}"
         manifest = commit_files(self.store, prefix, {"part-00000.parquet": prefix}, "catalogue", sources=sources)
         return CatalogueRef(prefix=prefix, items=30, partitions=1, sha256=manifest.sha256)
@@ -262,9 +262,10 @@ def ingest(store: Store, *names: str, version: int = 1) -> None:
         commit_files(store, f"spans/{name}/v{version}", {"part-0.parquet": f"{name} v{version}"}, "span", **facts)
 
 
-def ingest_feed(store: Store, name: str, version: int = 1) -> None:
-    """Put a complete span of an item feed into the workspace, without real items."""
-    commit_files(store, f"items/{name}/v{version}", {"part-0.parquet": f"{name} v{version}"}, "feed", rows=3)
+def ingest_feed(store: Store, name: str, version: int = 1, at: str = "2021-02-01T00:00:00.000000+00:00") -> None:
+    """Put a complete span of an item feed, which arrived at this time, into the workspace, without real items."""
+    facts = {"rows": 3, "ingested_at": at}
+    commit_files(store, f"items/{name}/v{version}", {"part-0.parquet": f"{name} v{version}"}, "feed", **facts)
 
 
 def small_config(*overrides: str) -> Config:

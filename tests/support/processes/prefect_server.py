@@ -9,7 +9,9 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import Artifact, FlowRun, TaskRun
@@ -63,6 +65,17 @@ class PrefectServer:
         with get_client(sync_client=True) as client:
             found = client.read_artifacts(artifact_filter=of_run)
         return sorted(found, key=lambda one: str(one.created))
+
+    def events(self, name: str, resource: str, count: int = 1) -> list[dict[str, Any]]:
+        """The events of this name about a resource, once `count` have arrived; fewer after a while."""
+        EventsWorker.drain_all(timeout=SECONDS)
+        asked = {"filter": {"event": {"name": [name]}, "resource": {"id": [resource]}}}
+        deadline = time.monotonic() + SECONDS
+        while True:
+            found = httpx.post(f"{self.url}/events/filter", json=asked).json()["events"]
+            if len(found) >= count or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
 
     def task_runs(self, run: FlowRun, count: int) -> list[TaskRun]:
         """The task runs of a flow run by start, once the server knows the end of `count`; it learns of them late."""

@@ -24,7 +24,7 @@ from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.results import Judgement, judgement_key, result_key
-from tests.support.fakes.fake_runner import ingest, small_config
+from tests.support.fakes.fake_runner import commit_files, ingest, small_config
 from tests.support.workspace.past_outcomes import VECTORS, catalogue, outcome_of, quality, verdicts
 
 End = Literal["Released", "Rejected", "Failed", "Cancelled", "Running"]
@@ -201,6 +201,7 @@ def _release(store: Store, plan: RunPlan, number: int, made: dt.datetime) -> Non
         created_at=made.isoformat(timespec="microseconds"),
     )
     store.write(f"releases/{count}.json", release.to_json())
+    commit_files(store, catalogue(number).prefix, {"part-00000.parquet": ""}, "catalogue", sources=[])
     store.write(CURRENT, Pointer(release=count, newest=count).to_json())
 
 

@@ -72,7 +72,9 @@ def job(
     window: Sequence[SpanRef] = (MARCH,),
     history: Sequence[RowsRef] = (),
     overrides: Sequence[str] = (),
+    others: Sequence[RowsRef] = (),
 ) -> Job:
+    inputs = ValidateInputs(window=tuple(window), history=tuple(history), feeds=(), bases=(), others=tuple(others))
     spec = JobSpec(
         run_key="k",
         span=window[-1],
@@ -81,7 +83,7 @@ def job(
         workspace=store.uri,
         workers=1,
         config=load_config(None, [SCRATCH, *FEATURES, *overrides]),
-        inputs=ValidateInputs(window=tuple(window), history=tuple(history), feeds=(), bases=()),
+        inputs=inputs,
     )
     return Job(spec, store, Rank(0, 1, 0), PhaseClock(0.0))
 

@@ -107,7 +107,10 @@ def test_a_row_has_the_times_of_its_span_from_arrival_to_release(store, runner: 
     assert (one.version, one.trained_version, one.run_key) == (1, 1, plan.run_key)
     assert one.ends_at == "2026-11-13T00:00:00+00:00"
     assert report.problems == ()
-    assert report.sentence == "Nothing is wrong: the released vectors hold 2026-11-12, 6 h old."
+    assert (
+        report.sentence
+        == "Nothing is wrong: the released vectors hold 2026-11-12, 6 h old; all 30 items have a vector."
+    )
 
 
 def test_the_age_counts_from_the_end_of_the_newest_released_span(store, runner: FakeRunner, config):

@@ -13,7 +13,7 @@ from tasks.foundation.errors import FailureClass
 from tasks.monitoring.problems import Kind
 from tasks.monitoring.prometheus import metrics_text
 from tasks.runs import branches
-from tests.support.fakes.fake_runner import ingest
+from tests.support.fakes.fake_runner import ingest, ingest_feed
 from tests.support.workspace.past import settings, write_run
 
 AT = dt.datetime(2026, 1, 20, tzinfo=dt.UTC)  # eight days after the end of the second week
@@ -61,6 +61,17 @@ def test_freshness_is_given_in_seconds_and_as_timestamps(store: DirectoryStore) 
     assert AT.timestamp() - value(found, "millrace_release_data_end_timestamp_seconds") == 8 * 86400
     assert value(found, "millrace_freshness_target_seconds") == 336 * 3600
     assert value(found, "millrace_exposition_timestamp_seconds") == AT.timestamp()
+
+
+def test_the_catalogue_has_an_age_and_a_coverage(store: DirectoryStore) -> None:
+    found = samples(metrics_text(store, AT))
+    assert value(found, "millrace_catalogue_age_seconds") == 0
+    assert value(found, "millrace_catalogue_target_seconds") == 3 * 3600
+    assert value(found, "millrace_release_coverage_ratio") == 1
+    ingest_feed(store, "2026-01", at="2026-01-19T22:00:00+00:00")
+    found = samples(metrics_text(store, AT))
+    assert value(found, "millrace_catalogue_age_seconds") == 2 * 3600
+    assert value(found, "millrace_catalogue_waiting_sources") == 1
 
 
 def test_runs_and_attempts_are_counted_by_state_and_class(store: DirectoryStore) -> None:

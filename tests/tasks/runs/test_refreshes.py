@@ -2,10 +2,10 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
-from tasks.runs import releases
+from tasks.runs import branches, releases
 from tasks.runs.plan import NothingToDo, plan_run, planned_runs, save_plan
 from tasks.runs.refreshes import plan_refresh
-from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
+from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out
 
 
@@ -39,17 +39,31 @@ def test_a_feed_is_embedded_by_the_released_model_and_trains_nothing(store, rele
     assert plan.run_key not in planned_runs(store)
 
 
-def test_another_feed_or_other_rows_are_other_work(store, runner, released):
+def test_another_feed_is_other_work(store, released):
     keys = []
     for version in (1, 2):
         ingest_feed(store, "2021-01", version)
         keys.append(plan_refresh(store, small_config()).plan.run_key)
+    assert len(set(keys)) == 2
+
+
+def test_rows_of_a_rejected_run_are_known(store, runner, released):
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
     rejected = carry_out(plan_run(store, small_config()))
     assert rejected.judged.refused
-    plan = plan_refresh(store, small_config(), rejected.validated.rows).plan
+    plan = plan_refresh(store, small_config()).plan
     assert plan.history == (*released.validated.rows, *rejected.validated.rows)
-    assert len({*keys, plan.run_key}) == 3
+
+
+def test_rows_of_a_branch_are_known_when_it_is_named_and_replace_older_versions(store, runner, released):
+    commit_files(store, "spans/2021-Q1/v2", {"p": "corrected"}, "span", rows=41)
+    branches.begin(store, "main-backfill", "main", None)
+    branch = carry_out(plan_run(store, small_config("lineage=main-backfill")))
+    assert releases.rollback(store, 1) == released.released
+    with pytest.raises(NothingToDo):
+        plan_refresh(store, small_config())
+    assert plan_refresh(store, small_config(), "main-backfill").plan.history == branch.validated.rows
+    assert [rows.span.version for rows in branch.validated.rows] == [2]
 
 
 def test_the_settings_are_those_of_the_model_and_only_the_place_is_new(store, released):

@@ -85,6 +85,17 @@ def test_an_empty_window_fails_on_its_row_count(store: DirectoryStore, tmp_path:
     assert "Bad rows by reason: none." in str(raised.value)
 
 
+def test_rows_for_the_catalogue_alone_replace_older_versions(store: DirectoryStore, tmp_path: Path):
+    before = validated(store, tmp_path, rows(40), "2026-02")
+    corrected = validated(store, tmp_path, rows(10, start=40), "2026-02", version=2)
+    write_span(store, tmp_path, MARCH, rows(40, start=100))
+    outcome = validate.run(job(store, history=[before], others=[corrected]))
+    assert outcome.catalogue is not None
+    assert outcome.catalogue.items == 10 + 40
+    sources = read_manifest(store, outcome.catalogue.prefix).facts["sources"]
+    assert sources == sorted([corrected.prefix, outcome.rows[0].prefix])
+
+
 def test_the_window_as_a_whole_must_have_enough_rows(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(20))
     write_span(store, tmp_path, APRIL, rows(12, start=100))
@@ -118,13 +129,14 @@ def test_a_share_of_exactly_the_limit_is_allowed(store: DirectoryStore, tmp_path
 
 
 def validated(
-    store: DirectoryStore, tmp_path: Path, values: Sequence[dict[str, Any]], name: str = "2026-02"
+    store: DirectoryStore, tmp_path: Path, values: Sequence[dict[str, Any]], name: str = "2026-02", version: int = 1
 ) -> RowsRef:
-    folder = tmp_path / "validated" / name
+    folder = tmp_path / "validated" / f"{name} v{version}"
     folder.mkdir(parents=True)
     table = pa.table({name: pa.array([v.get(name) for v in values], kind) for name, kind in TYPES.items()})
     pq.write_table(table, folder / "part-00000.parquet")
-    ref = RowsRef(span=SpanRef(name=name, version=1), prefix=f"runs/before/rows/{name}", rows=len(values))
+    span = SpanRef(name=name, version=version)
+    ref = RowsRef(span=span, prefix=f"runs/before/v{version}/rows/{name}", rows=len(values))
     commit(store, ref.prefix, folder, ROWS_KIND, {"rows": len(values)})
     return ref
 

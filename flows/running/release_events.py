@@ -1,0 +1,68 @@
+"""The events of releases: released, refreshed, rejected, rolled back. Each carries the record that it is about."""
+
+from flows.running.events import Event
+from tasks.contracts.runs import REFRESH, Release, RunPlan
+from tasks.runs.results import Judgement, Refusal
+
+RELEASED = "millrace.release.released"
+REFRESHED = "millrace.release.refreshed"
+REJECTED = "millrace.release.rejected"
+ROLLED_BACK = "millrace.release.rolled-back"
+
+
+def made(release: Release, current: int | None, lineage: str) -> Event:
+    """Return the event of a release that a run or a refresh made; `current` is the number of the one that serves."""
+    vectors = f"{release.vectors:,} vectors by model {release.model.version}"
+    sentence = f"Release {release.number} of {release.span.name} has {vectors}."
+    if release.refreshed is not None:
+        sentence = f"Release {release.number} brings release {release.refreshed} up to date: {vectors}."
+    if current is not None and current != release.number:
+        sentence = f"{sentence} Release {current} serves on."
+    event = RELEASED if release.refreshed is None else REFRESHED
+    return _event(event, f"release-{release.number}", release, current, lineage, sentence)
+
+
+def rolled_back(release: Release, previous: int | None, lineage: str) -> Event:
+    """Return the event of a rollback; `previous` is the number of the release that was current before."""
+    instead = f" instead of release {previous}" if previous is not None else ""
+    sentence = f"Release {release.number} of {release.span.name} is current again{instead}."
+    return _event(ROLLED_BACK, f"rollback-{release.number}", release, release.number, lineage, sentence)
+
+
+def rejected(plan: RunPlan, judged: Judgement | Refusal) -> Event:
+    """Return the event of a model, or of a refresh, that the gates refused."""
+    what = "refresh" if plan.run_key.startswith(REFRESH) else "model"
+    return Event(
+        what=f"rejected-{plan.run_key}",
+        event=REJECTED,
+        lineage=plan.config.lineage,
+        resource={
+            "prefect.resource.id": f"millrace.run.{plan.run_key}",
+            "prefect.resource.name": plan.span.name,
+            "millrace.span": plan.span.name,
+            "millrace.lineage": plan.config.lineage,
+        },
+        sentence=f"The {what} of {plan.span.name} was rejected: {judged.why}",
+        payload={
+            "span": plan.span.name,
+            "run_key": plan.run_key,
+            "verdicts": [verdict.sentence for verdict in judged.all_verdicts],
+        },
+    )
+
+
+def _event(event: str, what: str, release: Release, current: int | None, lineage: str, sentence: str) -> Event:
+    return Event(
+        what=what,
+        event=event,
+        lineage=lineage,
+        resource={
+            "prefect.resource.id": f"millrace.release.{release.number}",
+            "prefect.resource.name": f"release {release.number}",
+            "millrace.span": release.span.name,
+            "millrace.lineage": lineage,
+            "millrace.run": release.run_key,
+        },
+        sentence=sentence,
+        payload={"current": current, "release": release.model_dump(mode="json")},
+    )

@@ -1,0 +1,81 @@
+"""How much of the items that the workspace knows the current release holds, and how long the rest has waited."""
+
+import datetime as dt
+
+from pydantic import Field
+
+from infra.store.base import Store
+from infra.store.manifest import read_manifest
+from tasks.contracts.references import FeedRef, RowsRef
+from tasks.contracts.runs import Release
+from tasks.contracts.stages import Stage
+from tasks.foundation.records import Record
+from tasks.runs import ledger
+from tasks.runs.catalogues import known_items
+
+
+class WaitingSource(Record):
+    """Items that the release does not hold yet: a version of an item feed, or rows that a run validated."""
+
+    source: str = Field(description="key of the folder")
+    records: int = Field(description="rows or feed records; only a refresh finds out how many change an item")
+    since: str | None = Field(description="when it arrived, or was trained on; ISO 8601 in UTC; null: not recorded")
+
+
+class CatalogueAge(Record):
+    """The catalogue of a release, compared with what has arrived since."""
+
+    release: int
+    items: int | None = Field(description="live ones in the catalogue; null: made before releases held all items")
+    vectors: int
+    bad: int = Field(description="items of the catalogue without a usable vector")
+    waiting: tuple[WaitingSource, ...] = Field(description="the longest first")
+
+    @property
+    def coverage(self) -> float:
+        """The share of the catalogue's items that have a vector."""
+        return self.vectors / (self.vectors + self.bad) if self.vectors + self.bad else 1.0
+
+    @property
+    def complete_until(self) -> str | None:
+        """The moment before which all that arrived is in the catalogue; None: nothing waits."""
+        return min((each.since for each in self.waiting if each.since is not None), default=None)
+
+    @property
+    def sentence(self) -> str:
+        """How complete the release is, and why it is not."""
+        parts = [f"all {self.vectors:,} items have a vector"]
+        if self.bad:
+            parts = [f"{self.coverage:.2%} of {self.vectors + self.bad:,} items have a vector".replace("%", " %", 1)]
+            parts += [f"{self.bad:,} have none, for reasons in its infer quarantine"]
+        if self.waiting:
+            records, number = sum(each.records for each in self.waiting), len(self.waiting)
+            parts += [f"{number} {'source' if number == 1 else 'sources'} with {records:,} records not in it yet"]
+        return ", ".join(parts)
+
+    def hours(self, at: dt.datetime) -> float:
+        """Return for how long the first of the sources that the release lacks has waited; 0 if it lacks none."""
+        if self.complete_until is None:
+            return 0.0
+        return max(0.0, (at - dt.datetime.fromisoformat(self.complete_until)).total_seconds() / 3600)
+
+
+def catalogue_age(store: Store, release: Release) -> CatalogueAge:
+    """Return how complete a release is. Raises StoreError: its plan, catalogue or lineage is not readable."""
+    waiting = [_waiting(store, source) for source in known_items(store, release).waiting]
+    return CatalogueAge(
+        release=release.number,
+        items=release.catalogue.items if release.catalogue else None,
+        vectors=release.vectors,
+        bad=release.bad,
+        waiting=tuple(sorted(waiting, key=lambda each: (each.since or "", each.source))),
+    )
+
+
+def _waiting(store: Store, source: RowsRef | FeedRef) -> WaitingSource:
+    if isinstance(source, FeedRef):
+        facts = read_manifest(store, source.prefix).facts
+        return WaitingSource(source=source.prefix, records=facts["rows"], since=facts.get("ingested_at"))
+    attempts = ledger.records(store, source.prefix.split("/")[1])
+    trained = [each.ended_at for each in attempts if each.stage == Stage.train and each.ended_at is not None]
+    return WaitingSource(source=source.prefix, records=source.rows, since=max(trained, default=None))

@@ -1,0 +1,131 @@
+"""What becomes of a model is announced once, on a real Prefect server, with the record that it is about."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import flows.running.events
+import infra.compute.factory
+from flows.pipeline import pipeline
+from flows.refresh import refresh
+from flows.running.release_events import REFRESHED, REJECTED, RELEASED, ROLLED_BACK
+from infra.prefect_server import client_environment
+from infra.store.directory import DirectoryStore
+from tasks.runs import releases
+from tasks.runs.results import read_judgement
+from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed
+from tests.support.processes import command
+from tests.support.processes.prefect_server import PrefectServer
+
+OVERRIDES = ("model.pretrained=package:none",)
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def store(prefect: PrefectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectoryStore]:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2021-Q1", "2021-Q2")
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    prefect.forget()  # resources are numbered, and each workspace begins with release 1
+    with prefect.in_use():
+        yield store
+
+
+@pytest.fixture(autouse=True)
+def quick(without_pages: None, short_delays: None) -> None:
+    """Stages that do nothing have no pages."""
+
+
+def test_a_release_is_announced_once_with_its_record(prefect, store):
+    for _ in range(2):  # the second time everything is cached
+        pipeline(store.uri, "2021-Q1", overrides=OVERRIDES)
+    release = releases.read(store, 1)
+    (event,) = prefect.events(RELEASED, "millrace.release.1")
+    assert event["resource"] == {
+        "prefect.resource.id": "millrace.release.1",
+        "prefect.resource.name": "release 1",
+        "millrace.span": "2021-Q1",
+        "millrace.lineage": "main",
+        "millrace.run": release.run_key,
+    }
+    assert event["payload"]["release"] == release.model_dump(mode="json")
+    assert (event["payload"]["current"], event["payload"]["lineage"]) == (1, "main")
+    assert event["payload"]["sentence"] == f"Release 1 of 2021-Q1 has 30 vectors by model {release.model.version}."
+
+
+def test_a_rejection_carries_the_verdicts_and_the_refresh_after_it_is_another_event(prefect, store, monkeypatch):
+    pipeline(store.uri, overrides=OVERRIDES)
+    runner = FakeRunner(store)
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    for _ in range(2):
+        report = pipeline(store.uri, "2021-Q2", overrides=OVERRIDES)
+    judged = read_judgement(store, report.run_key)
+    assert judged is not None
+    (event,) = prefect.events(REJECTED, f"millrace.run.{report.run_key}")
+    assert event["payload"] == {
+        "lineage": "main",
+        "span": "2021-Q2",
+        "run_key": report.run_key,
+        "sentence": f"The model of 2021-Q2 was rejected: {judged.why}",
+        "verdicts": [verdict.sentence for verdict in judged.verdicts],
+    }
+    (event,) = prefect.events(REFRESHED, "millrace.release.2")
+    assert (event["payload"]["release"]["refreshed"], event["payload"]["current"]) == (1, 2)
+
+
+def test_a_server_that_takes_no_event_fails_no_run(store, monkeypatch):
+    def refuse(**event: object) -> None:
+        raise OSError("the server is away")
+
+    monkeypatch.setattr(flows.running.events, "emit_event", refuse)
+    assert pipeline(store.uri, overrides=OVERRIDES).state == "Released"
+    ingest_feed(store, "2021-01")
+    assert refresh(store.uri, overrides=OVERRIDES) == releases.read(store, 2)
+    assert store.list("watch") == [], "it is sent when the run is asked for again"
+
+
+def two_releases(store: DirectoryStore) -> None:
+    for _ in range(2):
+        pipeline(store.uri, overrides=OVERRIDES)
+
+
+def test_a_rollback_by_the_command_is_announced_where_a_server_runs(prefect, store):
+    two_releases(store)
+    rollback = ("rollback", "--workspace", store.uri)
+    for to in ("1", "2", "1"):  # each is a rollback of its own
+        rolled = subprocess.run(
+            [sys.executable, "-c", "from flows.cli import main; main()", *rollback, "--to", to],
+            env={**os.environ, **client_environment(prefect.server), "PREFECT_API_URL": prefect.url},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (rolled.returncode, rolled.stderr) == (0, "")
+    events = prefect.events(ROLLED_BACK, "millrace.release.1", 2)
+    assert [event["payload"]["sentence"] for event in events] == [
+        "Release 1 of 2021-Q1 is current again instead of release 2."
+    ] * 2
+    assert events[0]["payload"]["release"] == releases.read(store, 1).model_dump(mode="json")
+
+
+def test_a_rollback_needs_no_server(store, capsys, monkeypatch, tmp_path):
+    two_releases(store)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "no server"))
+    quiet = command.call(capsys, "rollback", "--workspace", store.uri)
+    assert (quiet.code, quiet.err) == (0, "")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # nobody listens there
+    away = command.call(capsys, "rollback", "--to", "2", "--workspace", store.uri)
+    assert away.code == 0
+    assert "the rollback is not announced: PREFECT_API_URL is http://127.0.0.1:9/api" in away.err
+    current = releases.current(store)
+    assert current is not None
+    assert current.number == 2
