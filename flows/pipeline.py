@@ -20,6 +20,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer
+from tasks.publish import publish_release
 from tasks.release import release
 from tasks.runs.plan import plan_run, save_plan
 from tasks.runs.run_report import RunReport, unfinished_before
@@ -89,7 +90,8 @@ def pipeline(
                 return rejected
             model = model_of(trained)
             inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
-            release(plan, model, inferred, judged.outcome.challenger)
+            released = release(plan, model, inferred, judged.outcome.challenger)
+            publish_release(store, config, released)
             return recorded.report
 
 

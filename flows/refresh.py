@@ -17,6 +17,7 @@ from infra.store.factory import open_store
 from tasks.contracts.references import RowsRef
 from tasks.contracts.runs import Release
 from tasks.infer import infer
+from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import within
 from tasks.running.lineage_lock import hold_lineage
@@ -82,4 +83,6 @@ def _carry_out(store: Store, planned: Refresh) -> Release:
     catalogue = catalogue_of(plan, validate(plan))
     reuse = current.vectors_prefix if current.catalogue is not None else None
     inferred = infer(plan, catalogue, current.model, None, reuse=reuse)
-    return release(plan, current.model, inferred, current.metrics, refreshed=current.number)
+    released = release(plan, current.model, inferred, current.metrics, refreshed=current.number)
+    publish_release(store, plan.config, released)
+    return released

@@ -14,6 +14,7 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
 from tasks.infer import infer
+from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import within
 from tasks.running.stage_output import logger
@@ -59,7 +60,8 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
                 logger().warning("another release was made meanwhile: the model is evaluated again, against that one")
                 judged = evaluate(plan, validated, warm, trained)
             if not judged.refused:
-                release(plan, model_of(trained), inferred, judged.outcome.challenger)
+                released = release(plan, model_of(trained), inferred, judged.outcome.challenger)
+                publish_release(store, plan.config, released)
                 return None
         return _rejected(judged, "release")
 

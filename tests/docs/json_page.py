@@ -16,10 +16,10 @@ from flows.cli.results.outputs import (
     DryRunOutput,
     ReleasesOutput,
     ReportOutput,
-    RollbackOutput,
     RunOutput,
     StatusOutput,
 )
+from flows.cli.results.publishing import PublishOutput, RollbackOutput
 from flows.cli.results.searching import SearchOutput
 from flows.cli.work.backfilling import BackfillOutput, BackfillPlanOutput, BackfillsOutput, ControlOutput
 from flows.cli.work.importing import ImportOutput
@@ -64,6 +64,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "status": StatusOutput,
     "releases": ReleasesOutput,
     "rollback": RollbackOutput,
+    "publish": PublishOutput,
     "search": SearchOutput,
     "report": ReportOutput,
     "history": HistoryOutput,

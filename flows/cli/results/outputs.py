@@ -37,6 +37,7 @@ from tasks.runs.ledger import LedgerRecord, Totals
 from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import read_judgement, read_result, vectors_made
 from tasks.runs.run_report import RunReport, all_reports, run_report
+from tasks.targets.served import Served, of_all_targets
 
 
 class StageLine(Record):
@@ -113,6 +114,7 @@ class StatusOutput(Record):
     spans: tuple[SpanStatus, ...]
     lineages: tuple[LineageStatus, ...]
     release: Release | None = Field(description="the current one")
+    targets: tuple[Served, ...] = Field(description="what each target served when it was last published to or checked")
     totals: Totals = Field(description="sums over all attempts that have ended")
 
 
@@ -121,13 +123,6 @@ class ReleasesOutput(Record):
 
     current: int | None = Field(description="number of the current release; null before the first")
     releases: tuple[Release, ...]
-
-
-class RollbackOutput(Record):
-    """`millrace rollback`: the release that is current now, and the one that was."""
-
-    previous: int | None = Field(description="number of the release that was current before")
-    release: Release = Field(description="the release that is current now")
 
 
 class StageCheck(Check):
@@ -186,6 +181,7 @@ def status(store: Store) -> StatusOutput:
             for name, (ref, state) in heads.items()
         ),
         release=tasks.runs.releases.current(store),
+        targets=of_all_targets(store),
         totals=ledger.totals(ledger.records(store), vectors_made(store)),
     )
 
@@ -197,16 +193,6 @@ def releases(store: Store) -> ReleasesOutput:
         current=serving.number if serving else None,
         releases=tuple(tasks.runs.releases.history(store)),
     )
-
-
-def rollback(store: Store, to: int | None, verify: bool) -> RollbackOutput:
-    """Go back to release `to`, by default to the one before. Raises as `tasks.runs.releases.rollback` does."""
-    try:
-        serving = tasks.runs.releases.current(store)
-    except tasks.runs.releases.StoreError:  # what a rollback is there to repair
-        serving = None
-    release = tasks.runs.releases.rollback(store, to, verify)
-    return RollbackOutput(previous=serving.number if serving else None, release=release)
 
 
 def last_run(store: Store, span: str | None) -> str:

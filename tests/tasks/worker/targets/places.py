@@ -1,0 +1,42 @@
+"""A place for each kind of target, and what a consumer reads there, as docs/publish.md tells consumers to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lancedb
+import numpy as np
+
+from configs.schema.config import Config
+from tests.support.fakes.fake_runner import small_config
+
+
+class Hit(NamedTuple):
+    item_id: str
+    text: str
+    model_version: str
+
+
+class Place(NamedTuple):
+    """`setting` is the target in YAML; `search` reads as a consumer does, and None means that nothing is served."""
+
+    setting: str
+    search: Callable[[np.ndarray, int], list[Hit] | None]
+
+    def config(self, *overrides: str) -> Config:
+        return small_config(f"publish.targets=[{self.setting}]", *overrides)
+
+
+def lancedb_place(folder: Path) -> Place:
+    def search(query: np.ndarray, k: int) -> list[Hit] | None:
+        database = lancedb.connect(str(folder))
+        if "look" not in database.list_tables().tables:
+            return None
+        now = database.open_table("look").to_arrow().to_pylist()[0]
+        asked: Any = database.open_table(now["table"]).search(query).distance_type("cosine").limit(k)
+        rows = asked.select(["item_id", "text", "model_version", "_distance"]).to_list()
+        return [Hit(row["item_id"], row["text"], row["model_version"]) for row in rows]
+
+    return Place(f"{{kind: lancedb, name: look, uri: {folder}}}", search)
