@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import lancedb
 import numpy as np
+import psycopg
 
 from configs.schema.config import Config
 from tests.support.fakes.fake_runner import small_config
@@ -40,3 +41,16 @@ def lancedb_place(folder: Path) -> Place:
         return [Hit(row["item_id"], row["text"], row["model_version"]) for row in rows]
 
     return Place(f"{{kind: lancedb, name: look, uri: {folder}}}", search)
+
+
+def pgvector_place(dsn: str) -> Place:
+    def search(query: np.ndarray, k: int) -> list[Hit] | None:
+        with psycopg.connect(dsn) as connection:
+            if connection.execute("SELECT to_regclass('look')").fetchone() == (None,):
+                return None
+            vector = "[" + ",".join(map(str, query.tolist())) + "]"
+            asked = "SELECT item_id, text, model_version FROM look ORDER BY vector <=> %s LIMIT %s"
+            connection.execute("SET enable_indexscan = off")  # all items are asked for, and an index gives only some
+            return [Hit(*row) for row in connection.execute(asked, (vector, k))]
+
+    return Place(f"{{kind: pgvector, name: look, dsn: '{dsn}'}}", search)
