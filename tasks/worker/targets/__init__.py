@@ -47,4 +47,5 @@ def _qdrant(target: AnyTarget) -> Target:
 TARGETS: dict[str, Callable[[AnyTarget], Target]] = {
     "lancedb": _lancedb,
     "pgvector": _pgvector,
+    "qdrant": _qdrant,
 }

@@ -8,7 +8,7 @@ import pytest
 from configs.schema.publishing import KINDS
 from infra.store.directory import DirectoryStore
 from tests.support.processes.postgres import Postgres
-from tests.tasks.worker.targets.places import Place, lancedb_place, pgvector_place
+from tests.tasks.worker.targets.places import Place, lancedb_place, pgvector_place, qdrant_place
 
 
 @pytest.fixture
@@ -25,6 +25,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         case "pgvector":
             postgres: Postgres = request.getfixturevalue("postgres")
             return pgvector_place(postgres.new_database())
+        case "qdrant":
+            return qdrant_place(tmp_path / "target")
         case _:
             raise AssertionError(f"make a place for {request.param}")
 

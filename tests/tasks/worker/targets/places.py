@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import lancedb
 import numpy as np
 import psycopg
+from qdrant_client import QdrantClient
 
 from configs.schema.config import Config
 from tests.support.fakes.fake_runner import small_config
@@ -54,3 +55,18 @@ def pgvector_place(dsn: str) -> Place:
             return [Hit(*row) for row in connection.execute(asked, (vector, k))]
 
     return Place(f"{{kind: pgvector, name: look, dsn: '{dsn}'}}", search)
+
+
+def qdrant_place(folder: Path) -> Place:
+    def search(query: np.ndarray, k: int) -> list[Hit] | None:
+        client = QdrantClient(path=str(folder))  # the local mode lets one in at a time
+        try:
+            if "look" not in [each.alias_name for each in client.get_aliases().aliases]:
+                return None
+            points = client.query_points("look", query.tolist(), limit=k).points
+        finally:
+            client.close()
+        columns = ("item_id", "text", "model_version")
+        return [Hit(*((point.payload or {})[name] for name in columns)) for point in points]
+
+    return Place(f"{{kind: qdrant, name: look, url: {folder}}}", search)
