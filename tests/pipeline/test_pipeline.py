@@ -230,7 +230,9 @@ def test_a_target_gets_the_release_and_follows_a_rollback(copied: Shop, tmp_path
         theirs = database.open_table(now["table"]).to_arrow().select(columns)
         return theirs.sort_by("item_id").to_pylist() == ours.sort_by("item_id").to_pylist()
 
-    (target,) = copied.millrace("publish", "--config", str(copied.config_file), "--set", setting, "--json").json["targets"]
+    (target,) = copied.millrace("publish", "--config", str(copied.config_file), "--set", setting, "--json").json[
+        "targets"
+    ]
     assert target["release"] == 2
     assert equal_rows(2)
     rolled_back = copied.millrace("rollback", "--json").json

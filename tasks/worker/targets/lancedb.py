@@ -35,6 +35,7 @@ class Lancedb:
 
     def __init__(self, target: LancedbTarget) -> None:
         self._name = target.name
+        self._searched: Any = None  # the table that was searched last
         self.where = f"lancedb {target.name} ({target.uri})"
         with self._speaking():
             self._db = lancedb.connect(target.uri, storage_options=_storage_options(target.uri))
@@ -78,6 +79,7 @@ class Lancedb:
             there = self._db.open_table(table)
             built = [index for index in there.list_indices() if VECTOR in index.columns]
             if not built or there.index_stats(built[0].name).num_unindexed_rows:
+                self._searched = None
                 there.create_index(VECTOR, config=HnswFlat(distance_type="cosine"), replace=True)
 
     def count(self, table: str) -> int:
@@ -95,7 +97,9 @@ class Lancedb:
 
     def nearest(self, table: str, query: np.ndarray, k: int) -> list[str]:
         with self._speaking():
-            asked = self._db.open_table(table).search(query, vector_column_name=VECTOR).distance_type("cosine")
+            if self._searched is None or self._searched.name != table:
+                self._searched = self._db.open_table(table)  # once: it reads the table's manifest
+            asked = self._searched.search(query, vector_column_name=VECTOR).distance_type("cosine")
             return asked.select([ITEM_ID, _DISTANCE]).limit(k).to_arrow()[ITEM_ID].to_pylist()
 
     def serve(self, table: str) -> None:

@@ -46,7 +46,9 @@ class Pgvector:
         self.where = f"pgvector {target.name} ({target.dsn})"
         variable = target.password_env
         if variable is not None and variable not in os.environ:
-            raise ConfigError(f"{self.where}: the environment variable {variable} is not set where it is published from")
+            raise ConfigError(
+                f"{self.where}: the environment variable {variable} is not set where it is published from"
+            )
         password = {"password": os.environ[variable]} if variable is not None else {}
         with self._speaking():
             self._connection = psycopg.connect(target.dsn, autocommit=True, **password)  # pyright: ignore[reportArgumentType]

@@ -40,7 +40,9 @@ class Qdrant:
         self.where = f"qdrant {target.name} ({target.url})"
         variable = target.api_key_env
         if variable is not None and variable not in os.environ:
-            raise ConfigError(f"{self.where}: the environment variable {variable} is not set where it is published from")
+            raise ConfigError(
+                f"{self.where}: the environment variable {variable} is not set where it is published from"
+            )
         with self._speaking():
             if self._local:
                 self._client = QdrantClient(path=target.url)

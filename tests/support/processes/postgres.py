@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 import warnings
 from pathlib import Path
@@ -23,15 +22,15 @@ class Postgres:
         self._folder = Path(tempfile.mkdtemp(prefix="millrace-pgvector-"))
         self._server = PostgresServer(self._folder, cleanup_mode="delete")
         self._server.start()
-        self._numbers = itertools.count()
         return self
 
-    def new_database(self) -> str:
-        """Make an empty database, and return its DSN."""
-        name = f"shop{next(self._numbers)}"
-        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return f"postgresql://postgres@/{name}?host={self._folder}"
+    def empty_database(self) -> str:
+        """Delete all that is in the only database, and return its DSN."""
+        dsn = f"postgresql://postgres@/postgres?host={self._folder}"
+        with psycopg.connect(dsn) as connection:
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+        return dsn
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

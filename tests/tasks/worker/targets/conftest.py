@@ -24,7 +24,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
             return lancedb_place(tmp_path / "target")
         case "pgvector":
             postgres: Postgres = request.getfixturevalue("postgres")
-            return pgvector_place(postgres.new_database())
+            return pgvector_place(postgres.empty_database())
         case "qdrant":
             return qdrant_place(tmp_path / "target")
         case _:
