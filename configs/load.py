@@ -126,5 +126,7 @@ def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"]) or "config"
-        lines.append(f"{key}: {problem['msg']} (got {problem['input']!r})" if problem["loc"] else problem["msg"])
+        shown = problem["loc"] and problem["loc"][0] != "publish"  # where people may have written a password
+        got = f" (got {problem['input']!r})" if shown else ""
+        lines.append(f"{key}: {problem['msg']}{got}" if problem["loc"] else problem["msg"])
     return "configuration: " + "; ".join(lines)

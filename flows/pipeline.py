@@ -21,6 +21,7 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer
+from tasks.publish import publish_release
 from tasks.release import release
 from tasks.runs.plan import plan_run, save_plan
 from tasks.runs.results import Judgement, Refusal
@@ -91,6 +92,7 @@ def pipeline(
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
             if isinstance(made, Release):
                 announce_release(store, plan, made)
+                publish_release(store, config, made)
                 return recorded.report
             announce_rejection(store, plan, made)
             refresh_after_rejection(store, config, plan.config.lineage)

@@ -17,6 +17,7 @@ from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
 from tasks.infer import infer
+from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import within
 from tasks.running.lineage_lock import hold_lineage
@@ -94,6 +95,7 @@ def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:
     made = release(plan, current.model, inferred, current, current.rows)
     if isinstance(made, Release):
         announce_release(store, plan, made)
+        publish_release(store, plan.config, made)
     else:
         announce_rejection(store, plan, made)
     return made

@@ -1,7 +1,7 @@
 """The typed configuration: every key, its meaning, unit and bounds. Defaults live in base.yaml, not here.
 
 A resolved configuration is one `Config`; it is hashed into the run key and saved with every run. Its sections are in
-training.py, stages.py, compute.py and operations.py.
+training.py, stages.py, compute.py, operations.py and publishing.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from configs.schema.accelerators import AcceleratorName
 from configs.schema.compute import BatchConfig, CompilerConfig, Compute, CostConfig, RetryConfig
 from configs.schema.metrics import METRICS
 from configs.schema.operations import FreshnessConfig, LinksConfig, ScheduleConfig
+from configs.schema.publishing import PublishConfig
 from configs.schema.stages import (
     EvaluateConfig,
     HealthConfig,
@@ -26,7 +27,7 @@ from configs.schema.stages import (
 from configs.schema.training import FeaturesConfig, HeadsConfig, ModelConfig, TrainConfig
 from tasks.foundation.records import Record
 
-BESIDE_THE_WORK = ("batch", "retry", "cost", "schedule", "freshness", "links")
+BESIDE_THE_WORK = ("batch", "retry", "cost", "schedule", "freshness", "links", "publish")
 
 
 class Config(Record):
@@ -54,6 +55,7 @@ class Config(Record):
     schedule: ScheduleConfig
     freshness: FreshnessConfig
     links: LinksConfig
+    publish: PublishConfig = PublishConfig()  # a default, since configurations of earlier runs lack it
 
     def tree(self) -> dict[str, Any]:
         """Return the settings with the keys that they have in YAML."""

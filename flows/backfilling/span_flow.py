@@ -17,6 +17,7 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
 from tasks.infer import infer
+from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import within
 from tasks.running.stage_output import logger
@@ -67,6 +68,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
         if not isinstance(made, Release):
             return _rejected(store, plan, made, "release")
         announce_release(store, plan, made)
+        publish_release(store, plan.config, made)
         return None
 
 

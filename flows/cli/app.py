@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         results.status,
         results.releases,
         results.rollback,
+        results.publish,
         results.search,
         results.diff,
         results.report,

@@ -38,6 +38,7 @@ COPY tasks/monitoring tasks/monitoring
 COPY tasks/parity tasks/parity
 COPY tasks/running tasks/running
 COPY tasks/runs tasks/runs
+COPY tasks/targets tasks/targets
 RUN python -m pip install --no-deps --editable .
 
 USER millrace

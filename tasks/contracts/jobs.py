@@ -103,6 +103,17 @@ class ImportInputs(Record):
     rows: tuple[RowsRef, ...]
 
 
+class PublishInputs(Record):
+    """One release for one target of the configuration."""
+
+    stage: Literal[Chore.publish] = Chore.publish
+    target: str = Field(description="its name")
+    release: int
+    model_version: str
+    vectors: str = Field(description="folder of the release's vectors")
+    only_current: bool = Field(description="leave the target alone if another release is current by then")
+
+
 Inputs = (
     ValidateInputs
     | HealthInputs
@@ -112,6 +123,7 @@ Inputs = (
     | InferInputs
     | ReleaseInputs
     | ImportInputs
+    | PublishInputs
 )
 
 

@@ -261,6 +261,23 @@ class ImportOutcome(Record):
         return (self.checkpoint.prefix,)
 
 
+class PublishOutcome(Record):
+    """What a target serves now."""
+
+    stage: Literal[Chore.publish] = Chore.publish
+    table: str | None = Field(description="what it serves, complete and checked; null: another release is current now")
+    served_before: str | None = Field(description="the table that it served before")
+    vectors: int
+    loaded: int = Field(description="vectors that were not there yet")
+    recall: float | None = Field(description="recall@10 of the index, compared with exact search; null: not measured")
+    query_ms: float | None = Field(description="median of the warm queries, from the worker; null: not measured")
+    dropped: tuple[str, ...] = Field(description="tables of earlier releases")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ()
+
+
 Outcome = (
     ValidateOutcome
     | HealthOutcome
@@ -270,4 +287,5 @@ Outcome = (
     | InferOutcome
     | ReleaseOutcome
     | ImportOutcome
+    | PublishOutcome
 )

@@ -28,6 +28,7 @@ class Chore(enum.StrEnum):
     """Work for a worker that is not a stage: nothing in the pipeline waits for it."""
 
     import_checkpoint = "import-checkpoint"
+    publish = "publish"
 
 
 Work = Stage | Chore
@@ -154,6 +155,16 @@ TRAITS: dict[Work, Traits] = {
         layout=Layout.single,
         workers=lambda config: 1,
         compute=lambda config: config.train.compute,
+        time_grows_with=Rows.none,
+        backfill=None,
+        shown_by_span=False,
+        shows_speed=False,
+    ),
+    Chore.publish: Traits(
+        queue=Queue.cpu,
+        layout=Layout.single,
+        workers=lambda config: 1,
+        compute=lambda config: config.publish.compute,
         time_grows_with=Rows.none,
         backfill=None,
         shown_by_span=False,

@@ -16,10 +16,11 @@ from flows.cli.results.outputs import (
     DryRunOutput,
     ReleasesOutput,
     ReportOutput,
-    RollbackOutput,
     RunOutput,
     StatusOutput,
 )
+from flows.cli.results.publishing import PublishOutput
+from flows.cli.results.rolling_back import RollbackOutput
 from flows.cli.results.searching import SearchOutput
 from flows.cli.work.backfilling import BackfillOutput, BackfillPlanOutput, BackfillsOutput, ControlOutput
 from flows.cli.work.importing import ImportOutput
@@ -65,6 +66,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "status": StatusOutput,
     "releases": ReleasesOutput,
     "rollback": RollbackOutput,
+    "publish": PublishOutput,
     "search": SearchOutput,
     "diff": Changes,
     "report": ReportOutput,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
+import lancedb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -244,6 +245,29 @@ def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
     assert result["previous"] == 2
     assert result["release"] == current == read_json(copied.workspace / "releases" / "1.json")
     assert current["vectors_prefix"].startswith(f"vectors/{current['model_prefix'].removeprefix('models/')}/")
+
+
+def test_a_target_gets_the_release_and_follows_a_rollback(copied: Shop, tmp_path: Path) -> None:
+    setting = f"publish.targets=[{{kind: lancedb, name: look, uri: {tmp_path}/lancedb}}]"
+
+    def equal_rows(number: int) -> bool:
+        database = lancedb.connect(tmp_path / "lancedb")
+        (now,) = database.open_table("look").to_arrow().to_pylist()
+        release = read_json(copied.workspace / "releases" / f"{number}.json")
+        assert (now["release"], now["model_version"]) == (number, release["model"]["version"])
+        columns = ["item_id", "text", "vector"]
+        ours = pq.read_table(sorted((copied.workspace / release["vectors_prefix"]).glob("*.parquet")), columns=columns)
+        theirs = database.open_table(now["table"]).to_arrow().select(columns)
+        return theirs.sort_by("item_id").to_pylist() == ours.sort_by("item_id").to_pylist()
+
+    (target,) = copied.millrace("publish", "--config", str(copied.config_file), "--set", setting, "--json").json[
+        "targets"
+    ]
+    assert target["release"] == 2
+    assert equal_rows(2)
+    rolled_back = copied.millrace("rollback", "--json").json
+    assert [each["release"] for each in rolled_back["targets"]] == [1]
+    assert equal_rows(1)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ ORDER = """
     tasks.worker.launch           workers started on one node or several
     tasks.worker.formats          weights from elsewhere, and a model for elsewhere
     tasks.worker.compile          graphs compiled ahead of time
+    tasks.worker.targets          search services that get each release
     tasks.worker.search           a release, searched: its model, and the nearest of its vectors
     tasks.worker.vectors          the vectors of a catalogue, shard by shard
     tasks.worker.catalogue        every live item, partition by partition
@@ -45,6 +46,7 @@ ORDER = """
     tasks.worker.accelerators     cpu, cuda, xla, neuron behind one interface
     tasks.worker.process          a worker as a process: its job, its signals, its threads
     tasks.worker.neuron           the Neuron SDK's tools
+    tasks.targets                 which release each search service serves
     tasks.hosts                   which machines failed checks, and which get no work for a while
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.data                    from a user's files to spans

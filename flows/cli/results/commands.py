@@ -1,11 +1,12 @@
-"""The commands that show results: status, releases, rollback, search, diff, report, history, metrics, serve."""
+"""The commands about results: status, releases, rollback, publish, search, diff, report, history, metrics, serve."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli.terminal.options import HERE, AsJson, Workspace, existing, tell
+from flows.cli.terminal.options import HERE, AsJson, ConfigFile, Settings, Workspace, existing, tell
+from flows.cli.terminal.run_options import RunOptions
 from tasks.foundation.errors import ConfigError
 
 
@@ -29,13 +30,24 @@ def rollback(
     workspace: Workspace = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Make an earlier release current again; model and vectors change together."""
+    """Make an earlier release current again; model, vectors and published targets change together."""
     from flows.cli.results import rolling_back, show
 
-    store = existing(workspace)
-    output = rolling_back.rollback(store, to, verify)
-    tell(output, show.rolled_back, as_json)
-    rolling_back.announce(store, output)
+    tell(rolling_back.rollback(existing(workspace), to, verify), show.rolled_back, as_json)
+
+
+def publish(
+    release: Annotated[int | None, typer.Option(help="Number of the release; default: the current one.")] = None,
+    workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a release to the search services of publish.targets; what they have already is only checked."""
+    from flows.cli.results import publishing
+
+    options = RunOptions(existing(workspace), config_file, settings or ())
+    tell(publishing.publish(options, release), publishing.show, as_json)
 
 
 def search(

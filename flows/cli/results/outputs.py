@@ -37,6 +37,7 @@ from tasks.runs.ledger import LedgerRecord, Totals
 from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import read_judgement, read_result, vectors_made
 from tasks.runs.run_report import RunReport, all_reports, run_report
+from tasks.targets.served import Served, of_all_targets
 
 
 class StageLine(Record):
@@ -113,6 +114,7 @@ class StatusOutput(Record):
     spans: tuple[SpanStatus, ...]
     lineages: tuple[LineageStatus, ...]
     release: Release | None = Field(description="the current one")
+    targets: tuple[Served, ...] = Field(description="what each target served when it was last published to or checked")
     totals: Totals = Field(description="sums over all attempts that have ended")
 
 
@@ -121,13 +123,6 @@ class ReleasesOutput(Record):
 
     current: int | None = Field(description="number of the current release; null before the first")
     releases: tuple[Release, ...]
-
-
-class RollbackOutput(Record):
-    """`millrace rollback`: the release that is current now, and the one that was."""
-
-    previous: int | None = Field(description="number of the release that was current before")
-    release: Release = Field(description="the release that is current now")
 
 
 class StageCheck(Check):
@@ -186,6 +181,7 @@ def status(store: Store) -> StatusOutput:
             for name, (ref, state) in heads.items()
         ),
         release=tasks.runs.releases.current(store),
+        targets=of_all_targets(store),
         totals=ledger.totals(ledger.records(store), vectors_made(store)),
     )
 

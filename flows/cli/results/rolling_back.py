@@ -1,30 +1,48 @@
-"""`millrace rollback`: the pointer moved, then announced where a Prefect server runs; none is started for that."""
+"""`millrace rollback`: the pointer moved, announced where a Prefect server runs, and followed by the targets."""
 
 import logging
 import os
 
+from pydantic import Field
+
 import tasks.runs.releases
-from flows.cli.results.outputs import RollbackOutput
+from flows.cli.results import publishing
 from flows.cli.terminal.console import note
 from infra import prefect_server
 from infra.store.base import Store
+from tasks.contracts.runs import Release
 from tasks.foundation.errors import HostError, StoreError
+from tasks.foundation.records import Record
+from tasks.targets.served import Served
 
 log = logging.getLogger("millrace")
 
 
+class RollbackOutput(Record):
+    """`millrace rollback`: the release that is current now, and the one that was."""
+
+    previous: int | None = Field(description="number of the release that was current before")
+    release: Release = Field(description="the release that is current now")
+    targets: tuple[Served, ...] = Field(description="what each target serves now, that a release was published to")
+
+
 def rollback(store: Store, to: int | None, verify: bool) -> RollbackOutput:
-    """Go back to release `to`, by default to the one before. Raises as `tasks.runs.releases.rollback` does."""
+    """Go back to release `to`, by default to the one before, announce it, then let the targets serve it.
+
+    Raises:
+        StageError: as `tasks.runs.releases.rollback`, or of the class of the first target that failed.
+    """
     try:
         serving = tasks.runs.releases.current(store)
     except StoreError:  # what a rollback is there to repair
         serving = None
+    previous = serving.number if serving else None
     release = tasks.runs.releases.rollback(store, to, verify)
-    return RollbackOutput(previous=serving.number if serving else None, release=release)
+    _announce(store, release, previous)
+    return RollbackOutput(previous=previous, release=release, targets=publishing.follow(store, release))
 
 
-def announce(store: Store, output: RollbackOutput) -> None:
-    """Send the event of a rollback that was done."""
+def _announce(store: Store, release: Release, previous: int | None) -> None:
     try:
         server = prefect_server.running(prefect_server.state_home())
     except HostError as error:
@@ -33,7 +51,9 @@ def announce(store: Store, output: RollbackOutput) -> None:
     if server is None:
         log.debug("the rollback is not announced: no Prefect server runs here")
         return
-    os.environ.update(prefect_server.client_environment(server))  # before Prefect is imported
+    # Before Prefect is imported. Its own log would show each warning of a target twice.
+    os.environ.update(prefect_server.client_environment(server))
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
     from flows.running.announcing import announce_rollback
 
-    announce_rollback(store, output.release, output.previous)
+    announce_rollback(store, release, previous)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 import yaml
 
 from flows.cli.results import outputs
+from flows.cli.results.publishing import show_targets
+from flows.cli.results.rolling_back import RollbackOutput
 from flows.cli.terminal import console
 from flows.cli.terminal.console import say, show_table
 from flows.presentation import terminal
@@ -71,6 +73,7 @@ def status(output: outputs.StatusOutput) -> None:
         trained = f"trained up to {line.span}" if line.span is not None else "imported weights, not trained on yet"
         say(f"lineage {line.name}: {trained}, step {line.step}, {line.checkpoint}")
     say(f"current release: {_release(output.release) if output.release else 'none yet'}")
+    show_targets(output.targets, output.release.number if output.release else None)
     totals = output.totals
     per_million = totals.dollars_per_million_vectors
     say(
@@ -112,10 +115,11 @@ def releases(output: outputs.ReleasesOutput) -> None:
     )
 
 
-def rolled_back(output: outputs.RollbackOutput) -> None:
+def rolled_back(output: RollbackOutput) -> None:
     """`millrace rollback`."""
     before = f", it was {output.previous}" if output.previous is not None else ""
     say(f"current release: {_release(output.release)}{before}")
+    show_targets(output.targets, output.release.number)
 
 
 def report(store: Store, run_key: str) -> None:

@@ -44,6 +44,7 @@ READS = {
         "vectors/m/2026-01/MANIFEST.json",
     ],
     "import-checkpoint": ["runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json"],
+    "publish": ["releases/CURRENT", "releases/1.json", "vectors/m/c/part-00000.parquet"],
 }
 COMPILED = ["compile/k/MANIFEST.json", "compile/k.lease", "quarantine/compile/k/MODULE/model.neff.1"]
 CHECKPOINTS = ["lineages/main/step-00000020/MANIFEST.json", "quarantine/lineages/main/step-00000020.1/state.json"]
@@ -56,6 +57,7 @@ WRITES = {
     "infer": ["runs/r/infer/shards/part-00000.json", "vectors/m/2026-01/part-00000.parquet", *COMPILED],
     "release": ["models/m/modules.json"],
     "import-checkpoint": CHECKPOINTS,
+    "publish": [],
 }
 # What none of them may change: the input, and what is released.
 NEVER = ["spans/2026-01/v1/part-00000.parquet", "releases/1.json", "releases/CURRENT"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _ROOT = Path(__file__).resolve().parents[3]
-STAGES = ("validate", "health", "warmup", "train", "evaluate", "infer", "release", "import-checkpoint")
+STAGES = ("validate", "health", "warmup", "train", "evaluate", "infer", "release", "import-checkpoint", "publish")
 MULTINODE = ("health", "warmup", "train")
 CPU_QUEUE, ACCELERATOR_QUEUE = "millrace-cpu", "millrace-accelerator"
 _SECONDS = 30.0

@@ -23,6 +23,7 @@ from tasks.contracts.jobs import (
     InferInputs,
     Inputs,
     JobSpec,
+    PublishInputs,
     ReleaseInputs,
     TrainInputs,
     ValidateInputs,
@@ -35,6 +36,7 @@ from tasks.contracts.outcomes import (
     ImportOutcome,
     InferOutcome,
     Outcome,
+    PublishOutcome,
     ReleaseOutcome,
     ShapeTiming,
     TrainOutcome,
@@ -59,6 +61,7 @@ class FakeRunner:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.specs: list[JobSpec] = []
+        self.served: dict[str, str] = {}  # target -> table
         self.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
         self.recall = 0.5  # recall@10 of the whole catalogue
         self._failures: dict[Stage | Chore, list[BaseException]] = {}
@@ -157,6 +160,18 @@ class FakeRunner:
                 )
             case ImportInputs():
                 return self._import(spec, inputs)
+            case PublishInputs():
+                before, table = self.served.get(inputs.target), f"{inputs.target}_r{inputs.release}_00000000"
+                self.served[inputs.target] = table
+                return PublishOutcome(
+                    table=table,
+                    served_before=before,
+                    vectors=30,
+                    loaded=0 if table == before else 30,
+                    recall=1.0,
+                    query_ms=0.5,
+                    dropped=(),
+                )
 
     def _validate(self, spec: JobSpec, inputs: ValidateInputs) -> ValidateOutcome:
         rows = []

@@ -9,6 +9,7 @@ from tasks.contracts.jobs import (
     InferInputs,
     Inputs,
     JobSpec,
+    PublishInputs,
     ReleaseInputs,
     ValidateInputs,
     WarmupInputs,
@@ -28,6 +29,7 @@ INPUTS: dict[Stage | Chore, Inputs] = {
     Stage.infer: InferInputs(catalogue=CATALOGUE, model=MODEL),
     Stage.release: ReleaseInputs(model=MODEL, vectors="v", catalogue=CATALOGUE),
     Chore.import_checkpoint: ImportInputs(file="f", copy_key=None, sha256="0", rows=(ROWS,)),
+    Chore.publish: PublishInputs(target="look", release=1, model_version="m", vectors="v", only_current=True),
 }
 
 

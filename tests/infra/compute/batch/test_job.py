@@ -25,6 +25,7 @@ DEFINITION = Definition("d", 3, multi_node=True, log_group="g")
         (Stage.infer, 4, Layout.single, 1),
         (Stage.validate, 1, Layout.single, 1),
         (Chore.import_checkpoint, 1, Layout.single, 1),
+        (Chore.publish, 1, Layout.single, 1),
     ],
 )
 def test_the_stage_and_its_workers_decide_layout_and_nodes(stage, workers, layout, nodes) -> None:

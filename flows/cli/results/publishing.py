@@ -1,0 +1,94 @@
+"""`millrace publish`: a release for the search services, and which one each of them serves."""
+
+import os
+
+from pydantic import Field
+
+import tasks.runs.releases
+from configs.schema.config import Config
+from flows.cli.terminal.console import say
+from flows.cli.terminal.progress_bars import display
+from flows.cli.terminal.run_options import RunOptions
+from flows.presentation.wording import plural
+from infra.store.base import Store
+from tasks.contracts.runs import Release
+from tasks.contracts.stages import Chore
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.running.context import within
+from tasks.runs.attempts import Attempts
+from tasks.targets import served
+from tasks.targets.served import Served
+
+
+class PublishOutput(Record):
+    """`millrace publish`."""
+
+    release: int
+    targets: tuple[Served, ...] = Field(description="what each target serves now")
+
+
+def publish(options: RunOptions, number: int | None) -> PublishOutput:
+    """Bring a release, by default the current one, to all targets; those that serve it are only checked.
+
+    Raises:
+        ConfigError: no target is configured, or there is no such release.
+        StageError: of the class of the first target that failed.
+    """
+    config, store = options.config(), options.store
+    if not config.publish.targets:
+        raise ConfigError("publish.targets is empty: name where to publish to, see docs/publish.md")
+    release = tasks.runs.releases.current(store)
+    if number is not None:
+        release = next((each for each in tasks.runs.releases.history(store) if each.number == number), None)
+    if release is None:
+        missing = "no release yet; first: millrace run" if number is None else f"no release {number}"
+        raise ConfigError(f"{store.uri} has {missing}")
+    return PublishOutput(release=release.number, targets=_publish(store, config, release, only_current=number is None))
+
+
+def follow(store: Store, release: Release) -> tuple[Served, ...]:
+    """Let the targets that a release was published to, with the settings of that time, serve the current release.
+
+    Raises:
+        StageError: of the class of the first target that failed.
+    """
+    there = served.of_all_targets(store)
+    return _publish(store, _settings(store, there), release, only_current=True) if there else ()
+
+
+def _settings(store: Store, there: tuple[Served, ...]) -> Config:
+    """Return the settings of the last publication, with all targets."""
+    last = max(there, key=lambda each: each.at)
+    spec = Attempts(store, last.run_key, Chore.publish).last_spec()
+    if spec is None:
+        raise ConfigError(
+            f"the release is rolled back, but the targets serve what they served: runs/{last.run_key} is gone, which "
+            "says how they were published. Swap them too: millrace publish, with your settings"
+        )
+    targets = spec.config.publish.model_copy(update={"targets": tuple(each.target for each in there)})
+    return spec.config.model_copy(update={"publish": targets})
+
+
+def _publish(store: Store, config: Config, release: Release, only_current: bool) -> tuple[Served, ...]:
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # else each warning shows twice
+
+    from tasks.publish import publish_to_all  # only now: it imports Prefect, which reads the environment
+
+    with display() as listener, within(listener=listener):
+        return publish_to_all(store, config, release, only_current)
+
+
+def show(output: PublishOutput) -> None:
+    """Print the targets for people."""
+    show_targets(output.targets, output.release)
+
+
+def show_targets(targets: tuple[Served, ...], current: int | None) -> None:
+    """Print a line for each target; one that serves another release than the current one says so."""
+    for each in targets:
+        differs = f"; NOT THE CURRENT RELEASE, {current}: millrace publish" if current != each.release else ""
+        say(
+            f"target {each.target.name} ({each.target.kind}): release {each.release} in {each.table}, "
+            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f}{differs}"
+        )

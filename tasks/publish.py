@@ -1,0 +1,164 @@
+"""Publishing, control side: a release for every target of the configuration, each by a worker, one at a time.
+
+It is not a stage: the release is current whatever comes of this. A target that fails keeps what it serves.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from configs.schema.config import Config
+from configs.schema.publishing import AnyTarget
+from infra.store.base import Conflict, Store
+from infra.store.factory import open_store
+from tasks.contracts.jobs import PublishInputs
+from tasks.contracts.outcomes import PublishOutcome
+from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.stages import Chore
+from tasks.foundation.clock import now
+from tasks.foundation.errors import ERRORS, CancelledError, StageError
+from tasks.running.context import stage_context, within
+from tasks.running.stage import run_stage, stage_task
+from tasks.running.stage_output import StageOutput, logger
+from tasks.runs import releases
+from tasks.runs.results import result_key
+from tasks.targets import served
+from tasks.targets.served import Served
+
+PUBLISH = "publish-"  # begins the run key of a publication
+ASK_SECONDS = 2.0  # between two looks whether another publication to the target has ended
+
+Publication = Callable[[RunPlan, Release, AnyTarget, bool], Served | None]
+
+
+@stage_task
+def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bool) -> Served | None:
+    """Let one target serve a release; return None if it was left alone, since another release is current.
+
+    Args:
+        only_current: whether to leave the target alone then.
+
+    Raises:
+        StageError: of the class that stopped the worker; the target serves what it served before.
+    """
+    store = open_store(plan.workspace)
+    inputs = PublishInputs(
+        target=target.name,
+        release=release.number,
+        model_version=release.model.version,
+        vectors=release.vectors_prefix,
+        only_current=only_current,
+    )
+    with _turn(store, target.name):
+        outcome = _fresh_outcome(store, plan, inputs)
+        if outcome.table is None or outcome.recall is None or outcome.query_ms is None:
+            logger().warning("target %s was left alone: release %d is not current", target.name, release.number)
+            return None
+        found = Served(
+            target=target,
+            release=release.number,
+            table=outcome.table,
+            model_version=release.model.version,
+            vectors=outcome.vectors,
+            recall=outcome.recall,
+            query_ms=outcome.query_ms,
+            at=now(),
+            run_key=plan.run_key,
+        )
+        served.note(store, found)
+        return found
+
+
+def publish_release(store: Store, config: Config, release: Release) -> None:
+    """Bring a release to all targets, in the current flow run, if it is the current one.
+
+    Raises:
+        StageError: of the class of the first target that failed, after all were tried; says what each still serves.
+    """
+    current = releases.current(store)
+    if config.publish.targets and current is not None and current.number == release.number:
+        with within(publisher=None):  # it has no page
+            publish_to_all(store, config, release, True, lambda plan, *about: publish.called(_name(plan))(plan, *about))
+
+
+def publish_to_all(
+    store: Store, config: Config, release: Release, only_current: bool, carry_out: Publication = publish.fn
+) -> tuple[Served, ...]:
+    """Bring a release to all targets, one after another; return what they serve, without those left alone.
+
+    Args:
+        carry_out: publishes to one target; the default needs no flow run.
+
+    Raises:
+        StageError: as `publish_release`.
+    """
+    done: list[Served] = []
+    failed: list[tuple[AnyTarget, StageError]] = []
+    for target in config.publish.targets:
+        try:
+            found = carry_out(_plan(store, config, release, target), release, target, only_current)
+            done += [found] if found is not None else []
+        except CancelledError:
+            raise
+        except StageError as error:
+            failed.append((target, error))
+    if failed:
+        sentences = [f"{_standing(store, target)}: {error}" for target, error in failed]
+        raise ERRORS[failed[0][1].failure](
+            f"release {release.number} is current in {store.uri}, but not everywhere.\n"
+            + "\n".join(sentences)
+            + f"\nTo go on from what is loaded: millrace publish --workspace {store.uri}, with the same settings"
+        ) from failed[0][1]
+    return tuple(done)
+
+
+def _name(plan: RunPlan) -> str:
+    return plan.run_key.replace("-", " ")
+
+
+def _plan(store: Store, config: Config, release: Release, target: AnyTarget) -> RunPlan:
+    return RunPlan(
+        run_key=f"{PUBLISH}{release.number}-{target.name}",
+        span=release.span,
+        window=(),
+        history=(),
+        parent=release.model.checkpoint,
+        workspace=store.uri,
+        config=config,
+    )
+
+
+def _fresh_outcome(store: Store, plan: RunPlan, inputs: PublishInputs) -> PublishOutcome:
+    """Run the worker. A result never stays: what a target serves now, only the target knows."""
+    while True:
+        with within(was_done=False):
+            outcome = run_stage(plan, inputs, PublishOutcome)
+            left_over = stage_context().was_done
+        store.delete(result_key(plan.run_key, Chore.publish))
+        if not left_over:  # by a publication whose waiter died
+            return outcome
+
+
+@contextlib.contextmanager
+def _turn(store: Store, name: str) -> Iterator[None]:
+    """Wait until no other process publishes to the target, and hold it inside the block."""
+    waiter, said = StageOutput(), False
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(store.lock(served.lock_of(name)))
+                break
+            except Conflict as error:
+                if not said:
+                    logger().warning("waiting for another publication to target %s: %s", name, error)
+                    said = True
+                waiter.pulse()
+                time.sleep(ASK_SECONDS)
+        yield
+
+
+def _standing(store: Store, target: AnyTarget) -> str:
+    """Return what a target served when it was last looked at."""
+    last = served.of_target(store, target.name)
+    still = f"still serves release {last.release}" if last else "serves no release yet"
+    return f"Target {target.name} ({target.kind}) {still}"

@@ -1,0 +1,56 @@
+"""Which release each target serves: `releases/targets/<name>.json`, written after a target was swapped or checked.
+
+It is what was found then: only the target itself knows what it serves now.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema.publishing import AnyTarget
+from infra.store.base import Store
+from infra.store.records import find_record, read_record
+from tasks.foundation.records import Record
+
+_FOLDER = "releases/targets"
+_WAY_OUT = "delete it, and write it again with: millrace publish"
+
+
+class Served(Record):
+    """What a target served when it was last published to, or checked."""
+
+    version: Literal[1] = 1
+    target: AnyTarget
+    release: int
+    table: str = Field(description="table or collection that consumers reach under the target's name")
+    model_version: str
+    vectors: int
+    recall: float = Field(description="recall@10 of its index, compared with exact search")
+    query_ms: float = Field(description="median of warm queries, measured where it was published from")
+    at: str
+    run_key: str = Field(description="runs/<run key>/publish/ has the record")
+
+
+def of_target(store: Store, name: str) -> Served | None:
+    """Return what a target serves; None before the first publication. Raises StoreError: the record is damaged."""
+    return find_record(store, _key(name), Served, _WAY_OUT)
+
+
+def of_all_targets(store: Store) -> tuple[Served, ...]:
+    """Return what every target serves that a release was ever published to. Raises StoreError: a record is damaged."""
+    keys = (key for key in store.list(_FOLDER) if key.endswith(".json"))
+    return tuple(read_record(store, key, Served, _WAY_OUT) for key in keys)
+
+
+def note(store: Store, served: Served) -> None:
+    """Write what a target serves."""
+    store.write(_key(served.target.name), served.to_json())
+
+
+def lock_of(name: str) -> str:
+    """Return the name of the lock of a target: one publication at a time."""
+    return f"{_FOLDER}/{name}.publish"
+
+
+def _key(name: str) -> str:
+    return f"{_FOLDER}/{name}.json"

@@ -1,0 +1,115 @@
+"""publish: brings a release to one target, and lets its consumers read it once it is complete and checked.
+
+Whatever stops it before the last step, the target serves what it served before, and the next publication goes on from
+the partitions that are there.
+"""
+
+import contextlib
+
+from infra.store.base import Store
+from tasks.contracts.jobs import PublishInputs
+from tasks.contracts.outcomes import PublishOutcome
+from tasks.contracts.progress import report
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.runs import releases
+from tasks.worker.process.job import Job
+from tasks.worker.targets import open_target
+from tasks.worker.targets.base import Target, table_name
+from tasks.worker.targets.checks import Different, check_content, check_index
+from tasks.worker.targets.release_vectors import ReleaseVectors
+
+
+def run(job: Job) -> PublishOutcome:
+    """Load what is missing, build the index, check both, warm the service, swap, drop older tables.
+
+    A target that serves the release already is only checked.
+
+    Raises:
+        ConfigError: the client is not installed, or the target refuses the credentials or the vectors.
+        StoreError: the target can't be reached, or holds something else than the release.
+        DataError: the index finds too few of the nearest items.
+    """
+    inputs = job.spec.inputs
+    assert isinstance(inputs, PublishInputs)
+    settings = next((each for each in job.config.publish.targets if each.name == inputs.target), None)
+    if settings is None:
+        raise ConfigError(f"publish.targets has no target {inputs.target}")
+    with job.clock.phase("restoring"):
+        release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version)
+    table = table_name(inputs.target, inputs.release, release.sha256)
+    with contextlib.closing(open_target(settings)) as target:
+        before = target.serving()
+        if _overtaken(job.store, inputs):
+            return _left_alone(release, before)
+        loaded = _load(target, table, release) if table != before else 0
+        try:
+            check_content(target, table, release)
+        except Different as error:
+            raise _cleared(target, table, before, error) from error
+        quality = check_index(target, table, release, job.config.publish.min_recall)
+        dropped: tuple[str, ...] = ()
+        if table != before:
+            if _overtaken(job.store, inputs):
+                return _left_alone(release, before)
+            target.serve(table)
+            dropped = _drop_older(target, keep={table, before})
+    return PublishOutcome(
+        table=table,
+        served_before=before,
+        vectors=release.count,
+        loaded=loaded,
+        recall=quality.recall,
+        query_ms=quality.query_ms,
+        dropped=dropped,
+    )
+
+
+def _overtaken(store: Store, inputs: PublishInputs) -> bool:
+    """Return whether the release is to be published as the current one and is not current any more."""
+    current = releases.current(store) if inputs.only_current else None
+    return current is not None and current.number != inputs.release
+
+
+def _left_alone(release: ReleaseVectors, before: str | None) -> PublishOutcome:
+    return PublishOutcome(
+        table=None, served_before=before, vectors=release.count, loaded=0, recall=None, query_ms=None, dropped=()
+    )
+
+
+def _load(target: Target, table: str, release: ReleaseVectors) -> int:
+    """Load the partitions that are not whole, and build the index; return the number of vectors loaded."""
+    target.create(table, release.shape)
+    expected, there = release.rows_by_partition(), target.rows_by_partition(table, release.partitions)
+    done = loaded = 0
+    for partition, rows in expected.items():
+        if there.get(partition) != rows:
+            target.load(table, partition, release.rows(partition), again=partition in there)
+            loaded += rows
+        done += rows
+        report("publish", done, release.count, table)
+    target.index(table)
+    return loaded
+
+
+def _cleared(target: Target, table: str, before: str | None, error: Different) -> StoreError:
+    """Drop a table with wrong content, unless consumers read it; return the error with the way out."""
+    if table == before:
+        return StoreError(
+            f"{error}. It is being served, so nothing was changed: go to another release (millrace rollback), "
+            "and then to this one again"
+        )
+    target.drop(table)
+    return StoreError(f"{error}. The table was dropped; the next publication loads it from the beginning")
+
+
+def _drop_older(target: Target, keep: set[str | None]) -> tuple[str, ...]:
+    """Drop all tables but those to keep. That the release is served counts more than an old table that stays."""
+    dropped = []
+    try:
+        for table in target.tables():
+            if table not in keep:
+                target.drop(table)
+                dropped.append(table)
+    except StoreError as error:
+        print(f"an old table was not dropped: {error}", flush=True)
+    return tuple(dropped)

@@ -1,0 +1,34 @@
+"""Publications of a release, in the process of the test."""
+
+from __future__ import annotations
+
+from configs.schema.config import Config
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import JobSpec, PublishInputs
+from tasks.contracts.runs import Release
+from tasks.worker.process.job import Job, PhaseClock, Rank
+
+
+def publish_spec(store: DirectoryStore, config: Config, release: Release, only_current: bool = True) -> JobSpec:
+    """The spec of a publication to the only target of the configuration."""
+    (target,) = config.publish.targets
+    return JobSpec(
+        run_key=f"publish-{release.number}-{target.name}",
+        span=release.span,
+        attempt=1,
+        submitted_as=1,
+        workspace=store.uri,
+        workers=1,
+        config=config,
+        inputs=PublishInputs(
+            target=target.name,
+            release=release.number,
+            model_version=release.model.version,
+            vectors=release.vectors_prefix,
+            only_current=only_current,
+        ),
+    )
+
+
+def publish_job(store: DirectoryStore, config: Config, release: Release, only_current: bool = True) -> Job:
+    return Job(publish_spec(store, config, release, only_current), store, Rank(0, 1, 0), PhaseClock(0.0))

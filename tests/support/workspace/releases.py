@@ -1,0 +1,81 @@
+"""Releases with vectors that no model made, for all that comes after a release."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.store.base import Store
+from infra.store.manifest import commit
+from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, SpanRef
+from tasks.contracts.runs import Release
+from tasks.data.items import VECTORS_KIND, part_name, partition_of
+from tasks.runs.releases import CURRENT, Pointer
+
+WIDTH = 16
+PARTITIONS = 4
+
+
+def write_release(store: Store, number: int, items: int = 60, fp16: bool = False, clusters: int = 8) -> Release:
+    """A current release of items `i0000` and so on, as docs/data.md describes its vectors; each by its own model."""
+    numbers = np.random.default_rng(number)
+    vectors = numbers.normal(size=(clusters, WIDTH))[np.arange(items) % clusters]
+    vectors = vectors + 0.5 * numbers.normal(size=(items, WIDTH))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16 if fp16 else np.float32)
+    version, ids = f"main-{number:08d}", [f"i{each:04d}" for each in range(items)]
+    catalogue = CatalogueRef(prefix=f"catalogue/c{number}", items=items, partitions=PARTITIONS, sha256="0")
+    prefix, hashes = f"vectors/{version}/c{number}", []
+    with tempfile.TemporaryDirectory() as folder:
+        for partition in range(PARTITIONS):
+            rows = [row for row, item_id in enumerate(ids) if partition_of(item_id, PARTITIONS) == partition]
+            hashes.append(hashlib.sha256("".join(f"{ids[row]}\n" for row in rows).encode()).hexdigest())
+            if rows:
+                pq.write_table(_table(version, ids, vectors, rows), Path(folder) / part_name(partition))
+        facts = {
+            "model_version": version,
+            "catalogue": catalogue.model_dump(),
+            "vectors": items,
+            "bad": 0,
+            "width": WIDTH,
+            "type": "fp16" if fp16 else "fp32",
+            "ids_sha256": hashlib.sha256("".join(hashes).encode()).hexdigest(),
+        }
+        commit(store, prefix, Path(folder), VECTORS_KIND, facts)
+    release = Release(
+        number=number,
+        previous=number - 1 or None,
+        span=SpanRef(name=f"2026-{number:02d}", version=1),
+        run_key=f"{number:016x}",
+        model=ModelRef(version=version, checkpoint=CheckpointRef(prefix=f"lineages/{number}", step=number, sha256="0")),
+        model_prefix=f"models/{version}",
+        vectors_prefix=prefix,
+        vectors=items,
+        catalogue=catalogue,
+        metrics={},
+        created_at="2026-11-22T12:00:00+00:00",
+    )
+    store.write(f"releases/{number}.json", release.to_json())
+    make_current(store, release)
+    return release
+
+
+def make_current(store: Store, release: Release) -> None:
+    store.write(CURRENT, Pointer(release=release.number, newest=release.number).to_json())
+
+
+def _table(version: str, ids: list[str], vectors: np.ndarray, rows: list[int]) -> pa.Table:
+    flat = pa.array(vectors[rows].reshape(-1))
+    return pa.table(
+        {
+            "item_id": [ids[row] for row in rows],
+            "text": [f'item {ids[row]} of {version}, it\'s "new"\n' for row in rows],
+            "vector": pa.FixedSizeListArray.from_arrays(flat, WIDTH),
+            "model_version": pa.DictionaryArray.from_arrays(np.zeros(len(rows), dtype=np.int32), [version]),
+            "content_sha256": [f"{row:064x}" for row in rows],
+        }
+    )
