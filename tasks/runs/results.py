@@ -135,5 +135,5 @@ def same_work(one: JobSpec, other: JobSpec) -> bool:
 
 def _decisive(inputs: Inputs) -> Inputs:
     """Return the inputs without those that do not decide the outcome."""
-    others = {"champion", "compiled", "feeds", "bases", "reuse"} & set(type(inputs).model_fields)
+    others = {"champion", "champion_vectors", "compiled", "feeds", "bases", "reuse"} & set(type(inputs).model_fields)
     return inputs.model_copy(update=dict.fromkeys(others))

@@ -43,7 +43,7 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
     assert outcome.rows == (RowsRef(span=MARCH, prefix="runs/k/validate/attempt-1/rows/2026-03", rows=40),)
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
-    assert read_rows(store, outcome.rows, ["price", "brand", "locale"]).to_pylist() == values
+    assert pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist() == values
     steps = [step for line in capsys.readouterr().out.splitlines() if (step := progress.parse(line))]
     assert [(step.done, step.total, step.note) for step in steps] == [
         (1, 1, "2026-03: 40 rows clean, 0 bad"),
