@@ -47,12 +47,8 @@ def test_a_bad_row_is_set_aside_with_its_reason(
     assert quarantined(store, outcome) == [{**values[25], "reason": reason, "span": "2026-03"}]
     assert outcome.quarantine == "runs/k/validate/attempt-1/quarantine/quarantine.parquet"
     assert outcome.reasons == {reason: 1}
-    assert (
-        pa.concat_tables(read_rows(store, outcome.rows, [])).num_rows
-        == outcome.rows_clean
-        == outcome.rows[0].rows
-        == 49
-    )
+    clean = pa.concat_tables(read_rows(store, outcome.rows, []))
+    assert clean.num_rows == outcome.rows_clean == outcome.rows[0].rows == 49
     assert failed(outcome) == [name]
     found = check(outcome, name)
     assert (found.severity, found.observed) == ("warning", 1.0)
