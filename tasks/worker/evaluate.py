@@ -10,30 +10,31 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.parquet as pq
 import torch
 
 from configs.schema.config import Config
-from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
+from infra.store.manifest import CorruptFolder, MissingFolder
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome, SliceMetrics
 from tasks.contracts.progress import report
 from tasks.contracts.references import ModelRef
-from tasks.data.items import CONTENT, TEXT, VECTORS_KIND
+from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker.accelerators import Accelerator, open_accelerator
-from tasks.worker.catalogue.choose import choose
+from tasks.worker.catalogue.choose import NEAR, choose
 from tasks.worker.compile import compile_cache
 from tasks.worker.model.embed import EmbedSettings, embed, embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tasks.worker.training.holdout import Holdout, Judged, KnownVectors, judge, make_holdout, side_of
 from tasks.worker.training.pairs import pair_mask, split_holdout, used_columns
-from tasks.worker.vectors.reuse import EarlierVectors
+from tasks.worker.vectors.reuse import EarlierVectors, best
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-NEAR = 10  # nearest items of a query: as many as the metrics look at
+NEAREST = 10  # items of a query: as many as the metrics look at
 
 
 class Contender(NamedTuple):
@@ -47,13 +48,6 @@ class Contender(NamedTuple):
     @property
     def features(self) -> list[str]:
         return [*self.parts.features.numeric, *self.parts.features.categorical]
-
-
-class Corpus(NamedTuple):
-    """Items that the holdout rows find theirs among; `near`: how many are there as the champion's nearest."""
-
-    items: pa.Table
-    near: int
 
 
 def run(job: Job) -> EvaluateOutcome:
@@ -71,27 +65,26 @@ def run(job: Job) -> EvaluateOutcome:
                 champion = _contender(job, accelerator, inputs.champion, released)
             held = _read_holdout(job, inputs, [*challenger.features, *(champion.features if champion else ())])
         corpus = _corpus(job, accelerator, inputs, held, challenger, champion)
-        live = pc.is_in(held[ITEM_ID], value_set=corpus.items[ITEM_ID].combine_chunks())
-        rows = held.filter(live)
+        rows = held.filter(pc.is_in(held[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()))
         if not rows.num_rows:
             raise DataError(f"all {held.num_rows} holdout rows are about deleted items; evaluate after more spans")
-        holdout, judged, _ = _measure(job, accelerator, challenger, rows, corpus.items)
+        holdout, judged, _ = _measure(job, accelerator, challenger, rows, corpus)
         metrics, read = None, 0
         if champion is not None:
-            its_holdout, its_judged, read = _measure(job, accelerator, champion, rows, corpus.items)
+            its_holdout, its_judged, read = _measure(job, accelerator, champion, rows, corpus)
             metrics = its_judged.metrics(its_holdout)
     return EvaluateOutcome(
         holdout_rows=rows.num_rows,
-        corpus_items=corpus.items.num_rows,
+        corpus_items=corpus.num_rows,
         challenger=judged.metrics(holdout),
         champion=metrics,
         champion_version=inputs.champion.version if inputs.champion else None,
         slices=_slices(job, rows, holdout, judged),
         catalogue_items=inputs.catalogue.items,
-        near_items=corpus.near,
+        near_items=int(pc.sum(corpus[NEAR]).as_py()),
         rows_left_out=held.num_rows - rows.num_rows,
         champion_read=read,
-        champion_embedded=corpus.items.num_rows - read if champion else 0,
+        champion_embedded=corpus.num_rows - read if champion else 0,
     )
 
 
@@ -115,9 +108,10 @@ def _released(job: Job, accelerator: Accelerator, champion: ModelRef, prefix: st
     found = None
     if prefix is not None:
         try:
-            open_folder(job.store, prefix, VECTORS_KIND)
             found = EarlierVectors(job.store, prefix, champion.version)
+            found.check(job.share)
         except (MissingFolder, CorruptFolder) as error:
+            found = None
             print(f"the champion embeds all items again, since its released vectors can't be used: {error}", flush=True)
     usable = int(accelerator.sum(torch.tensor(int(found is not None))).item())
     return found if usable == job.rank.world else None
@@ -147,27 +141,48 @@ def _corpus(
     held: pa.Table,
     challenger: Contender,
     champion: Contender | None,
-) -> Corpus:
+) -> pa.Table:
     """Return the whole catalogue, or of a large one the holdout's own items, the champion's nearest and a sample.
 
-    Every worker chooses, from the same numbers, so all have the same items.
+    The first worker chooses, and writes the items to the workspace for the others, and for people.
     """
+    key = f"{job.spec.attempt_prefix}/corpus.parquet"
     others = job.config.evaluate.corpus_items
     features = [*challenger.features, *(champion.features if champion else ())]
     if not inputs.catalogue.items:
         raise DataError(f"{job.store.uri}/{inputs.catalogue.prefix} has no live item to be found")
-    if inputs.catalogue.items <= others:
-        return Corpus(choose(job.store, inputs.catalogue, (), others, features), near=0)
-    own = set(held[ITEM_ID].to_pylist())
-    near: set[str] = set()
-    if champion is not None and champion.released is not None:
-        queries = _some_queries(held, job.config, others // 2 // NEAR)
-        tokens, query_features = side_of(queries, QUERY, champion.parts, job.config)
-        vectors = embed(champion.parts.model, accelerator, tokens, query_features, champion.settings)
-        near = champion.released.nearest(vectors, NEAR) - own
-    named = [*own, *near]
-    items = choose(job.store, inputs.catalogue, named, others - len(near), features)
-    return Corpus(items, near=len(near.intersection(items[ITEM_ID].to_pylist())))
+    whole = inputs.catalogue.items <= others
+    near = np.empty(0, dtype=np.uint64)
+    if champion is not None and champion.released is not None and not whole:
+        near = _near(job, accelerator, held, champion, champion.released)
+    if job.rank.is_main:
+        own = () if whole else sorted(set(held[ITEM_ID].to_pylist()))
+        out = pa.BufferOutputStream()
+        pq.write_table(choose(job.store, inputs.catalogue, own, near, others, features), out)
+        job.store.write(key, out.getvalue().to_pybytes())
+    accelerator.barrier()
+    return pq.read_table(job.store.local(key))
+
+
+def _near(
+    job: Job, accelerator: Accelerator, held: pa.Table, champion: Contender, released: EarlierVectors
+) -> np.ndarray:
+    """Return the items that the champion finds nearest to some queries, as hashes of their ids, uint64."""
+    queries = _some_queries(held, job.config, job.config.evaluate.corpus_items // 2 // NEAREST)
+    tokens, features = side_of(queries, QUERY, champion.parts, job.config)
+    vectors = embed(champion.parts.model, accelerator, tokens, features, champion.settings)
+    scores, places = released.nearest(vectors, NEAREST, job.share)
+    together = [_of_all_workers(accelerator, part) for part in (scores, places)]
+    scores, places = best(together[0], together[1], NEAREST)
+    return np.unique(places[np.isfinite(scores)]).view(np.uint64)
+
+
+def _of_all_workers(accelerator: Accelerator, part: np.ndarray) -> np.ndarray:
+    """Return the columns of all workers side by side, (rows, columns of all)."""
+    rank = accelerator.rank
+    parts = torch.zeros(rank.world, *part.shape, dtype=torch.from_numpy(part).dtype)
+    parts[rank.index] = torch.from_numpy(part)
+    return np.hstack(list(accelerator.sum(parts).numpy()))
 
 
 def _some_queries(held: pa.Table, config: Config, count: int) -> pa.Table:
@@ -189,7 +204,9 @@ def _measure(
     if model.released is not None:
         # Contents are comparable if they are made of the same features; otherwise the text alone is.
         same_features = set(model.features) == set(_catalogue_features(job))
-        known = KnownVectors(*model.released.of_items(items, CONTENT if same_features else TEXT))
+        by, width = CONTENT if same_features else TEXT, model.parts.model.width
+        which, vectors = map(torch.from_numpy, model.released.of_items(items, by, width, job.share))
+        known = KnownVectors(accelerator.sum(which.int()).bool().numpy(), accelerator.sum(vectors).numpy())
     names = [ITEM if name == TEXT else name for name in items.column_names]
     holdout = make_holdout(rows, items.rename_columns(names), model.parts, job.config)
     judged = judge(

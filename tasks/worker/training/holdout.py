@@ -51,7 +51,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class KnownVectors:
-    """Vectors of some items of a corpus: bool `which` (items,), and float32 `vectors` (those items, width)."""
+    """Vectors of some items of a corpus: bool `which` (items,), and float32 `vectors` (items, width)."""
 
     which: np.ndarray
     vectors: np.ndarray
@@ -100,8 +100,8 @@ def judge(
     queries = embed(model, accelerator, holdout.query, holdout.query_features, settings)
     left = None if known is None else np.flatnonzero(~known.which)
     corpus = embed(model, accelerator, holdout.corpus, holdout.corpus_features, settings, progress=progress, only=left)
-    if known is not None and len(known.vectors):
-        corpus[known.which] = known.vectors
+    if known is not None:
+        corpus[known.which] = known.vectors[known.which]
     probabilities = None
     if model.classifier is not None:
         probabilities = classify(model, accelerator, queries, corpus[holdout.target], settings)

@@ -9,11 +9,13 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.data.items import CONTENT, TEXT, VECTORS_KIND, part_name
+from tasks.data.items import CONTENT, TEXT, VECTORS_KIND, hash_of, part_name
+from tasks.worker.process.job import Share
 from tasks.worker.vectors import reuse
-from tasks.worker.vectors.reuse import EarlierVectors
+from tasks.worker.vectors.reuse import EarlierVectors, best
 
 ITEMS, WIDTH = 60, 5
+ALONE = Share(0, 1)
 
 
 @pytest.fixture
@@ -46,12 +48,28 @@ def earlier(tmp_path: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
     return EarlierVectors(store, "vectors/m/k", "m")
 
 
-def test_the_nearest_of_all_shards_are_found(earlier: EarlierVectors, vectors: np.ndarray):
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_nearest_of_all_shards_are_found_by_any_number_of_workers(
+    earlier: EarlierVectors, vectors: np.ndarray, workers: int
+):
     queries = vectors[[3, 44]] * np.float32(0.9) + vectors[[50, 20]] * np.float32(0.1)
-    best = np.argsort(-(queries @ vectors.T), axis=1)[:, :4]
-    assert earlier.nearest(queries, 4) == {f"i{row:02d}" for row in best.reshape(-1)}
-    assert len(earlier.nearest(queries, 100)) == ITEMS, "more than there are"
-    assert earlier.nearest(queries[:0], 4) == set()
+    parts = [earlier.nearest(queries, 4, Share(index, workers)) for index in range(workers)]
+    scores, places = best(np.hstack([one for one, _ in parts]), np.hstack([one for _, one in parts]), 4)
+    expected = np.argsort(-(queries @ vectors.T), axis=1)[:, :4]
+    hashes = [[hash_of(f"i{row:02d}") for row in rows] for rows in expected]
+    assert places.view(np.uint64).tolist() == hashes
+    assert scores == pytest.approx(np.take_along_axis(queries @ vectors.T, expected, axis=1))
+
+
+def test_fewer_items_than_asked_for_have_no_cosine(earlier: EarlierVectors, vectors: np.ndarray):
+    scores, _ = earlier.nearest(vectors[:1], 100, ALONE)
+    assert np.isfinite(scores).sum() == ITEMS
+    assert earlier.nearest(vectors[:0], 4, ALONE)[0].shape == (0, 4)
+
+
+def test_of_equal_ones_the_lowest_place_is_first():
+    scores, places = best(np.array([[0.5, 0.9, 0.9, 0.9]]), np.array([[1, 7, 5, 6]]), 2)
+    assert (scores.tolist(), places.tolist()) == ([[0.9, 0.9]], [[5, 6]])
 
 
 def test_vectors_are_found_by_id_and_content_or_text(earlier: EarlierVectors, vectors: np.ndarray):
@@ -62,10 +80,10 @@ def test_vectors_are_found_by_id_and_content_or_text(earlier: EarlierVectors, ve
             "content_sha256": ["content 59", "content 0", "content 3", "changed"],
         }
     )
-    which, found = earlier.of_items(items, CONTENT)
+    which, found = earlier.of_items(items, CONTENT, WIDTH, ALONE)
     assert which.tolist() == [True, True, False, False]
-    assert (found == vectors[[59, 0]]).all()
-    which, found = earlier.of_items(items, TEXT)
-    assert which.tolist() == [True, False, False, True]
-    assert (found == vectors[[59, 21]]).all()
-    assert len(earlier.of_items(items.slice(2, 1), TEXT)[1]) == 0
+    assert (found == np.stack([vectors[59], vectors[0], np.zeros(WIDTH), np.zeros(WIDTH)])).all()
+    assert earlier.of_items(items, TEXT, WIDTH, ALONE)[0].tolist() == [True, False, False, True]
+    halves = [earlier.of_items(items, TEXT, WIDTH, Share(index, 2)) for index in range(2)]
+    assert (halves[0][0] ^ halves[1][0]).tolist() == [True, False, False, True], "each found by one worker"
+    assert (halves[0][1] + halves[1][1] == earlier.of_items(items, TEXT, WIDTH, ALONE)[1]).all()
