@@ -6,13 +6,14 @@ from infra.store.manifest import quarantine
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef
-from tasks.contracts.runs import RunPlan
+from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.gates import verdicts
 from tasks.running.stage import run_stage, stage_task
 from tasks.runs import releases
 from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement, result_key
 from tasks.train import model_of
+from tasks.validate import catalogue_of
 
 
 @stage_task
@@ -22,25 +23,28 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
     A refused gate is no error: it is in the verdicts.
     """
     store = open_store(plan.workspace)
+    champion = champion_for(store, model_of(trained))
     inputs = EvaluateInputs(
         rows=(*plan.history, *validated.rows),
+        catalogue=catalogue_of(plan, validated),
         challenger=model_of(trained),
-        champion=champion_for(store, model_of(trained)),
+        champion=champion.model if champion else None,
+        champion_vectors=champion.vectors_prefix if champion and champion.catalogue else None,
         compiled=warm.compiled,
     )
     return _judge(store, plan, run_stage(plan, inputs, EvaluateOutcome))
 
 
-def champion_for(store: Store, challenger: ModelRef) -> ModelRef | None:
-    """Return the released model, the one before it if that is the challenger itself, None where there is none."""
-    others = (release.model for release in releases.current_and_before(store))
-    return next((model for model in others if model.version != challenger.version), None)
+def champion_for(store: Store, challenger: ModelRef) -> Release | None:
+    """Return the current release, the one before it if that holds the challenger itself, None where there is none."""
+    others = releases.current_and_before(store)
+    return next((release for release in others if release.model.version != challenger.version), None)
 
 
 def forget_outdated(store: Store, plan: RunPlan, trained: TrainOutcome, judged: Judgement) -> bool:
     """Move an evaluation away if it compared with another champion than the current one; return whether it did."""
     champion = champion_for(store, model_of(trained))
-    if (champion.version if champion else None) == judged.outcome.champion_version:
+    if (champion.model.version if champion else None) == judged.outcome.champion_version:
         return False
     quarantine(store, result_key(plan.run_key, Stage.evaluate))
     return True

@@ -15,7 +15,9 @@ Severity = Literal["critical", "warning"]
 class StageConfig(Record):
     """The section of any stage."""
 
-    compute: Compute | None = Field(default=None, description="null: as the top-level key; health, warmup: as train")
+    compute: Compute | None = Field(
+        default=None, description="null: as the top-level key; health, warmup, evaluate: as train"
+    )
 
 
 class WorkersConfig(StageConfig):
@@ -81,6 +83,11 @@ class EvaluateConfig(StageConfig):
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(description="share of rows, by a stable hash of the id")
     slices: tuple[str, ...] = Field(description="columns by whose values the metrics are also reported")
     min_slice_rows: Positive = Field(description="slices with fewer holdout rows are not reported")
+    corpus_items: Positive = Field(
+        default=20_000,
+        description="in a larger catalogue, the holdout finds its items among so many others: up to half of them the "
+        "champion's nearest to the queries, the rest by a stable hash of the id",
+    )
     gates: tuple[GateConfig, ...]
 
 

@@ -59,12 +59,14 @@ class TrainInputs(Record):
 
 
 class EvaluateInputs(Record):
-    """The holdout is pooled over all `rows`; the champion, where there is one, is judged on the same."""
+    """The holdout is pooled over all `rows`, and finds its items in the catalogue; the champion does so too."""
 
     stage: Literal[Stage.evaluate] = Stage.evaluate
     rows: tuple[RowsRef, ...]
+    catalogue: CatalogueRef
     challenger: ModelRef
-    champion: ModelRef | None
+    champion: ModelRef | None = Field(description="null: nothing is released yet")
+    champion_vectors: str | None = Field(default=None, description="folder of the vectors that its release holds")
     compiled: CompileRef | None = None
 
 

@@ -192,6 +192,12 @@ class EvaluateOutcome(Record):
     champion: dict[str, float] | None
     champion_version: str | None
     slices: tuple[SliceMetrics, ...]
+    # Zero: made when the corpus was all items of all rows, or there is no champion.
+    catalogue_items: int = Field(default=0, description="that `corpus_items` were chosen from")
+    near_items: int = Field(default=0, description="in the corpus as nearest to queries by the champion")
+    rows_left_out: int = Field(default=0, description="holdout rows about items that are deleted")
+    champion_read: int = Field(default=0, description="items whose vectors were read from the champion's release")
+    champion_embedded: int = Field(default=0, description="the other items, which the champion embedded")
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -122,9 +122,9 @@ TRAITS: dict[Work, Traits] = {
     ),
     Stage.evaluate: Traits(
         queue=Queue.accelerator,
-        layout=Layout.single,
-        workers=lambda config: 1,
-        compute=lambda config: config.evaluate.compute,
+        layout=Layout.nodes,
+        workers=lambda config: config.train.workers,
+        compute=lambda config: config.evaluate.compute or config.train.compute,  # the machines that trained
         time_grows_with=Rows.none,
         backfill=BackfillPhase.judging,
         shown_by_span=True,

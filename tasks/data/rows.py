@@ -4,7 +4,7 @@ Ingest writes them, validate cleans them, and all later stages read them with `r
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,29 +31,41 @@ CORE = {
 }
 # Any other column keeps its source name and is float64, bool or string.
 
+BATCH_ROWS = 8192  # in memory at once, of a span of any size
+
 SPAN_KIND = "span"
 ROWS_KIND = "rows"
 
 
-def read_rows(store: Store, refs: Sequence[RowsRef], columns: Sequence[str]) -> pa.Table:
-    """Read validated rows of spans into one table, in the order of `refs`, with the core columns and `columns`.
+def read_rows(
+    store: Store, refs: Sequence[RowsRef], columns: Sequence[str], newest_first: bool = False
+) -> Iterator[pa.Table]:
+    """Yield validated rows of spans, some thousand at a time, with the core columns and `columns`.
+
+    Args:
+        refs: the spans, oldest first. The rows are in their order.
+        newest_first: the tables come in the opposite order, the last rows of the last span first; the rows within a
+            table are in order.
 
     Raises:
         DataError: a span lacks one of `columns`; names span and column.
     """
     wanted = list(dict.fromkeys([*CORE, *columns]))
-    tables = []
-    for ref in refs:
+    for ref in reversed(refs) if newest_first else refs:
         folder, manifest = open_folder(store, ref.prefix, ROWS_KIND)
-        for entry in manifest.files:
-            schema = pq.read_schema(folder / entry.name)
-            if missing := [column for column in wanted if column not in schema.names]:
-                raise DataError(
-                    f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature "
-                    f"or slice; it has {', '.join(schema.names)}"
-                )
-            tables.append(pq.read_table(folder / entry.name, columns=wanted))
-    return pa.concat_tables(tables, promote_options="permissive")
+        for entry in reversed(manifest.files) if newest_first else manifest.files:
+            with pq.ParquetFile(folder / entry.name, pre_buffer=False) as file:
+                if missing := [column for column in wanted if column not in file.schema_arrow.names]:
+                    raise DataError(
+                        f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature "
+                        f"or slice; it has {', '.join(file.schema_arrow.names)}"
+                    )
+                if newest_first:
+                    for group in reversed(range(file.num_row_groups)):
+                        yield file.read_row_group(group, wanted).select(wanted)
+                else:
+                    for batch in file.iter_batches(BATCH_ROWS, columns=wanted):
+                        yield pa.Table.from_batches([batch]).select(wanted)
 
 
 def distinct_items(rows: pa.Table) -> pa.Table:

@@ -6,8 +6,9 @@ great-expectations judges the columns, every row, and the window as a whole. Cle
 span; bad rows become a Parquet file with their reasons. It needs no torch.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -24,17 +25,19 @@ from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import Check, ValidateOutcome
 from tasks.contracts.progress import report
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
-from tasks.data.rows import ITEM, LABEL, QUERY, ROW_ID, ROWS_KIND
+from tasks.data.rows import ITEM, LABEL, QUERY, ROWS_KIND
 from tasks.foundation.errors import CodeError, DataError
 from tasks.gates.expectations import Limit, judge_numbers
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.checks.drift import MIN_ROWS, population_stability
 from tasks.worker.checks.row_checks import (
     ID_RULES,
-    JudgedSpan,
+    JUDGED_ROWS,
+    JudgedRows,
+    ParquetPart,
     characters,
     check_columns,
-    judge_span,
+    judge_rows,
     open_span,
     read_span,
     row_rules,
@@ -64,7 +67,7 @@ class WindowCounts:
     bad: list[pa.Table] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     failed: set[str] = field(default_factory=set)
-    ids: list[pa.ChunkedArray] = field(default_factory=list)
+    ids: dict[SpanRef, list[pa.ChunkedArray]] = field(default_factory=dict)
     filled: Counter[str] = field(default_factory=Counter)
     distributions: list[dict[str, np.ndarray]] = field(default_factory=list)
 
@@ -72,16 +75,19 @@ class WindowCounts:
     def rows_clean(self) -> int:
         return sum(self.clean.values())
 
-    def add(self, span: SpanRef, judged: JudgedSpan, features: Sequence[str]) -> None:
+    def begin(self, span: SpanRef) -> None:
+        self.clean[span], self.ids[span] = 0, []
+
+    def add(self, span: SpanRef, judged: JudgedRows, features: Sequence[str]) -> None:
         self.rows_in += len(judged.clean) + len(judged.bad)
-        self.clean[span] = len(judged.clean)
+        self.clean[span] += len(judged.clean)
         if len(judged.bad):
             self.bad.append(judged.bad)
         for reason, finding in judged.findings.items():
             self.reasons.update({reason: len(finding.unexpected)})
             if not finding.passed:
                 self.failed.add(reason)
-        self.ids.append(judged.clean[ROW_ID])
+        self.ids[span].append(judged.ids)
         self.filled.update({column: len(judged.clean) - judged.clean[column].null_count for column in features})
         self.distributions.append(_distributions(judged.clean))
 
@@ -107,12 +113,8 @@ def run(job: Job) -> ValidateOutcome:
     counts = WindowCounts()
     with job.scratch() as scratch:
         for number, (span, parts) in enumerate(zip(inputs.window, window, strict=True), start=1):
-            earlier_ids = pa.chunked_array([c for ids in counts.ids for c in ids.chunks], pa.string())
-            judged = judge_span(span, read_span(parts), config, earlier_ids)
-            counts.add(span, judged, features)
-            _write(judged.clean, _rows_folder(scratch, span) / "part-00000.parquet")
-            note = f"{span.name}: {len(judged.clean)} rows clean, {len(judged.bad)} bad"
-            report("spans validated", number, len(window), note)
+            bad = _judge(span, parts, counts, features, _rows_folder(scratch, span), config)
+            report("spans validated", number, len(window), f"{span.name}: {counts.clean[span]} rows clean, {bad} bad")
         checks += _row_checks(counts, config)
         checks += _window_checks(counts, features, history, inputs.window[-1], config)
         outcome = ValidateOutcome(
@@ -135,6 +137,34 @@ def run(job: Job) -> ValidateOutcome:
 
 def _sources(inputs: ValidateInputs, rows: tuple[RowsRef, ...]) -> Sources:
     return Sources(newest_rows(inputs.history, rows, inputs.others), inputs.feeds)
+
+
+def _judge(
+    span: SpanRef,
+    parts: Sequence[ParquetPart],
+    counts: WindowCounts,
+    features: Sequence[str],
+    folder: Path,
+    config: Config,
+) -> int:
+    """Judge a span piece by piece, write its clean rows into `folder`, and return the number of bad ones."""
+    earlier_ids = _chunks(ids for each in counts.ids.values() for ids in each)
+    counts.begin(span)
+    before = counts.rows_in
+    with contextlib.ExitStack() as opened:
+        writer = None
+        for table in read_span(parts):
+            judged = judge_rows(span, table, config, _chunks(counts.ids[span]), earlier_ids)
+            counts.add(span, judged, features)
+            if writer is None:
+                folder.mkdir(parents=True)
+                writer = opened.enter_context(pq.ParquetWriter(folder / "part-00000.parquet", judged.clean.schema))
+            writer.write_table(judged.clean)
+    return counts.rows_in - before - counts.clean[span]
+
+
+def _chunks(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
 
 
 def _only_catalogue(job: Job, inputs: ValidateInputs) -> ValidateOutcome:
@@ -262,8 +292,10 @@ def _history(store: Store, refs: Sequence[RowsRef]) -> dict[str, np.ndarray]:
             folder, manifest = open_folder(store, ref.prefix, ROWS_KIND)
         except (MissingFolder, CorruptFolder) as error:
             raise type(error)(f"rows of the earlier span {ref.span.name}: {error}") from error
-        files = (pq.ParquetFile(folder / entry.name) for entry in manifest.files)
-        parts.extend(_distributions(file.read(columns=[QUERY, ITEM, LABEL])) for file in files)
+        for entry in manifest.files:
+            with pq.ParquetFile(folder / entry.name, pre_buffer=False) as file:
+                batches = file.iter_batches(JUDGED_ROWS, columns=[QUERY, ITEM, LABEL])
+                parts.extend(_distributions(pa.Table.from_batches([batch])) for batch in batches)
         rows += ref.rows
     return _joined(parts)
 

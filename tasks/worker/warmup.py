@@ -18,7 +18,7 @@ from tasks.worker.compile.compile_ahead import CompileSession, compiled_graphs
 from tasks.worker.compile.compile_cache import graph_use
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pairs import read_training_rows
+from tasks.worker.training.pairs import TrainingRows, read_training_rows
 from tasks.worker.training.start import Source, load_model, make_start
 from tasks.worker.training.trial import Trial, run_trial
 
@@ -81,7 +81,7 @@ def _try(
     accelerator: Accelerator,
     source: Source,
     parts: ModelParts,
-    training: pa.Table,
+    training: TrainingRows,
     held: pa.Table,
 ) -> Trial:
     precision = accelerator.choose_precision(job.config.train.precision)

@@ -25,13 +25,13 @@ class Millrace:
 
     def __init__(self, config: Config, accelerator: Accelerator, training: pa.Table, epochs: int) -> None:
         self.config, self.accelerator = config, accelerator
-        self.parts = build_parts(config, training)
+        self.parts = build_parts(config, [training])
         accelerator.to_device(self.parts.model)
         self.parts.model.train()
         self.precision = accelerator.choose_precision(config.train.precision)
         optimizer = make_optimizer(self.parts.model, config.train, accelerator)
         self._step = TrainStep(self.parts.model, optimizer, accelerator, config, self.precision)
-        self._pairs = make_pairs(training, self.parts, config)
+        self._pairs = make_pairs([training], self.parts, config)
         lengths = self._pairs.query.lengths, self._pairs.item.lengths
         self._plan = plan_batches(*lengths, config.train.shapes, config.train.batch_rows, epochs, config.seed)
         self._next = 0

@@ -72,7 +72,7 @@ def _serve(name: str, asked: Connection) -> None:
     """One side: a step for each shape that is asked for, answered with its seconds and its loss."""
     config = load_config(CONFIG_FILE, [f"accelerator={name}", *OVERRIDES])
     with open_accelerator(name, Rank(0, 1, 0), config, "fp32") as accelerator:
-        parts = build_parts(config, None)  # type: ignore[arg-type]  # the encoder's own tokenizer, and no features
+        parts = build_parts(config, ())  # the encoder's own tokenizer, and no features
         accelerator.to_device(parts.model)
         optimizer = make_optimizer(parts.model, config.train, accelerator)
         accelerator.settle(parts.model, optimizer)

@@ -32,7 +32,7 @@ def test_each_stage_gets_the_earlier_outputs_and_its_number_of_workers(store, ru
     config = small_config("train.workers=2", "infer.workers=3")
     before = carry_out(plan_run(store, config))
     run = carry_out(plan_run(store, config))
-    workers = {"validate": 1, "health": 2, "warmup": 2, "train": 2, "evaluate": 1, "infer": 3, "release": 1}
+    workers = {"validate": 1, "health": 2, "warmup": 2, "train": 2, "evaluate": 2, "infer": 3, "release": 1}
     assert [(spec.stage.value, spec.workers) for spec in runner.specs[7:]] == list(workers.items())
     plan = plan_run(store, config, "2021-Q2")
     assert spec_of(runner, Stage.validate).inputs == ValidateInputs(

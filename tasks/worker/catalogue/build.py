@@ -6,7 +6,6 @@ bounded, for any number of items.
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,11 +32,11 @@ from tasks.data.items import (
     part_name,
 )
 from tasks.data.rows import ROWS_KIND
+from tasks.worker.catalogue.database import connect
 from tasks.worker.catalogue.records import Source, from_catalogue, from_feed, from_rows, newest, records_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-MEMORY = "768MiB"  # of DuckDB; beyond it, it writes to disk. With Python and Arrow, a process stays below 2 GiB.
 BATCH_ITEMS = 4096
 _FORMAT = 1  # part of the key: raise it when the same sources give other files
 
@@ -74,7 +73,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch:
         inputs = [*_inputs(store, left, base)]
         count = _partitions(store, left, base, config.infer.shard_rows)
-        with _connect(Path(scratch)) as database:
+        with connect(Path(scratch)) as database:
             _scatter(database, inputs, _types(inputs, config), count, Path(scratch))
             entries, items, deleted = [], 0, 0
             for number in range(count):
@@ -148,16 +147,6 @@ def _types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
         found = {str(schema.field(name).type) for schema in schemas if name in schema.names} - {"null"}
         types.setdefault(name, kinds.get(next(iter(found)), "VARCHAR") if len(found) == 1 else "VARCHAR")
     return types
-
-
-def _connect(scratch: Path) -> duckdb.DuckDBPyConnection:
-    settings = {
-        "memory_limit": MEMORY,
-        "temp_directory": str(scratch / "spilled"),
-        "threads": len(os.sched_getaffinity(0)),
-        "preserve_insertion_order": False,
-    }
-    return duckdb.connect(":memory:", config=settings)
 
 
 def _scatter(

@@ -5,7 +5,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND
 from tasks.foundation.errors import DataError
 from tasks.gates.expectations import Expectation, Finding, between, in_set, judge, not_null
 
+JUDGED_ROWS = 50_000  # in memory at once, as pandas and great-expectations need them
 REASON, SPAN = "reason", "span"  # columns that are added to quarantined rows
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -51,12 +52,13 @@ class Rule(NamedTuple):
         return self.expectation.name
 
 
-class JudgedSpan(NamedTuple):
+class JudgedRows(NamedTuple):
     """`clean` has the types of `as_typed`; `bad` has the source's own columns, REASON and SPAN."""
 
     clean: pa.Table
     bad: pa.Table
     findings: Mapping[str, Finding]  # by reason
+    ids: pa.ChunkedArray  # of the rows that are bad for no other reason than their id, and of the clean ones
 
 
 def open_span(store: Store, span: SpanRef) -> list[ParquetPart]:
@@ -148,10 +150,20 @@ def _type_in(part: ParquetPart, column: str) -> str | None:
     return str(part.schema.field(column).type) if column in part.schema.names else None
 
 
-def read_span(parts: Sequence[ParquetPart]) -> pa.Table:
-    """Return all rows of a span, with all columns, in the order of its files."""
-    tables = [pq.ParquetFile(part.path).read() for part in parts]
-    return pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata(None)
+def read_span(parts: Sequence[ParquetPart]) -> Iterator[pa.Table]:
+    """Yield all rows of a span in order, JUDGED_ROWS at a time; the columns and types are those of all its files."""
+    schema = pa.unify_schemas([part.schema.remove_metadata() for part in parts], promote_options="permissive")
+    waiting, rows = [schema.empty_table()], 0
+    for part in parts:
+        with pq.ParquetFile(part.path, pre_buffer=False) as file:
+            for batch in file.iter_batches(JUDGED_ROWS):
+                waiting.append(pa.Table.from_batches([batch]).replace_schema_metadata(None))
+                rows += batch.num_rows
+                if rows >= JUDGED_ROWS:
+                    yield pa.concat_tables(waiting, promote_options="permissive")
+                    waiting, rows = [schema.empty_table()], 0
+    if rows:
+        yield pa.concat_tables(waiting, promote_options="permissive")
 
 
 def as_typed(table: pa.Table, config: Config) -> pa.Table:
@@ -215,10 +227,16 @@ ID_RULES = [
 ]
 
 
-def judge_span(span: SpanRef, table: pa.Table, config: Config, earlier_ids: pa.ChunkedArray) -> JudgedSpan:
-    """Separate the clean rows of a span from the bad ones.
+def judge_rows(
+    span: SpanRef, table: pa.Table, config: Config, own_ids: pa.ChunkedArray, earlier_ids: pa.ChunkedArray
+) -> JudgedRows:
+    """Separate the clean rows from the bad ones.
 
     Of rows with the same id the first stays; a row that is bad for another reason does not count as the first.
+
+    Args:
+        own_ids: those of the rows of the span before these, as `JudgedRows.ids` has them.
+        earlier_ids: the same of the earlier spans of the window.
     """
     typed = as_typed(table, config)
     findings = judge(_frame(table, typed, config), [rule.expectation for rule in row_rules(config)])
@@ -231,7 +249,7 @@ def judge_span(span: SpanRef, table: pa.Table, config: Config, earlier_ids: pa.C
     ids = typed[ROW_ID].filter(pa.array(good))
     frame = pd.DataFrame(
         {
-            "repeated": ids.to_pandas().duplicated().to_numpy(),
+            "repeated": ids.to_pandas().duplicated().to_numpy() | pc.is_in(ids, value_set=own_ids).to_numpy(),
             "elsewhere": pc.is_in(ids, value_set=earlier_ids).to_numpy(),
         }
     )
@@ -246,7 +264,7 @@ def judge_span(span: SpanRef, table: pa.Table, config: Config, earlier_ids: pa.C
     bad = bad.rename_columns([f"{n}_in_source" if n in (REASON, SPAN) else n for n in bad.column_names])
     bad = bad.append_column(REASON, pa.array(["; ".join(reasons[row]) for row in sorted(reasons)], pa.string()))
     bad = bad.append_column(SPAN, pa.array([span.name] * len(bad), pa.string()))
-    return JudgedSpan(typed.filter(pa.array(good)), bad, {**findings, **id_findings})
+    return JudgedRows(typed.filter(pa.array(good)), bad, {**findings, **id_findings}, ids)
 
 
 def _frame(table: pa.Table, typed: pa.Table, config: Config) -> pd.DataFrame:

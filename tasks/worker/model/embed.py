@@ -53,15 +53,19 @@ def embed(
     settings: EmbedSettings,
     shared: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    only: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return unit vectors, float32 (texts, width), in the order of `tokens`.
 
     Args:
         shared: the workers share the batches and all get all vectors; otherwise this worker embeds all texts.
         progress: called with the number of texts done and of all texts.
+        only: the texts to embed, int64, ascending; None: all. The vectors of the others are zeros.
     """
     out = torch.zeros(len(tokens), model.width)
     order = np.argsort(tokens.lengths, kind="stable")
+    if only is not None:
+        order = order[np.isin(order, only)]
     starts = range(0, len(order), settings.batch_rows)
     index, world = (accelerator.rank.index, accelerator.rank.world) if shared else (0, 1)
     done = 0

@@ -1,5 +1,6 @@
 """Numeric and categorical columns as model input; the first run fixes scales and vocabularies."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,18 +42,27 @@ class FeatureArrays:
     categorical: np.ndarray
 
 
-def fit_features(rows: pa.Table, config: FeaturesConfig) -> FeatureTable:
+def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTable:
     """Return scales and vocabularies of the rows of the first run, vocabularies in alphabetical order."""
-    numeric = {}
-    for name in config.numeric:
-        values = _numbers(rows[name])
-        known = values[~np.isnan(values)]
-        deviation = float(known.std()) if len(known) else 0.0
-        numeric[name] = Scale(mean=float(known.mean()) if len(known) else 0.0, deviation=deviation or 1.0)
-    categorical = {}
-    for name in config.categorical:
-        categorical[name] = tuple(sorted(rows[name].cast(pa.string()).drop_null().unique().to_pylist()))
-    return FeatureTable(numeric=numeric, categorical=categorical, query=config.query)
+    numbers: dict[str, list[np.ndarray]] = {name: [np.empty(0)] for name in config.numeric}
+    values: dict[str, set[str]] = {name: set() for name in config.categorical}
+    for table in rows if numbers or values else ():
+        for name, parts in numbers.items():
+            parts.append(_numbers(table[name]))
+        for name, seen in values.items():
+            seen.update(table[name].cast(pa.string()).drop_null().unique().to_pylist())
+    return FeatureTable(
+        numeric={name: _scale(np.concatenate(parts)) for name, parts in numbers.items()},
+        categorical={name: tuple(sorted(seen)) for name, seen in values.items()},
+        query=config.query,
+    )
+
+
+def _scale(values: np.ndarray) -> Scale:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return Scale(mean=0.0, deviation=1.0)
+    return Scale(mean=float(known.mean()), deviation=float(known.std()) or 1.0)
 
 
 def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureArrays:
@@ -68,6 +78,13 @@ def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureA
             number = {value: position + 1 for position, value in enumerate(values)}
             categorical[:, column] = [number.get(value, 0) for value in rows[name].cast(pa.string()).to_pylist()]
     return FeatureArrays(numeric, categorical)
+
+
+def joined_features(parts: Sequence[FeatureArrays]) -> FeatureArrays:
+    """Return the features of all rows of `parts`, one after another; there is at least one part."""
+    return FeatureArrays(
+        np.concatenate([part.numeric for part in parts]), np.concatenate([part.categorical for part in parts])
+    )
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:

@@ -83,3 +83,9 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, pad: i
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
     flat = np.concatenate([np.asarray(ids, dtype=np.int32) for ids in lists]) if lists else np.zeros(0, dtype=np.int32)
     return TokenLists(flat, offsets, pad)
+
+
+def joined_tokens(parts: Sequence[TokenLists]) -> TokenLists:
+    """Return the token lists of `parts`, one after another; there is at least one part."""
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([part.lengths for part in parts]))])
+    return TokenLists(np.concatenate([part.ids for part in parts]), offsets, parts[0].pad)

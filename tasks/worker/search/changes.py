@@ -1,6 +1,8 @@
 """Compares two releases: their items, and their answers to the same holdout queries."""
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -10,10 +12,10 @@ import pyarrow as pa
 from tasks.contracts.changes import Changes, ListedItem, QueryChange
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
+from tasks.worker.catalogue.database import connect
 from tasks.worker.search.index import ABSENT, Index
 from tasks.worker.search.measure import Searched
 
-MEMORY = "512MiB"  # of DuckDB; beyond it, it writes to disk
 SAMPLE = 2000  # items whose two vectors are compared
 LISTED = 10  # new items, gone items, wins, losses
 HITS = 5  # shown of each query
@@ -84,7 +86,7 @@ def _rank(side: Searched, row: int) -> int | None:
 
 def _items(before: Index, after: Index) -> dict[str, Any]:
     """Return the fields of `Changes` that are about the items, counted by DuckDB outside of Python's memory."""
-    with duckdb.connect(":memory:", config={"memory_limit": MEMORY}) as database:
+    with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
         for name, index in (("earlier", before), ("later", after)):
             paths = ", ".join("'" + str(path).replace("'", "''") + "'" for path in index.paths)
             database.sql(f"SELECT {ITEM_ID}, {TEXT}, {CONTENT} FROM read_parquet([{paths}])").create_view(name)

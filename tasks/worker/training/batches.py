@@ -33,7 +33,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class Pairs:
-    """All training rows of a run in memory, as arrays of the same length.
+    """All training rows of a run in memory, without their texts, as arrays of the same length.
 
     `item_key` int64 is equal for rows about one item; `pair` float32 is 1 where query and item belong together;
     `label_class` int64 is 0, 1 or -1 for unlabelled.

@@ -1,6 +1,7 @@
 """New models: from a pretrained folder, or from scratch with a tokenizer trained on the texts of the first run."""
 
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +17,10 @@ from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
 from tasks.worker.training.checkpoint import ModelParts, set_dropout
 
 
-def build_parts(config: Config, rows: pa.Table) -> ModelParts:
+def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
     """Return the first model of a lineage; the same configuration, seed and rows give the same weights.
+
+    The rows are iterated over more than once.
 
     Raises:
         ConfigError: the pretrained folder can't be used; names what is missing.
@@ -57,10 +60,10 @@ def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> Model
     return ModelParts(model, tokenizer, table, encoder_config)
 
 
-def _from_scratch(config: Config, rows: pa.Table, table: FeatureTable) -> ModelParts:
+def _from_scratch(config: Config, rows: Iterable[pa.Table], table: FeatureTable) -> ModelParts:
     scratch = config.model.from_scratch
     assert scratch is not None  # the schema requires it
-    texts = (text for column in (QUERY, ITEM) for text in rows[column].to_pylist())
+    texts = (text for column in (QUERY, ITEM) for some in rows for text in some[column].to_pylist())
     tokenizer = train_tokenizer(texts, scratch.vocab_size)
     encoder_config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),

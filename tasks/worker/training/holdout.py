@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from configs.schema.config import Config
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
@@ -47,22 +49,38 @@ class Judged:
         return found
 
 
-def make_holdout(rows: pa.Table, items: pa.Table, parts: ModelParts, config: Config) -> Holdout:
-    """Return the holdout: `rows` whose items are to be found among `items`, of which one row per item is kept."""
-    corpus = distinct_items(items)
+@dataclass(frozen=True)
+class KnownVectors:
+    """Vectors of some items of a corpus: bool `which` (items,), and float32 `vectors` (items, width)."""
+
+    which: np.ndarray
+    vectors: np.ndarray
+
+
+def make_holdout(rows: pa.Table, corpus: pa.Table, parts: ModelParts, config: Config) -> Holdout:
+    """Return the holdout: `rows` whose items are to be found among those of `corpus`, which has one row per item."""
     row_of = {item_id: row for row, item_id in enumerate(corpus[ITEM_ID].to_pylist())}
-    pad = parts.model.pad
-    # As long as the texts served, not those trained; a champion may have been made for shorter texts.
-    longest = min(config.infer.token_rungs[-1], parts.encoder_config.max_position_embeddings)
+    query, query_features = side_of(rows, QUERY, parts, config)
+    items, item_features = side_of(corpus, ITEM, parts, config)
     return Holdout(
-        query=tokenize(parts.tokenizer, rows[QUERY].to_pylist(), longest, pad),
-        query_features=encode_features(parts.features, rows, "query"),
-        corpus=tokenize(parts.tokenizer, corpus[ITEM].to_pylist(), longest, pad),
-        corpus_features=encode_features(parts.features, corpus, "item"),
+        query=query,
+        query_features=query_features,
+        corpus=items,
+        corpus_features=item_features,
         target=np.array([row_of[item_id] for item_id in rows[ITEM_ID].to_pylist()], dtype=np.int64),
         pair=pair_mask(rows, config.heads),
         label_class=label_classes(rows, config.heads),
     )
+
+
+def side_of(
+    rows: pa.Table, text: Literal["query", "item"], parts: ModelParts, config: Config
+) -> tuple[TokenLists, FeatureArrays]:
+    """Return one side of the rows as input of a model, by the name of its column with the text."""
+    # As long as the texts served, not those trained; a champion may have been made for shorter texts.
+    longest = min(config.infer.token_rungs[-1], parts.encoder_config.max_position_embeddings)
+    tokens = tokenize(parts.tokenizer, rows[text].to_pylist(), longest, parts.model.pad)
+    return tokens, encode_features(parts.features, rows, text)
 
 
 def judge(
@@ -70,19 +88,28 @@ def judge(
     holdout: Holdout,
     accelerator: Accelerator,
     settings: EmbedSettings,
+    known: KnownVectors | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Judged:
-    """Embed both sides and rank; every worker embeds a part and gets the whole answer."""
+    """Embed both sides and rank; every worker does a part of both and gets the whole answer.
+
+    Args:
+        known: vectors of the model that are there already; those items are not embedded.
+    """
     model = parts.model
     queries = embed(model, accelerator, holdout.query, holdout.query_features, settings)
-    corpus = embed(model, accelerator, holdout.corpus, holdout.corpus_features, settings, progress=progress)
+    left = None if known is None else np.flatnonzero(~known.which)
+    corpus = embed(model, accelerator, holdout.corpus, holdout.corpus_features, settings, progress=progress, only=left)
+    if known is not None:
+        corpus[known.which] = known.vectors[known.which]
     probabilities = None
     if model.classifier is not None:
         probabilities = classify(model, accelerator, queries, corpus[holdout.target], settings)
-    return Judged(ranks_of_targets(queries, corpus, holdout.target), probabilities)
+    rank = accelerator.rank
+    ranks = torch.from_numpy(ranks_of_targets(queries, corpus, holdout.target, (rank.index, rank.world)))
+    return Judged(accelerator.sum(ranks).numpy(), probabilities)
 
 
 def sample_holdout(held: pa.Table, parts: ModelParts, config: Config) -> Holdout:
-    """Return the newest `train.evaluate_rows` holdout rows, to be found among their own items."""
-    newest = held.slice(max(0, held.num_rows - config.train.evaluate_rows))
-    return make_holdout(newest, newest, parts, config)
+    """Return the holdout of the training loop: rows to be found among their own items."""
+    return make_holdout(held, distinct_items(held), parts, config)

@@ -1,9 +1,11 @@
 """Validated rows as training input: the split into training and holdout, token ids, features, classes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from configs.schema.config import Config
 from configs.schema.training import HeadsConfig
@@ -12,17 +14,13 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, is_holdout, read_rows
 from tasks.foundation.errors import DataError
-from tasks.worker.model.features import encode_features
-from tasks.worker.model.tokens import tokenize
+from tasks.worker.model.features import encode_features, joined_features
+from tasks.worker.model.tokens import joined_tokens, tokenize
 from tasks.worker.process.job import Job
 from tasks.worker.training.batches import Pairs
 from tasks.worker.training.checkpoint import ModelParts
 
-
-def load_rows(store: Store, refs: Sequence[RowsRef], config: Config, also: Sequence[str] = ()) -> pa.Table:
-    """Return validated rows with every column that the configuration uses, and those in `also`."""
-    columns = [*config.features.numeric, *config.features.categorical, *config.evaluate.slices, *also]
-    return read_rows(store, refs, columns)
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
 def split_holdout(rows: pa.Table, share: float) -> tuple[pa.Table, pa.Table]:
@@ -48,28 +46,79 @@ def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
     return np.ones(rows.num_rows, dtype=bool)
 
 
-def make_pairs(rows: pa.Table, parts: ModelParts, config: Config) -> Pairs:
+class TrainingRows:
+    """The rows of spans that are not held out, read again each time they are iterated over: no text stays in memory."""
+
+    def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config) -> None:
+        self._store, self._refs = store, refs
+        self._columns, self._share = used_columns(config), config.evaluate.holdout_share
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for table in read_rows(self._store, self._refs, self._columns):
+            training, _ = split_holdout(table, self._share)
+            if training.num_rows:
+                yield training
+
+
+def used_columns(config: Config) -> list[str]:
+    """Return every column that the configuration uses, apart from the core ones."""
+    return [*config.features.numeric, *config.features.categorical, *config.evaluate.slices]
+
+
+def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
+    """Return the first `count` rows, or all if there are fewer."""
+    found: list[pa.Table] = []
+    for table in rows:
+        found.append(table.slice(0, count - sum(each.num_rows for each in found)))
+        if sum(each.num_rows for each in found) == count:
+            break
+    return found
+
+
+def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> Pairs:
     """Return training rows as arrays."""
-    ladder = config.train.shapes
-    pad = parts.model.pad
+    ladder, pad = config.train.shapes, parts.model.pad
+    query, item, query_features, item_features, keys, pair, label_class = ([] for _ in range(7))
+    for table in rows:
+        query.append(tokenize(parts.tokenizer, table[QUERY].to_pylist(), ladder.query[-1], pad))
+        item.append(tokenize(parts.tokenizer, table[ITEM].to_pylist(), ladder.item[-1], pad))
+        query_features.append(encode_features(parts.features, table, "query"))
+        item_features.append(encode_features(parts.features, table, "item"))
+        keys.append(table[ITEM_ID])
+        pair.append(pair_mask(table, config.heads).astype(np.float32))
+        label_class.append(label_classes(table, config.heads))
+    ids = pa.chunked_array([chunk for column in keys for chunk in column.chunks], pa.string())
     return Pairs(
-        query=tokenize(parts.tokenizer, rows[QUERY].to_pylist(), ladder.query[-1], pad),
-        item=tokenize(parts.tokenizer, rows[ITEM].to_pylist(), ladder.item[-1], pad),
-        query_features=encode_features(parts.features, rows, "query"),
-        item_features=encode_features(parts.features, rows, "item"),
-        item_key=np.unique(np.asarray(rows[ITEM_ID].to_pylist(), dtype=object).astype(str), return_inverse=True)[1],
-        pair=pair_mask(rows, config.heads).astype(np.float32),
-        label_class=label_classes(rows, config.heads),
+        query=joined_tokens(query),
+        item=joined_tokens(item),
+        query_features=joined_features(query_features),
+        item_features=joined_features(item_features),
+        item_key=pc.rank(ids, tiebreaker="dense").to_numpy().astype(np.int64),
+        pair=np.concatenate(pair),
+        label_class=np.concatenate(label_class),
     )
 
 
-def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[pa.Table, pa.Table]:
-    """Return (training rows, holdout rows of these spans and all before). Raises DataError without training rows."""
-    share = job.config.evaluate.holdout_share
-    training, held = split_holdout(load_rows(job.store, inputs.rows, job.config), share)
-    if not training.num_rows:
-        raise DataError(f"span {job.spec.span.name}: all {held.num_rows} rows are held out, none is left to train on")
-    if inputs.history:
-        _, held_before = split_holdout(load_rows(job.store, inputs.history, job.config), share)
-        held = pa.concat_tables([held_before, held], promote_options="permissive")
-    return training, held
+def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.Table]:
+    """Return the training rows, and the newest holdout rows of these spans and those before: `train.evaluate_rows`.
+
+    Raises:
+        DataError: all rows are held out.
+    """
+    training = TrainingRows(job.store, inputs.rows, job.config)
+    if next(iter(training), None) is None:
+        rows = sum(ref.rows for ref in inputs.rows)
+        raise DataError(f"span {job.spec.span.name}: all {rows} rows are held out, none is left to train on")
+    return training, _newest_holdout(job, (*inputs.history, *inputs.rows))
+
+
+def _newest_holdout(job: Job, refs: Sequence[RowsRef]) -> pa.Table:
+    """Return at most `train.evaluate_rows` holdout rows, in order; no span is read that is not needed."""
+    config, tables, missing = job.config, [], job.config.train.evaluate_rows
+    for table in read_rows(job.store, refs, used_columns(config), newest_first=True):
+        _, held = split_holdout(table, config.evaluate.holdout_share)
+        tables.append(held.slice(max(0, held.num_rows - missing)))
+        missing -= tables[-1].num_rows
+        if not missing:
+            break
+    return pa.concat_tables(reversed(tables), promote_options="permissive")

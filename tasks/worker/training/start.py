@@ -3,6 +3,7 @@
 Nothing is trained here. Warmup begins in the same way, so that it meets the same graphs as training.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -59,7 +60,7 @@ def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Sour
     return Source(ref_at(job, step), own=True) if step else Source(inputs.parent, own=False)
 
 
-def load_model(job: Job, source: Source, training: pa.Table) -> ModelParts:
+def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelParts:
     """Return the model of a checkpoint, or a new one, on the host; log which.
 
     Raises:

@@ -4,6 +4,7 @@ It uses the same step, evaluation and checkpoint as training, on the run's own r
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.batches import PlannedBatch, make_batch
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.holdout import judge, sample_holdout
-from tasks.worker.training.pairs import make_pairs
+from tasks.worker.training.pairs import first_rows, make_pairs
 from tasks.worker.training.start import Start
 from tasks.worker.training.step import TrainStep
 
@@ -43,13 +44,13 @@ def run_trial(
     start: Start,
     accelerator: Accelerator,
     precision: Precision,
-    training: pa.Table,
+    training: Iterable[pa.Table],
     held: pa.Table,
     folder: Path,
 ) -> Trial:
     """Try every shape; `folder` is an empty local one for the checkpoint, which never reaches the workspace."""
     config, parts = job.config, start.parts
-    pairs = make_pairs(training, parts, config)
+    pairs = make_pairs(first_rows(training, config.train.batch_rows), parts, config)
     step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
     rows = np.resize(np.arange(len(pairs)), config.train.batch_rows)
     shapes = config.train.shapes.shapes

@@ -1,13 +1,22 @@
 """Vectors that an earlier release of the same model holds: unchanged items need not be embedded again."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
-from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, read_manifest
-from tasks.data.items import CONTENT, VECTOR, part_name
+from infra.store.base import Store, sha256_of
+from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, read_manifest
+from tasks.data.items import CONTENT, VECTOR, hash_of, part_name
 from tasks.data.rows import ITEM_ID
+from tasks.worker.process.job import Share
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+BATCH_VECTORS = 8192
 
 
 class EarlierVectors:
@@ -19,24 +28,95 @@ class EarlierVectors:
 
     def __init__(self, store: Store, prefix: str | None, model_version: str) -> None:
         self._store, self._prefix = store, prefix
-        self._names: set[str] = set()
+        self._files: tuple[FileEntry, ...] = ()
         self._partitions = 1
         if prefix is not None:
             manifest = read_manifest(store, prefix)
             if manifest.facts["model_version"] != model_version:
                 by = manifest.facts["model_version"]
                 raise CorruptFolder(f"{store.uri}/{prefix} holds vectors by {by}, expected {model_version}")
-            self._names = {entry.name for entry in manifest.files}
+            self._files = manifest.files
             self._partitions = manifest.facts["catalogue"]["partitions"]
 
     def of_partition(self, number: int) -> dict[tuple[str, str], np.ndarray]:
         """Return (item id, content hash) -> vector of the partition that held these items; partitions only split."""
         name = part_name(number % self._partitions)
-        if self._prefix is None or name not in self._names:
+        if name not in {entry.name for entry in self._files}:
             return {}
         table = pq.read_table(self._store.local(f"{self._prefix}/{name}"), columns=[ITEM_ID, CONTENT, VECTOR])
-        keys = zip(table[ITEM_ID].to_pylist(), table[CONTENT].to_pylist(), strict=True)
-        return dict(zip(keys, as_matrix(table[VECTOR]), strict=True))
+        return dict(zip(_keys(table, CONTENT), as_matrix(table[VECTOR]), strict=True))
+
+    def check(self, share: Share) -> None:
+        """Compare this worker's share of the files with their checksums. Raises CorruptFolder: names the file."""
+        for entry in self._files[share.index :: share.of]:
+            path = self._store.local(f"{self._prefix}/{entry.name}")
+            if not path.is_file() or sha256_of(path) != entry.sha256:
+                raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
+
+    def of_items(self, items: pa.Table, by: str, width: int, share: Share) -> tuple[np.ndarray, np.ndarray]:
+        """Return which items have a vector in this worker's share of the files, and the vectors.
+
+        Args:
+            items: with the columns ITEM_ID and `by`, one row for each item.
+            by: the column that must be equal as well: CONTENT or TEXT.
+
+        Returns:
+            bool (items,), and float32 (items, width), zero where there is none.
+        """
+        row_of = {key: row for row, key in enumerate(_keys(items, by))}
+        which, vectors = np.zeros(items.num_rows, dtype=bool), np.zeros((items.num_rows, width), dtype=np.float32)
+        for table in self._batches(by, share):
+            table = table.filter(pc.is_in(table[ITEM_ID], value_set=items[ITEM_ID].combine_chunks()))
+            for key, vector in zip(_keys(table, by), as_matrix(table[VECTOR]), strict=True):
+                if (row := row_of.get(key)) is not None:
+                    which[row], vectors[row] = True, vector
+        return which, vectors
+
+    def nearest(self, queries: np.ndarray, k: int, share: Share) -> tuple[np.ndarray, np.ndarray]:
+        """Return the `k` items of this worker's share of the files with the highest cosine to each query.
+
+        Args:
+            queries: float32 (queries, width), of unit length.
+
+        Returns:
+            Cosines, float32 (queries, k), and the hashes of the item ids, int64 (queries, k), as `best` orders them;
+            where there are fewer items, the cosine is minus infinity.
+        """
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        places = np.zeros((len(queries), k), dtype=np.int64)
+        for table in self._batches(ITEM_ID, share):
+            these = queries @ as_matrix(table[VECTOR]).astype(np.float32).T
+            candidates = np.argpartition(these, -k, axis=1)[:, -k:] if these.shape[1] > k else _all_columns(these)
+            ids = table[ITEM_ID].to_pylist()
+            found = np.array([[hash_of(ids[row]) for row in rows] for rows in candidates], dtype=np.uint64)
+            scores = np.hstack([scores, np.take_along_axis(these, candidates, axis=1)])
+            places = np.hstack([places, found.view(np.int64).reshape(candidates.shape)])
+            scores, places = best(scores, places, k)
+        return scores, places
+
+    def _batches(self, column: str, share: Share) -> Iterator[pa.Table]:
+        """Yield vectors with their item ids and another column, some thousand at a time."""
+        for entry in self._files[share.index :: share.of]:
+            with pq.ParquetFile(self._store.local(f"{self._prefix}/{entry.name}"), pre_buffer=False) as file:
+                for batch in file.iter_batches(BATCH_VECTORS, columns=list({ITEM_ID, column, VECTOR})):
+                    yield pa.Table.from_batches([batch])
+
+
+def best(scores: np.ndarray, places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the `k` highest scores of each row with their places, highest first; of equal ones the lowest place first.
+
+    So the best of all is the best of the bests of any parts.
+    """
+    order = np.lexsort((places, -scores))[:, :k]
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(places, order, axis=1)
+
+
+def _all_columns(scores: np.ndarray) -> np.ndarray:
+    return np.tile(np.arange(scores.shape[1]), (len(scores), 1))
+
+
+def _keys(table: pa.Table, by: str) -> Iterator[tuple[str, str]]:
+    return zip(table[ITEM_ID].to_pylist(), table[by].to_pylist(), strict=True)
 
 
 def as_matrix(column: pa.ChunkedArray) -> np.ndarray:

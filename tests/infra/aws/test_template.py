@@ -32,15 +32,25 @@ WITHOUT_RESOURCES = {
 
 # One key for each kind of object that a stage's worker or its launcher reads, and that they write, move or delete.
 READS = {
-    "validate": ["spans/2026-01/v1/part-00000.parquet", "runs/old/validate/attempt-1/rows/2025-12/MANIFEST.json"],
+    "validate": [
+        "spans/2026-01/v1/part-00000.parquet",
+        "items/2026-01/v1/part-00000.parquet",
+        "runs/old/validate/attempt-1/rows/2025-12/MANIFEST.json",
+    ],
     "health": ["runs/r/health/attempt-1/spec.json"],
     "warmup": ["runs/r/validate/attempt-1/rows/2026-01/part-00000.parquet", "lineages/main/step-00000010/state.json"],
     "train": ["runs/old/validate/attempt-1/rows/2025-12/MANIFEST.json", "compile/k/MANIFEST.json"],
-    "evaluate": ["runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json", "lineages/main/step-00000010/state.json"],
-    "infer": ["runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json", "lineages/main/step-00000010/state.json"],
+    "evaluate": [
+        "runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json",
+        "lineages/main/step-00000010/state.json",
+        "catalogue/k/part-00000.parquet",
+        "vectors/m/k/part-00000.parquet",
+    ],
+    "infer": ["catalogue/k/part-00000.parquet", "lineages/main/step-00000010/state.json"],
     "release": [
         "runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json",
         "lineages/main/step-00000010/state.json",
+        "catalogue/k/MANIFEST.json",
         "vectors/m/2026-01/MANIFEST.json",
     ],
     "import-checkpoint": ["runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json"],
@@ -49,7 +59,7 @@ READS = {
 COMPILED = ["compile/k/MANIFEST.json", "compile/k.lease", "quarantine/compile/k/MODULE/model.neff.1"]
 CHECKPOINTS = ["lineages/main/step-00000020/MANIFEST.json", "quarantine/lineages/main/step-00000020.1/state.json"]
 WRITES = {
-    "validate": ["runs/r/validate/attempt-1/quarantine/quarantine.parquet"],
+    "validate": ["runs/r/validate/attempt-1/quarantine/quarantine.parquet", "catalogue/k/part-00000.parquet"],
     "health": ["runs/r/health/attempt-1/probe-rank0/probe", "hosts/i-1.json"],
     "warmup": ["runs/r/warmup/attempt-1/compile-k-found", *COMPILED],
     "train": ["runs/r/train/attempt-1/tensorboard/events", *CHECKPOINTS, *COMPILED],

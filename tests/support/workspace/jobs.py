@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,10 +19,11 @@ from infra.store.manifest import commit
 from tasks.contracts.jobs import InferInputs, Inputs, JobSpec, TrainInputs
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
-from tasks.data.rows import CORE, ROWS_KIND
+from tasks.data.rows import CORE, ROWS_KIND, read_rows
 from tasks.worker import infer, train
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.process.job import Job, PhaseClock, Rank
+from tasks.worker.training.pairs import used_columns
 
 torch.set_num_threads(1)  # for models this small a second thread only costs; and the same sums on every machine
 
@@ -96,6 +97,11 @@ def _commit_rows(store: DirectoryStore, span: str, table: pa.Table, folder: Path
     prefix = f"runs/fixture/validate/attempt-1/rows/{span}"
     commit(store, prefix, source, ROWS_KIND, {"span": span, "version": 1, "rows": table.num_rows})
     return RowsRef(span=SpanRef(name=span, version=1), prefix=prefix, rows=table.num_rows)
+
+
+def all_rows(store: DirectoryStore, refs: Sequence[RowsRef], config: Config) -> pa.Table:
+    """Validated rows with every column that the configuration uses, in one table."""
+    return pa.concat_tables(read_rows(store, refs, used_columns(config)), promote_options="permissive")
 
 
 def make_job(

@@ -42,27 +42,36 @@ def write(store: DirectoryStore, tmp_path: Path, span: str, *tables: pa.Table) -
 def test_rows_are_in_the_order_of_spans_and_files(store: DirectoryStore, tmp_path: Path) -> None:
     later = write(store, tmp_path, "2026-02", table("e", "d", price=2.0))
     earlier = write(store, tmp_path, "2026-01", table("c", price=1.0), table("b", "a", price=3.0))
-    rows = read_rows(store, [earlier, later], ["price"])
+    rows = pa.concat_tables(read_rows(store, [earlier, later], ["price"]))
     assert rows.column_names == [*CORE, "price"]
     assert rows["row_id"].to_pylist() == ["c", "b", "a", "e", "d"]
     assert rows["price"].to_pylist() == [1.0, 3.0, 3.0, 2.0, 2.0]
 
 
+def test_the_newest_rows_come_first_if_asked_for_and_no_more_is_read(store: DirectoryStore, tmp_path: Path) -> None:
+    later = write(store, tmp_path, "2026-02", table("c"), table("d", "e"))
+    gone = RowsRef(span=SpanRef(name="2026-01", version=1), prefix="runs/r/gone", rows=1)
+    newest = read_rows(store, [gone, later], [], newest_first=True)
+    assert [next(newest)["row_id"].to_pylist() for _ in range(2)] == [["d", "e"], ["c"]]
+    with pytest.raises(MissingFolder):
+        next(newest)
+
+
 def test_only_the_named_columns_are_read_and_each_once(store: DirectoryStore, tmp_path: Path) -> None:
     ref = write(store, tmp_path, "2026-01", table("a", price=1.0, brand="acme"))
-    assert read_rows(store, [ref], ["brand", "label", "brand"]).column_names == [*CORE, "brand"]
+    assert next(read_rows(store, [ref], ["brand", "label", "brand"])).column_names == [*CORE, "brand"]
 
 
 def test_a_missing_column_is_an_error_that_names_span_and_column(store: DirectoryStore, tmp_path: Path) -> None:
     has = write(store, tmp_path, "2026-01", table("a", price=1.0))
     lacks = write(store, tmp_path, "2026-02", table("b", brand="acme"))
     with pytest.raises(DataError, match=r"span 2026-02: no column 'price'.*it has row_id, .*, brand"):
-        read_rows(store, [has, lacks], ["price"])
+        list(read_rows(store, [has, lacks], ["price"]))
 
 
 def test_incomplete_rows_are_not_read(store: DirectoryStore) -> None:
     with pytest.raises(MissingFolder):
-        read_rows(store, [RowsRef(span=SpanRef(name="2026-01", version=1), prefix="runs/r/gone", rows=1)], [])
+        next(read_rows(store, [RowsRef(span=SpanRef(name="2026-01", version=1), prefix="runs/r/gone", rows=1)], []))
 
 
 def test_the_last_row_about_an_item_counts() -> None:

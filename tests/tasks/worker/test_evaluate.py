@@ -1,5 +1,10 @@
+import datetime as dt
+import shutil
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,6 +20,9 @@ from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
+    change_rows,
+    infer_vectors,
+    make_catalogue,
     make_job,
     make_workspace,
     model_of,
@@ -46,14 +54,19 @@ def run(
     challenger: ModelRef,
     *overrides: str,
     champion: ModelRef | None = None,
+    champion_vectors: str | None = None,
 ) -> EvaluateOutcome:
-    inputs = EvaluateInputs(rows=rows, challenger=challenger, champion=champion)
-    return evaluate.run(make_job(store, tiny_config(CLASSIFIER, *overrides), inputs))
+    config = tiny_config(CLASSIFIER, *overrides)
+    catalogue = make_catalogue(store, config, *rows)
+    inputs = EvaluateInputs(
+        rows=rows, catalogue=catalogue, challenger=challenger, champion=champion, champion_vectors=champion_vectors
+    )
+    return evaluate.run(make_job(store, config, inputs))
 
 
-def held_rows(store: DirectoryStore, rows: RowsRef) -> list[dict[str, object]]:
+def held_rows(store: DirectoryStore, rows: RowsRef, share: float = 0.2) -> list[dict[str, Any]]:
     table = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")
-    return [row for row in table.to_pylist() if is_holdout(row["row_id"], 0.2)]
+    return [row for row in table.to_pylist() if is_holdout(row["row_id"], share)]
 
 
 def test_the_holdout_is_ranked_among_all_items(workspace: Workspace, challenger: ModelRef):
@@ -79,6 +92,90 @@ def test_a_champion_is_measured_on_the_same_rows(workspace: Workspace, challenge
     itself = run(store, (rows,), challenger, champion=challenger)
     assert itself.champion == itself.challenger
     assert itself.champion_version == challenger.version
+
+
+# --- a part of a larger catalogue ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def released(workspace: Workspace, challenger: ModelRef) -> str:
+    """The folder of the vectors of all forty items, by the challenger's model."""
+    store, rows = workspace
+    return infer_vectors(store, tiny_config(CLASSIFIER), rows, challenger).prefix
+
+
+def test_a_large_catalogue_is_ranked_in_part(workspace: Workspace, challenger: ModelRef, released: str):
+    store, rows = workspace
+    own = len({row["item_id"] for row in held_rows(store, rows)})
+    share = "evaluate.holdout_share=0.02"
+    few = len({row["item_id"] for row in held_rows(store, rows, 0.02)})
+    assert few < own <= 40
+    alone = run(store, (rows,), challenger, share, "evaluate.corpus_items=7")
+    assert (alone.corpus_items, alone.catalogue_items, alone.near_items) == (few + 7, 40, 0), "no champion, so a sample"
+    twenty = run(store, (rows,), challenger, share, "evaluate.corpus_items=20", champion=challenger,
+                 champion_vectors=released)  # fmt: skip
+    assert twenty.corpus_items == few + 20
+    assert 0 < twenty.near_items <= 10, "the nearest ten of one query, without items of the holdout itself"
+    assert (twenty.champion_read, twenty.champion_embedded) == (few + 20, 0)
+
+
+def test_the_champions_numbers_on_a_part_are_those_on_all(
+    workspace: Workspace, challenger: ModelRef, released: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Its ten nearest items of every query are in the corpus, so no rank up to ten changes."""
+    store, rows = workspace
+    monkeypatch.setattr(evaluate, "_some_queries", lambda held, config, count: held)
+    share = "evaluate.holdout_share=0.02"
+    found = [
+        run(store, (rows,), challenger, share, f"evaluate.corpus_items={items}", champion=challenger,
+            champion_vectors=released).champion
+        for items in (39, 1000)
+    ]  # fmt: skip
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_only_items_with_equal_content_keep_their_released_vectors(
+    workspace: Workspace, challenger: ModelRef, released: str, tmp_path: Path
+):
+    store, rows = workspace
+
+    def renamed(table: pa.Table) -> pa.Table:
+        later = table.slice(0, 3)
+        later = later.set_column(1, "time", pa.array([dt.datetime(2026, 2, 1, tzinfo=dt.UTC)] * 3))
+        return later.set_column(
+            later.column_names.index("item"), "item", pa.array([f"another text {number}" for number in range(3)])
+        )
+
+    later = change_rows(store, rows, "2026-03", renamed, tmp_path)
+    outcome = run(store, (rows, later), challenger, champion=challenger, champion_vectors=released)
+    assert (outcome.champion_read, outcome.champion_embedded) == (37, 3)
+    assert outcome.champion == pytest.approx(outcome.challenger), "the same model, with its texts of today"
+
+
+def test_damaged_vectors_of_the_champion_are_made_again(
+    workspace: Workspace, challenger: ModelRef, released: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    source, rows = workspace
+    store = DirectoryStore(tmp_path / "copy")
+    shutil.copytree(source.root, store.root)
+    (store.path(released) / "part-00000.parquet").write_bytes(b"damaged")
+    outcome = run(store, (rows,), challenger, champion=challenger, champion_vectors=released)
+    assert (outcome.champion_read, outcome.champion_embedded) == (0, 40)
+    assert outcome.champion == outcome.challenger
+    assert "released vectors can't be used" in capfd.readouterr().out
+
+
+def test_rows_about_deleted_items_do_not_count(workspace: Workspace, challenger: ModelRef, tmp_path: Path):
+    store, rows = workspace
+    gone = held_rows(store, rows)[0]["item_id"]
+    about = sum(row["item_id"] == gone for row in held_rows(store, rows))
+    config = tiny_config(CLASSIFIER)
+    others = change_rows(store, rows, "2026-04", lambda table: table.filter(pc.field("item_id") != gone), tmp_path)
+    catalogue = make_catalogue(store, config, others)
+    inputs = EvaluateInputs(rows=(rows,), catalogue=catalogue, challenger=challenger, champion=None)
+    outcome = evaluate.run(make_job(store, config, inputs))
+    assert (outcome.rows_left_out, outcome.corpus_items) == (about, 39)
+    assert outcome.holdout_rows == len(held_rows(store, rows)) - about
 
 
 OTHERS = {
@@ -154,7 +251,8 @@ def run_as_rank(rank: Rank, uri: str, inputs: EvaluateInputs) -> EvaluateOutcome
 
 def test_two_workers_measure_the_same_as_one(workspace: Workspace, challenger: ModelRef):
     store, rows = workspace
-    inputs = EvaluateInputs(rows=(rows,), challenger=challenger, champion=challenger)
+    catalogue = make_catalogue(store, tiny_config(), rows)
+    inputs = EvaluateInputs(rows=(rows,), catalogue=catalogue, challenger=challenger, champion=challenger)
     first, second = run_ranks(2, run_as_rank, store.uri, inputs)
     assert first == second
     assert first.challenger == pytest.approx(run(store, (rows,), challenger, *SLICED).challenger, abs=0.03)

@@ -32,11 +32,12 @@ from tasks.worker.training.build import build_parts, pretrained_folder
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, load_parts
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.optimizer import make_optimizer
-from tasks.worker.training.pairs import load_rows, make_pairs, split_holdout
+from tasks.worker.training.pairs import make_pairs, split_holdout
 from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
+    all_rows,
     make_job,
     make_workspace,
     tensors_of,
@@ -63,8 +64,8 @@ class Shop:
         self.store, self.rows, self.file = store, rows, file
 
     def new_parts(self, config: Config = CONFIG) -> ModelParts:
-        training, _ = split_holdout(load_rows(self.store, [self.rows], config), config.evaluate.holdout_share)
-        return build_parts(config, training)
+        training, _ = split_holdout(all_rows(self.store, [self.rows], config), config.evaluate.holdout_share)
+        return build_parts(config, [training])
 
     def take(self, config: Config = CONFIG) -> ImportOutcome:
         inputs = ImportInputs(file=str(self.file), copy_key=None, sha256=sha256_of(self.file), rows=(self.rows,))
@@ -164,8 +165,8 @@ def first_losses(shop: Shop, weights: Weights) -> dict[str, float]:
     parts = shop.new_parts()
     parts.model.load_state_dict(weights)
     parts.model.train()
-    training, _ = split_holdout(load_rows(shop.store, [shop.rows], CONFIG), CONFIG.evaluate.holdout_share)
-    pairs, rank = make_pairs(training, parts, CONFIG), Rank(0, 1, 0)
+    training, _ = split_holdout(all_rows(shop.store, [shop.rows], CONFIG), CONFIG.evaluate.holdout_share)
+    pairs, rank = make_pairs([training], parts, CONFIG), Rank(0, 1, 0)
     first, *_ = plan_for(CONFIG, 0, pairs.query.lengths, pairs.item.lengths)
     with open_accelerator("cpu", rank, CONFIG) as accelerator:
         step = TrainStep(

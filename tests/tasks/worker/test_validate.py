@@ -19,6 +19,7 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.rows import ROWS_KIND, read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
+from tasks.worker.checks import row_checks
 from tests.support.workspace.spans import (
     APRIL,
     MARCH,
@@ -43,7 +44,7 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
     assert outcome.rows == (RowsRef(span=MARCH, prefix="runs/k/validate/attempt-1/rows/2026-03", rows=40),)
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
-    assert read_rows(store, outcome.rows, ["price", "brand", "locale"]).to_pylist() == values
+    assert pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist() == values
     steps = [step for line in capsys.readouterr().out.splitlines() if (step := progress.parse(line))]
     assert [(step.done, step.total, step.note) for step in steps] == [
         (1, 1, "2026-03: 40 rows clean, 0 bad"),
@@ -265,3 +266,24 @@ sys.exit(main())
     assert ended.returncode == 0, ended.stderr
     result = json.loads(store.read("runs/k/validate/result.json"))
     assert result["outcome"]["reasons"] == {"item is null": 1}
+
+
+def test_a_span_judged_in_pieces_is_judged_the_same(store: DirectoryStore, tmp_path: Path, monkeypatch):
+    """Ids repeat within a piece, between pieces, after a bad row, and between spans."""
+    march = [row(n, row_id=f"r{n % 17}", price=-1.0 if n in (3, 21) else 2.0) for n in range(60)]
+    april = [row(n, row_id=f"r{n}") for n in range(12, 70)]
+    write_span(store, tmp_path, MARCH, march)
+    write_span(store, tmp_path, APRIL, april)
+    found = []
+    for pieces in (50_000, 25):
+        monkeypatch.setattr(row_checks, "JUDGED_ROWS", pieces)
+        worked = job(store, [MARCH, APRIL], overrides=["validate.max_quarantined_share=1", "validate.numeric_min=0"])
+        outcome = validate.run(worked)
+        clean = pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"]))
+        found.append((clean.to_pylist(), quarantined(store, outcome), outcome))
+        store.delete("runs")
+        store.delete("catalogue")
+    assert found[0] == found[1]
+    assert found[0][2].reasons["row_id repeats an earlier row of the span"] == 41
+    assert found[0][2].reasons["row_id is in an earlier span of the window"] == 5
+    assert "r3" in [one["row_id"] for one in found[0][0]], "the first r3 is bad, so the second stays"

@@ -228,7 +228,7 @@ def test_a_category_that_is_a_number_in_one_source_and_text_in_another_becomes_t
 def test_the_same_sources_are_built_once(world: World, monkeypatch: pytest.MonkeyPatch):
     one = world.rows(ROW)
     first = world.build(one)
-    monkeypatch.setattr(building, "_connect", lambda _: pytest.fail("built again"))
+    monkeypatch.setattr(building, "connect", lambda _: pytest.fail("built again"))
     assert world.build(one) == first
 
 

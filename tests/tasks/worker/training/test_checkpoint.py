@@ -26,8 +26,7 @@ from tasks.worker.training.checkpoint import (
     load_parts,
 )
 from tasks.worker.training.optimizer import make_optimizer, optimizer_tensors
-from tasks.worker.training.pairs import load_rows
-from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
 from tests.support.workspace.states import checkpoint_state
 
 CONFIG = tiny_config(*FEATURES, CLASSIFIER, "model.dropout=0.2")
@@ -55,7 +54,7 @@ class Trained:
 @pytest.fixture(scope="module")
 def once_trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     store, rows = make_workspace(tmp_path_factory.mktemp("checkpoint"), rows=40)
-    parts = build_parts(CONFIG, load_rows(store, [rows], CONFIG))
+    parts = build_parts(CONFIG, [all_rows(store, [rows], CONFIG)])
     optimizer = make_optimizer(parts.model, CONFIG.train, CpuAccelerator(Rank(0, 1, 0)))
     for parameter in parts.model.parameters():
         parameter.grad = torch.ones_like(parameter)

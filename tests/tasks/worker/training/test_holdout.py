@@ -11,8 +11,8 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.holdout import Holdout, Judged, judge, make_holdout
-from tasks.worker.training.pairs import load_rows, split_holdout
-from tests.support.workspace.jobs import CLASSIFIER, make_workspace, tiny_config
+from tasks.worker.training.pairs import split_holdout
+from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
 
 CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
 SETTINGS = EmbedSettings(16, [8, 16], "fp32")
@@ -25,8 +25,8 @@ Made = tuple[pa.Table, pa.Table, ModelParts]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """All rows, the holdout rows and a model."""
     store, ref = make_workspace(tmp_path_factory.mktemp("holdout"), rows=200, distinct=30)
-    rows = load_rows(store, [ref], CONFIG)
-    return rows, split_holdout(rows, 0.2)[1], build_parts(CONFIG, rows)
+    rows = all_rows(store, [ref], CONFIG)
+    return rows, split_holdout(rows, 0.2)[1], build_parts(CONFIG, [rows])
 
 
 def judged(parts: ModelParts, holdout: Holdout) -> Judged:
@@ -36,7 +36,7 @@ def judged(parts: ModelParts, holdout: Holdout) -> Judged:
 
 def test_the_corpus_holds_each_item_once_and_each_row_its_own_item(made: Made):
     rows, held_out, parts = made
-    holdout = make_holdout(held_out, rows, parts, CONFIG)
+    holdout = make_holdout(held_out, distinct_items(rows), parts, CONFIG)
     corpus = distinct_items(rows)
     assert len(holdout.corpus) == 30 == len(set(rows["item_id"].to_pylist()))
     own = [corpus["item_id"][int(place)].as_py() for place in holdout.target]
@@ -49,14 +49,14 @@ def test_the_last_text_of_an_item_counts(made: Made):
     changed = held_out.slice(0, 1).set_column(
         held_out.column_names.index("item"), "item", pa.array(["a brand new text now"])
     )
-    holdout = make_holdout(held_out, pa.concat_tables([rows, changed]), parts, CONFIG)
+    holdout = make_holdout(held_out, distinct_items(pa.concat_tables([rows, changed])), parts, CONFIG)
     tokens = parts.tokenizer.encode("a brand new text now").ids
     assert holdout.corpus.padded(holdout.target[:1], len(tokens))[0].tolist() == tokens
 
 
 def test_only_pairs_count_for_retrieval_and_only_labelled_rows_for_classes(made: Made):
     rows, held_out, parts = made
-    holdout = make_holdout(held_out, rows, parts, CONFIG)
+    holdout = make_holdout(held_out, distinct_items(rows), parts, CONFIG)
     labels = np.array(held_out["label"].to_pylist())
     assert (holdout.pair == (labels >= 4)).all()
     assert (holdout.label_class == np.where(labels <= 2, 0, np.where(labels >= 4, 1, -1))).all()
@@ -87,10 +87,10 @@ def test_metrics_over_a_part_of_the_rows():
 def test_a_model_without_classifier_has_no_probabilities(made: Made):
     rows, held_out, _ = made
     config = tiny_config()
-    parts = build_parts(config, rows)
-    found = judged(parts, make_holdout(held_out, rows, parts, config))
+    parts = build_parts(config, [rows])
+    found = judged(parts, make_holdout(held_out, distinct_items(rows), parts, config))
     assert found.probabilities is None
-    assert set(found.metrics(make_holdout(held_out, rows, parts, config))) == {
+    assert set(found.metrics(make_holdout(held_out, distinct_items(rows), parts, config))) == {
         "recall@1",
         "recall@10",
         "mrr@10",
@@ -107,6 +107,6 @@ def test_an_empty_holdout_has_no_metrics(made: Made):
 def test_texts_are_cut_to_the_longest_rung_of_serving(tmp_path: Path, made: Made):
     rows, held_out, parts = made
     for last, rungs in ((4, "[4]"), (16, "[8, 16]")):
-        holdout = make_holdout(held_out, rows, parts, tiny_config(f"infer.token_rungs={rungs}"))
+        holdout = make_holdout(held_out, distinct_items(rows), parts, tiny_config(f"infer.token_rungs={rungs}"))
         assert holdout.query.lengths.max() <= last
     assert holdout.query.lengths.max() > 4

@@ -12,9 +12,9 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import PADDING, Batch, Pairs, PlannedBatch, make_batch
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.losses import batch_losses, classification_part, contrastive_part
-from tasks.worker.training.pairs import load_rows, make_pairs
+from tasks.worker.training.pairs import make_pairs
 from tests.support.processes.ranks import run_ranks
-from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
 
 ALONE = Rank(0, 1, 0)
 NO_TEXT = Texts(torch.zeros(0), torch.zeros(0), torch.zeros(0))
@@ -77,11 +77,11 @@ def test_a_batch_without_pairs_and_labels_has_loss_zero():
 def model_and_pairs(folder: Path) -> tuple[EmbeddingModel, Pairs]:
     """A model with a trained interaction, and pairs with repeated items."""
     store, rows = make_workspace(folder, rows=48, distinct=10)
-    table = load_rows(store, [rows], CONFIG)
-    parts = build_parts(CONFIG, table)
+    table = all_rows(store, [rows], CONFIG)
+    parts = build_parts(CONFIG, [table])
     torch.manual_seed(5)
     torch.nn.init.normal_(parts.model.interaction.out.weight, std=0.1)  # type: ignore[union-attr]
-    return parts.model, make_pairs(table, parts, CONFIG)
+    return parts.model, make_pairs([table], parts, CONFIG)
 
 
 def losses_and_gradients(

@@ -6,8 +6,8 @@ import pytest
 
 from tasks.foundation.errors import DataError
 from tasks.worker.training.build import build_parts
-from tasks.worker.training.pairs import label_classes, load_rows, make_pairs, pair_mask, split_holdout
-from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_workspace, tiny_config
+from tasks.worker.training.pairs import label_classes, make_pairs, pair_mask, split_holdout
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
 
 LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
 
@@ -15,19 +15,19 @@ LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
 def test_rows_have_every_column_in_use(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     config = tiny_config(*FEATURES, "evaluate.slices=[locale]")
-    assert {"price", "locale", "gift"} < set(load_rows(store, [rows], config).column_names)
-    assert "price" not in load_rows(store, [rows], tiny_config()).column_names
+    assert {"price", "locale", "gift"} < set(all_rows(store, [rows], config).column_names)
+    assert "price" not in all_rows(store, [rows], tiny_config()).column_names
 
 
 def test_a_missing_column_is_named(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     with pytest.raises(DataError, match="span 2026-01: no column 'weight'"):
-        load_rows(store, [rows], tiny_config(*FEATURES, "features.numeric=[weight]"))
+        all_rows(store, [rows], tiny_config(*FEATURES, "features.numeric=[weight]"))
 
 
 def test_the_holdout_is_a_stable_share(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=1000)
-    table = load_rows(store, [rows], tiny_config())
+    table = all_rows(store, [rows], tiny_config())
     training, held_out = split_holdout(table, 0.2)
     ids = set(held_out["row_id"].to_pylist())
     assert ids | set(training["row_id"].to_pylist()) == set(table["row_id"].to_pylist())
@@ -52,8 +52,8 @@ def test_pairs_are_all_rows_or_the_positive_ones():
 def test_pairs_are_tokens_and_features_of_the_rows(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=30, distinct=12)
     config = tiny_config(*FEATURES, CLASSIFIER, "train.shapes={query: [7], item: [5]}")
-    table = load_rows(store, [rows], config)
-    pairs = make_pairs(table, build_parts(config, table), config)
+    table = all_rows(store, [rows], config)
+    pairs = make_pairs([table], build_parts(config, [table]), config)
     assert len(pairs) == 30
     assert pairs.query.lengths.max() == 7
     assert pairs.item.lengths.max() <= 5

@@ -1,0 +1,60 @@
+"""Chooses a part of a catalogue: items that are named, items near to something, and a sample of the others."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.store.base import Store
+from infra.store.manifest import open_folder
+from tasks.contracts.references import CatalogueRef
+from tasks.data.items import CATALOGUE_KIND, CONTENT, TEXT, is_deleted_name
+from tasks.data.rows import ITEM_ID
+from tasks.worker.catalogue.database import connect
+from tasks.worker.catalogue.records import literal, quoted
+
+NEAR = "near"  # bool
+
+
+def choose(
+    store: Store, ref: CatalogueRef, named: Sequence[str], near: np.ndarray, others: int, features: Sequence[str]
+) -> pa.Table:
+    """Return the live items among `named`, and `others` more, by item id; only they are in memory.
+
+    The others are first those of `near`, then those with the lowest hash of their id. So a larger number adds to a
+    smaller one, and a new item takes the place of at most one.
+
+    Args:
+        near: hashes of item ids, uint64 (items,), as `hash_of` makes them.
+        features: columns to return as well; one that the catalogue lacks is null.
+
+    Returns:
+        The columns ITEM_ID, TEXT, CONTENT, NEAR (whether `near` brought the item), and the features.
+
+    Raises:
+        MissingFolder, CorruptFolder: the catalogue is gone or damaged.
+    """
+    folder, manifest = open_folder(store, ref.prefix, CATALOGUE_KIND)
+    files = [folder / entry.name for entry in manifest.files if not is_deleted_name(entry.name)]
+    there = set(pq.read_schema(files[0]).names)
+    columns = [ITEM_ID, TEXT, CONTENT, *dict.fromkeys(features)]
+    selected = ", ".join(quoted(name) if name in there else f"NULL::DOUBLE AS {quoted(name)}" for name in columns)
+    wanted = ", ".join(quoted(name) for name in columns)
+    with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
+        database.register("named", pa.table({ITEM_ID: pa.array(named, pa.string())}))
+        database.register("places", pa.table({"place": pa.array(near, pa.uint64())}))
+        return database.sql(f"""
+            WITH items AS NOT MATERIALIZED (
+                SELECT {selected}, md5_number_upper({ITEM_ID}) AS place,
+                    {ITEM_ID} IN (SELECT {ITEM_ID} FROM named) AS own,
+                    md5_number_upper({ITEM_ID}) IN (SELECT place FROM places) AS close
+                FROM read_parquet([{", ".join(literal(str(path)) for path in files)}])
+            ), others AS (
+                SELECT {wanted}, close AS {NEAR} FROM items WHERE NOT own
+                ORDER BY close DESC, place, {ITEM_ID} LIMIT {others}
+            )
+            SELECT {wanted}, false AS {NEAR} FROM items WHERE own UNION ALL FROM others ORDER BY {ITEM_ID}
+        """).to_arrow_table()

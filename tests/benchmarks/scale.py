@@ -1,0 +1,248 @@
+"""A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
+
+    python -m tests.benchmarks.scale [--items 1000000] [--rows 1000000]
+
+Everything goes through the installed command, on the demo's model. Memory is the kernel's own high-water mark of each
+process (VmHWM), so it needs Linux. Prints tables as Markdown; a figure beyond its limit is marked, and the exit code
+is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flows.cli.results.searching import searcher
+from flows.demo.shop import write_shop
+from infra.prefect_server import client_environment, down, up
+from infra.store.directory import DirectoryStore
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.stages import Stage
+from tasks.runs import releases
+from tasks.runs.results import read_result
+from tests.benchmarks.scale_input import ROW_COLUMNS, write_items, write_rows
+from tests.benchmarks.watched import Watched
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG_FILE = ROOT / "configs" / "demo.yaml"
+# Partitions of a size that suits a million items. For rows: one epoch of a smaller encoder in large batches, since the
+# arithmetic is not the subject.
+SETTINGS = ["infer.shard_rows=16384", "validate.max_text_chars=2000"]
+QUICK = [
+    "model.scratch={vocab_size: 4000, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, "
+    "max_tokens: 32}",
+    "train.epochs=1",
+    "train.batch_rows=2048",
+    "train.evaluate_every_steps=200",
+    "train.checkpoint_every_steps=500",
+    "evaluate.holdout_share=0.05",
+    "infer.batch_rows=512",
+]
+ITEM_MAP = "id=sku,text=title"
+MEMORY_MIB, TOLERANCE, SEARCH_SECONDS, ROLLBACK_SECONDS = 2048, 1.10, 2.0, 1.0
+QUERIES = ("waterproof anorak", "roter Schal aus Wolle", "kettle", "desk lamp 40 cm", "running shoes")
+
+
+class Refreshed(NamedTuple):
+    """A refresh: what it embedded, at which speed, and the peak memory of its processes in MiB."""
+
+    outcome: InferOutcome
+    seconds: float
+    peaks: dict[str, float]
+
+    @property
+    def embedded(self) -> int:
+        return self.outcome.vectors - self.outcome.vectors_reused
+
+
+class Bench:
+    """One workspace, and the command over it."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.workspace, self.store = workspace, DirectoryStore(workspace)
+
+    def watched(self, *arguments: str) -> Watched:
+        return Watched(self.workspace, *arguments)
+
+    def run(self, *arguments: str) -> tuple[Any, float, dict[str, float]]:
+        """Output, seconds and peaks of one command. Raises RuntimeError: it failed; with what it said."""
+        with self.watched(*arguments, "--json") as command:
+            output = command.finish()
+        return json.loads(output), command.seconds, command.peaks
+
+    def ingest_rows(self, source: Path) -> float:
+        """Peak memory of the command, MiB."""
+        form = ("--format", "jsonl", "--time-column", "searched_at", "--span", "month", "--map", ROW_COLUMNS)
+        return self.run("ingest", "--source", str(source), *form)[2]["command"]
+
+    def ingest_items(self, source: Path) -> float:
+        """Peak memory of the command, MiB."""
+        form = ("--format", "jsonl", "--time-column", "updated_at", "--span", "month", "--map", ITEM_MAP)
+        return self.run("ingest", "--items", str(source), *form)[2]["command"]
+
+    def refresh(self) -> Refreshed:
+        output, seconds, peaks = self.run("refresh", "--config", str(CONFIG_FILE), *_sets(SETTINGS))
+        result = read_result(self.store, output["release"]["run_key"], Stage.infer)
+        assert result is not None
+        assert isinstance(result.outcome, InferOutcome)
+        return Refreshed(result.outcome, seconds, peaks)
+
+    def notes(self) -> int:
+        """Partitions that are done in a refresh that is not."""
+        return sum(1 for _ in self.workspace.glob("runs/refresh-*/infer/shards/*/*/*.json"))
+
+
+class Table:
+    """Rows of one table; a value beyond its limit is marked."""
+
+    def __init__(self, *columns: str) -> None:
+        print("\n| " + " | ".join(columns) + " |\n|---|" + "---:|" * (len(columns) - 1), flush=True)
+
+    missed = 0
+
+    def row(self, name: str, *values: str, good: bool = True) -> None:
+        Table.missed += not good
+        print(f"| {name} | " + " | ".join(values) + (" |" if good else " (missed) |"), flush=True)
+
+
+def main() -> int:
+    """Measure and print; return 1 if a limit was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="millrace-scale-") as name:
+        folder = Path(name)
+        os.environ.pop("PREFECT_API_URL", None)
+        os.environ.update(client_environment(up(folder / "prefect")))
+        try:
+            items(folder, arguments.items)
+            rows(folder, arguments.rows)
+        finally:
+            down(folder / "prefect")
+    return int(Table.missed > 0)
+
+
+def _sets(settings: list[str]) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+# --- items --------------------------------------------------------------------------------------------------------
+
+
+def items(folder: Path, many: int) -> None:
+    """A tenth of the items in one workspace and all of them in another, both on the same release."""
+    first = Bench(folder / "first")
+    write_shop(folder / "shop.jsonl.gz", spans=1, rows_per_span=2000, seed=7)
+    first.ingest_rows(folder / "shop.jsonl.gz")
+    first.run("run", "--config", str(CONFIG_FILE), *_sets([*SETTINGS, "train.epochs=1"]))
+    found = {}
+    for count in (many // 10, many):
+        bench = Bench(folder / f"items-{count}")
+        shutil.copytree(first.workspace, bench.workspace)
+        source = write_items(folder / f"items-{count}.jsonl", count)
+        ingest = bench.ingest_items(source)
+        done, before = _killed(bench, count) if count == many else (0, {})
+        refreshed = bench.refresh()
+        peaks = [{"ingest": ingest}, before, refreshed.peaks]
+        highest = {name: max(each.get(name, 0.0) for each in peaks) for name in [*before, *refreshed.peaks, "ingest"]}
+        found[count] = refreshed._replace(peaks=highest)
+        if done:
+            _print_kill(done, refreshed)
+    _print_items(found)
+    _changed(folder, bench, many)
+    _searched(bench)
+    _rolled_back(bench)
+
+
+def _killed(bench: Bench, many: int) -> tuple[int, dict[str, float]]:
+    """Kill a refresh with SIGKILL when about half of its partitions are done; return how many were, and its peaks."""
+    with bench.watched("refresh", "--config", str(CONFIG_FILE), *_sets(SETTINGS), "--json") as command:
+        while bench.notes() < max(1, many // 16384 // 2):
+            if command.process.poll() is not None:
+                raise RuntimeError(f"the refresh ended before it could be killed: {command.finish()}")
+            time.sleep(0.2)
+        command.process.send_signal(signal.SIGKILL)
+        command.process.wait()
+    time.sleep(2)  # the worker dies with the command
+    return bench.notes(), command.peaks
+
+
+def _print_kill(done: int, refreshed: Refreshed) -> None:
+    table = Table("killed in the middle", "")
+    table.row("partitions", str(refreshed.outcome.catalogue.partitions if refreshed.outcome.catalogue else 0))
+    table.row("of them done when the command was killed", str(done))
+    made = refreshed.outcome.shards_reused
+    table.row("of them not made again", str(made), good=made == done)
+
+
+def _print_items(found: dict[int, Refreshed]) -> None:
+    (few, small), (many, large) = found.items()
+    table = Table("peak memory, MiB", f"{few:,} items", f"{many:,} items", "ratio")
+    for name in large.peaks:
+        one, ten = small.peaks[name], large.peaks[name]
+        good = ten < MEMORY_MIB and ten / one <= TOLERANCE
+        table.row(name, f"{one:.0f}", f"{ten:.0f}", f"{ten / one:.2f}", good=good)
+    table = Table("refresh", f"{few:,} items", f"{many:,} items", "ratio")
+    times = [1e6 / each.outcome.texts_per_second for each in (small, large)]
+    good = times[1] / times[0] <= TOLERANCE
+    table.row("microseconds an item, in infer", *(f"{each:.0f}" for each in times), f"{times[1] / times[0]:.2f}",
+              good=good)  # fmt: skip
+    table.row("items embedded", f"{small.embedded:,}", f"{large.embedded:,}", "")
+    table.row("seconds of the command", f"{small.seconds:.0f}", f"{large.seconds:.0f} after the kill", "")
+
+
+def _changed(folder: Path, bench: Bench, many: int) -> None:
+    source = write_items(folder / "changed.jsonl", many // 100, changed=True)
+    bench.ingest_items(source)
+    refreshed = bench.refresh()
+    table = Table("1 % of the items changed", "")
+    table.row("vectors", f"{refreshed.outcome.vectors:,}")
+    table.row("of them embedded", f"{refreshed.embedded:,}", good=refreshed.embedded == many // 100)
+    table.row("seconds of the command", f"{refreshed.seconds:.0f}")
+
+
+def _searched(bench: Bench) -> None:
+    release = releases.current(bench.store)
+    assert release is not None
+    with searcher(bench.store, release) as worker:
+        seconds = [worker.ask(text, 10).seconds for text in QUERIES]
+        table = Table(f"search among {worker.about.vectors:,} vectors", "")
+        table.row("seconds to start", f"{worker.about.seconds:.1f}")
+        table.row("seconds of a query, at most", f"{max(seconds):.2f}", good=max(seconds) < SEARCH_SECONDS)
+    _, _, peaks = bench.run("search", QUERIES[0])
+    table.row("peak memory of its worker, MiB", f"{peaks['search']:.0f}", good=peaks["search"] < MEMORY_MIB)
+
+
+def _rolled_back(bench: Bench) -> None:
+    began = time.monotonic()
+    releases.rollback(bench.store)
+    seconds = time.monotonic() - began
+    table = Table("rollback", "")
+    table.row("seconds", f"{seconds:.3f}", good=seconds < ROLLBACK_SECONDS)
+    table.row("seconds of the command", f"{bench.run('rollback', '--to', '3')[1]:.1f}")
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+def rows(folder: Path, many: int) -> None:
+    """One span, from ingest to release."""
+    bench = Bench(folder / "rows")
+    peaks = {"ingest": bench.ingest_rows(write_rows(folder / "rows.jsonl", many))}
+    _, seconds, found = bench.run("run", "--config", str(CONFIG_FILE), *_sets([*SETTINGS, *QUICK]))
+    table = Table(f"a span of {many:,} rows, {seconds:.0f} s", "peak memory, MiB")
+    for name, peak in (peaks | found).items():
+        table.row(name, f"{peak:.0f}", good=peak < MEMORY_MIB)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
