@@ -36,7 +36,7 @@ check: install
 
 # Three at a time, though for two cores: a third of the suite's time is spent waiting. Whole pipelines begin first.
 test: install
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # Tests that take minutes each and seldom fail alone.
 proofs: install

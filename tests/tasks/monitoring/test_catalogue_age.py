@@ -40,7 +40,9 @@ def refreshed(store: DirectoryStore) -> Release:
     plan, current = plan_refresh(store, small_config())
     save_plan(store, plan)
     inferred = infer.fn(plan, catalogue_of(plan, validate.fn(plan)), current.model, None, reuse=current.vectors_prefix)
-    return release.fn(plan, current.model, inferred, current.metrics, refreshed=current.number)
+    made = release.fn(plan, current.model, inferred, current, current.rows)
+    assert isinstance(made, Release)
+    return made
 
 
 def test_a_release_that_lacks_nothing_is_complete(store, released):
