@@ -34,7 +34,7 @@ check: install
 	$(BIN)/pyright
 	$(BIN)/cfn-lint infra/aws/*.yaml
 
-# Three at a time, though for two cores: a third of the suite's time is spent waiting. Whole pipelines begin first.
+# Four at a time, though for two cores: a third of the suite's time is spent waiting. Whole pipelines begin first.
 test: install
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from flows.demo.shop import write_shop
+from tests.support.workspace.complete import assert_complete
 from tests.support.workspace.shop import SETTINGS, STAGES, CommandResult, Shop
 
 pytestmark = pytest.mark.proof
@@ -113,4 +114,5 @@ def test_a_disturbed_backfill_releases_the_weights_of_an_undisturbed_one(shop: S
 
     assert backfill(quiet, "--json").json["backfill"]["state"] == "Released"
     assert released(quiet) == released(shop)
+    assert_complete(shop.workspace, [path.name for path in (shop.workspace / "spans").iterdir()])
     assert shop.half_written() == quiet.half_written() == []

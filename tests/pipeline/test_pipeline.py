@@ -24,6 +24,7 @@ from infra.store.factory import open_store
 from tests.support.cloud.cloud import Cloud, Side, open_cloud
 from tests.support.cloud.s3 import S3Server
 from tests.support.processes.prefect_server import forget
+from tests.support.workspace.complete import assert_complete, live_items
 from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
@@ -221,8 +222,8 @@ def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: R
     assert (output["state"], output["embedded"], release["number"], release["refreshed"]) == ("Released", 2, 3, 2)
     assert release["model"]["version"] == runs.second["report"]["model_version"]
     after = pq.read_table(sorted((copied.workspace / release["vectors_prefix"]).glob("*.parquet")))
-    wanted = {*before["item_id"].to_pylist(), "never-seen"} - {gone}
-    assert sorted(after["item_id"].to_pylist()) == sorted(wanted)
+    assert live_items(copied.workspace, SPANS[:2]) == {*before["item_id"].to_pylist(), "never-seen"} - {gone}
+    assert_complete(copied.workspace, SPANS[:2])
     kept = dict(zip(before["item_id"].to_pylist(), before["vector"].to_pylist(), strict=True))
     same = [row for row in after.to_pylist() if row["item_id"] not in ("never-seen", renamed)]
     assert all(row["vector"] == kept[row["item_id"]] for row in same)
@@ -245,6 +246,20 @@ def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
     assert result["previous"] == 2
     assert result["release"] == current == read_json(copied.workspace / "releases" / "1.json")
     assert current["vectors_prefix"].startswith(f"vectors/{current['model_prefix'].removeprefix('models/')}/")
+    assert_complete(copied.workspace, SPANS[:1])
+    copied.millrace("rollback", "--to", "2")
+    assert_complete(copied.workspace, SPANS[:2])
+
+
+def test_a_rejected_month_gives_its_items_to_the_champion(copied: Shop, runs: Runs) -> None:
+    gate = "{metric: recall@10, direction: higher, threshold: 1.1, baseline: none, severity: critical}"
+    output = copied.run("--span", SPANS[2], "--set", f"evaluate.gates=[{gate}]").json
+    assert (output["state"], output["report"]["release"]) == ("Rejected", None)
+    release = copied.millrace("status", "--json").json["release"]
+    assert (release["number"], release["refreshed"]) == (3, 2)
+    assert release["model"]["version"] == runs.second["report"]["model_version"]
+    assert release["vectors"] > release_record(copied, 2)["vectors"]
+    assert_complete(copied.workspace, SPANS)
 
 
 def test_a_target_gets_the_release_and_follows_a_rollback(copied: Shop, tmp_path: Path) -> None:

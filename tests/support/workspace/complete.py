@@ -1,0 +1,35 @@
+"""Whether the current release of a workspace holds every live item exactly once, counted by DuckDB from outside."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+
+
+def assert_complete(workspace: Path, spans: Sequence[str]) -> None:
+    """Compare the current release with the clean rows of these spans and with all item feeds."""
+    number = json.loads((workspace / "releases" / "CURRENT").read_text())["release"]
+    release = json.loads((workspace / "releases" / f"{number}.json").read_text())
+    vectors = str(workspace / release["vectors_prefix"] / "*.parquet")
+    found = duckdb.sql("SELECT item_id, model_version FROM read_parquet(?)", params=[vectors]).fetchall()
+    assert len(found) == release["vectors"] == release["catalogue"]["items"]
+    assert sorted(item_id for item_id, _ in found) == sorted(live_items(workspace, spans))
+    assert {model for _, model in found} == {release["model"]["version"]}
+
+
+def live_items(workspace: Path, spans: Sequence[str]) -> set[str]:
+    """Return the ids of the items in the clean rows of some spans or in a feed, without those that a feed deleted."""
+    rows = dict.fromkeys(spans, "")
+    for result in sorted(workspace.glob("runs/*/validate/result.json")):
+        for ref in json.loads(result.read_text())["outcome"]["rows"]:
+            if ref["span"]["name"] in rows:
+                rows[ref["span"]["name"]] = str(workspace / ref["prefix"] / "*.parquet")
+    assert all(rows.values()), f"not validated: {rows}"
+    seen = "SELECT DISTINCT item_id FROM read_parquet(?)"
+    items = {item_id for (item_id,) in duckdb.sql(seen, params=[list(rows.values())]).fetchall()}
+    if feeds := [str(path) for path in workspace.glob("items/*/v*/*.parquet")]:
+        newest = "SELECT item_id, arg_max(deleted, time) FROM read_parquet(?) GROUP BY item_id"
+        for item_id, deleted in duckdb.sql(newest, params=[feeds]).fetchall():
+            (items.discard if deleted else items.add)(item_id)
+    return items
