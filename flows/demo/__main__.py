@@ -29,7 +29,7 @@ from tasks.contracts.spans import SpanKind, first_day
 from tasks.data.ingest import ingest
 from tasks.data.sources import Format
 from tasks.data.span_versions import latest_version, list_spans
-from tasks.foundation.errors import HostError
+from tasks.foundation.errors import ConfigError, HostError
 from tasks.runs.plan import read_plan
 from tasks.runs.run_report import RunReport, all_reports, run_report
 
@@ -77,18 +77,24 @@ def show(workspace: str, first: dt.date, *overrides: str) -> None:
         console.note("starting the Prefect server, whose pages show the runs")
         ui_url = server.result().ui_url
     reports = list(_reports(store, months, overrides))
-    _print_table(reports, months)
+    _print_table(reports)
     console.say(f"{time.monotonic() - began:.0f} s in all. The runs are in the Prefect UI: {ui_url}", "")
 
 
 def _ingest(store: Store, first: dt.date) -> list[str]:
-    """Ingest the months up to the broken one, unless its correction was; return the names of all months."""
+    """Ingest the months up to the broken one, unless its correction was; return the names of all months.
+
+    Raises:
+        ConfigError: an earlier version's demo made the workspace.
+    """
     there = list_spans(store)
     first = first_day(there[0].name) if there else first
     write_shop(SOURCE, BROKEN + 1, ROWS_PER_SPAN, SEED, first, broken=BROKEN)
     write_shop(CORRECTED, SPANS, ROWS_PER_SPAN, SEED, first)
     months = [f"{month_start(first, month):%Y-%m}" for month in range(SPANS)]
     if (latest_version(store, months[BROKEN]) or 0) < 2:
+        if latest_version(store, months[-1]):
+            raise ConfigError(f"{store.uri} holds the demo of an earlier version; delete it, or move it away")
         _ingest_file(store, SOURCE)
     return months
 
@@ -125,7 +131,7 @@ def _run(store: Store, month: str, overrides: Sequence[str]) -> RunReport:
     return report
 
 
-def _print_table(reports: Sequence[RunReport], months: Sequence[str]) -> None:
+def _print_table(reports: Sequence[RunReport]) -> None:
     columns = ("span", "state", ">recall@10", ">champion", ">release", ">vectors", ">seconds")
     rows: list[tuple[Cell | str, ...]] = []
     for place, report in enumerate(reports):
@@ -145,14 +151,14 @@ def _print_table(reports: Sequence[RunReport], months: Sequence[str]) -> None:
     refused, last = reports[BROKEN], reports[-1]
     console.say(
         "",
-        f"{refused.span} was refused: {_gate(refused)} Its export was broken: {REASON}.",
-        f"{last.span} was released: {_gate(last)}",
+        f"{_judged(refused)} Its export was broken: {REASON}.",
+        _judged(last),
     )
 
 
-def _gate(report: RunReport) -> str:
-    """Return what the first gate says of a model and its champion."""
-    return report.verdicts[0].sentence
+def _judged(report: RunReport) -> str:
+    """Return how a run ended, and what the first gate says of its model and the champion."""
+    return f"{report.span} was {report.state.lower()}: {report.verdicts[0].sentence}"
 
 
 if __name__ == "__main__":
