@@ -14,7 +14,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[worker,xla,test]'
 	touch $@
 
-# Four spans of a made-up shop, from raw rows to released vectors. Safe to repeat: finished stages show as cached.
+# Four months of a made-up shop, from raw rows to vectors that can be searched. The gates refuse a broken export and accept
+# its correction. Safe to repeat: finished stages show as cached.
 # On another accelerator: make demo ACCELERATOR=xla
 ACCELERATOR ?= cpu
 demo: install

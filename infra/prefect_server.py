@@ -8,9 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -21,6 +19,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from infra import background
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HostError
 from tasks.foundation.records import Record
@@ -29,7 +28,6 @@ HOST = "127.0.0.1"
 USUAL_PORT = 4200
 START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
 BUSY_SECONDS = 30.0  # a server that was found running but doesn't answer for so long is replaced
-STOP_SECONDS = 15.0
 OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state directory
 
 _PRIVATE = {
@@ -46,8 +44,6 @@ _SERVER = {
     # In memory, as they are by default, a restart forgets who holds a concurrency slot, which is never free again.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
-
-_children: dict[int, subprocess.Popen[bytes]] = {}  # started by this very process, which has to reap them
 
 
 class Server(Record):
@@ -69,6 +65,11 @@ class _Entry(Record):
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/api"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Parts of the process's command line."""
+        return "prefect server start", f"--port {self.port}"
 
 
 def state_home() -> Path:
@@ -172,21 +173,13 @@ def _start(home: Path) -> _Entry:
         log = home / "server.log"
         with log.open("ab") as output:
             begin = output.tell()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)],
-                cwd=home,
-                env=_server_environment(home, port),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        _children[process.pid] = process
-        entry = _Entry(pid=process.pid, port=port)
+            command = (sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port))
+            pid = background.start(command, output, home, _server_environment(home, port))
+        entry = _Entry(pid=pid, port=port)
         DirectoryStore(home).write("server.json", entry.to_json())
         if _wait(entry, home, START_SECONDS):
             return entry
-        exited = process.poll()
+        exited = background.status(pid)
         _end(entry)
         (home / "server.json").unlink(missing_ok=True)
         said = log.read_bytes()[begin:].decode(errors="replace")
@@ -239,7 +232,7 @@ def _end_strays(home: Path) -> bool:
     for environment in Path("/proc").glob("[0-9]*/environ"):  # elsewhere than on Linux nothing is found
         with contextlib.suppress(OSError):
             pid = int(environment.parent.name)
-            command = _command_line(pid).split()
+            command = background.command_line(pid).split()
             if mark in environment.read_bytes().split(b"\0") and "prefect" in command and "--port" in command:
                 _end(_Entry(pid=pid, port=int(command[command.index("--port") + 1])))
                 found = True
@@ -247,33 +240,11 @@ def _end_strays(home: Path) -> bool:
 
 
 def _end(entry: _Entry) -> None:
-    """SIGTERM to the server's session, SIGKILL to what is left of it; the server leads its own process group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(entry.pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while _is_server(entry) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.killpg(entry.pid, signal.SIGKILL)
-    if child := _children.pop(entry.pid, None):
-        child.wait()
+    background.end(entry.pid, *entry.words)
 
 
 def _is_server(entry: _Entry) -> bool:
-    """Return whether the process exists and is the server that was started: process ids are used again."""
-    if child := _children.get(entry.pid):  # its command line is empty for a moment, while it starts
-        return child.poll() is None
-    command = _command_line(entry.pid)
-    return "prefect server start" in command and f"--port {entry.port}" in command
-
-
-def _command_line(pid: int) -> str:
-    """Return the command line of a process; empty where there is none, or where it ended and was not reaped."""
-    if sys.platform == "linux":
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            return ""
-    return subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
+    return background.is_running(entry.pid, *entry.words)
 
 
 def _read_entry(home: Path) -> _Entry | None:

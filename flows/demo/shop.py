@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from flows.demo import words
 
-FIRST_YEAR = 2026
+FIRST_MONTH = dt.date(2026, 1, 1)
 LOCALES = ("en", "de")
 PRODUCTS_PER_TYPE = 40
 TYPES_ON_SALE, NEW_TYPES_PER_SPAN = 24, 3
@@ -54,23 +54,28 @@ class Product(NamedTuple):
     things: dict[str, Thing]  # by attribute
 
 
-def write_shop(path: Path, spans: int, rows_per_span: int, seed: int) -> None:
-    """Write the log of `spans` months from January 2026 as gzipped JSON lines, atomically.
+def write_shop(
+    path: Path, spans: int, rows_per_span: int, seed: int, first: dt.date = FIRST_MONTH, broken: int | None = None
+) -> None:
+    """Write the log of `spans` months from the month `first` on as gzipped JSON lines, atomically.
 
-    A longer log begins with the rows of a shorter one of the same seed.
+    A longer log begins with the rows of a shorter one of the same seed; `first` changes their times alone. In the month
+    `broken`, counted from 0, each row has the query of the row before.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with unfinished.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-            for row in shop_rows(spans, rows_per_span, seed):
+            for row in shop_rows(spans, rows_per_span, seed, first, broken):
                 packed.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def shop_rows(spans: int, rows_per_span: int, seed: int) -> Iterator[Row]:
+def shop_rows(
+    spans: int, rows_per_span: int, seed: int, first: dt.date = FIRST_MONTH, broken: int | None = None
+) -> Iterator[Row]:
     """Yield the rows of `write_shop`, oldest first."""
     types, brands, products = _assortment(seed)
     for span in range(spans):
@@ -78,14 +83,37 @@ def shop_rows(spans: int, rows_per_span: int, seed: int) -> Iterator[Row]:
         types_now = _on_sale(types, TYPES_ON_SALE, NEW_TYPES_PER_SPAN, span)
         brands_now = _on_sale(brands, BRANDS_ON_SALE, NEW_BRANDS_PER_SPAN, span)
         on_sale = [p for p in products if p.things["type"] in types_now and p.things["brand"] in brands_now]
-        previous_id = None
-        for number, moment in enumerate(_moments(chance, span, rows_per_span)):
-            row = _row(chance, span, on_sale)
-            row = {"query_id": f"q{span:03d}-{number:06d}", "searched_at": moment} | row
-            if chance.random() < DIRTY_SHARE:
-                chance.choice(_DIRT)(row, previous_id or row["query_id"])
-            previous_id = row["query_id"]
-            yield row
+        rows = _month(chance, span, on_sale, _moments(chance, span, rows_per_span, first))
+        yield from _slipped(rows) if span == broken else rows
+
+
+def _month(chance: random.Random, span: int, on_sale: list[Product], moments: list[str]) -> Iterator[Row]:
+    previous_id = None
+    for number, moment in enumerate(moments):
+        row = _row(chance, span, on_sale)
+        row = {"query_id": f"q{span:03d}-{number:06d}", "searched_at": moment} | row
+        if chance.random() < DIRTY_SHARE:
+            chance.choice(_DIRT)(row, previous_id or row["query_id"])
+        previous_id = row["query_id"]
+        yield row
+
+
+def _slipped(rows: Iterator[Row]) -> Iterator[Row]:
+    """Give each row the query of the row before, as an export whose join is off by one does.
+
+    Every row alone, and every column, looks as it should: only a model that learnt from them shows it.
+    """
+    before = None
+    for row in rows:
+        query = row["query"]
+        yield row | {"query": query if before is None else before}
+        before = query
+
+
+def month_start(first: dt.date, span: int) -> dt.datetime:
+    """Return the start of the month that is `span` months after the month of `first`."""
+    month = first.month - 1 + span
+    return dt.datetime(first.year + month // 12, month % 12 + 1, 1, tzinfo=dt.UTC)
 
 
 def _assortment(seed: int) -> tuple[list[Thing], list[Thing], list[Product]]:
@@ -135,11 +163,16 @@ def _on_sale(things: list[Thing], count: int, new_per_span: int, span: int) -> l
     return [things[(start + place) % len(things)] for place in range(count)]
 
 
-def _moments(chance: random.Random, span: int, count: int) -> list[str]:
-    """Yield times within the month, in order."""
-    start, end = (dt.datetime(FIRST_YEAR + month // 12, month % 12 + 1, 1, tzinfo=dt.UTC) for month in (span, span + 1))
-    seconds = sorted(chance.randrange(int((end - start).total_seconds())) for _ in range(count))
+def _moments(chance: random.Random, span: int, count: int, first: dt.date) -> list[str]:
+    """Return times within the month, in order."""
+    usual = _seconds(FIRST_MONTH, span)  # drawn for a month of this length, so that `first` changes no other draw
+    start, length = month_start(first, span), _seconds(first, span)
+    seconds = sorted(chance.randrange(usual) * length // usual for _ in range(count))
     return [(start + dt.timedelta(seconds=s)).isoformat().replace("+00:00", "Z") for s in seconds]
+
+
+def _seconds(first: dt.date, span: int) -> int:
+    return int((month_start(first, span + 1) - month_start(first, span)).total_seconds())
 
 
 def _row(chance: random.Random, span: int, on_sale: list[Product]) -> Row:

@@ -1,4 +1,4 @@
-"""The report of a run and the history of all, in a real browser: on a phone, on a screen, and printed."""
+"""Reports, the history, a search and what changed, in a real browser: on a phone, on a screen, and printed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
+from flows.cli.results.search_page import SearchPages
 from flows.presentation.history.page import history_html
 from flows.presentation.run.report import run_html
+from flows.presentation.search import Asked, Side, search_html
 from infra.store.directory import DirectoryStore
+from tasks.contracts.search import Answer
 from tasks.foundation.errors import FailureClass
+from tasks.runs import releases
+from tasks.runs.results import changes_key
 from tests.browser.album import Album
+from tests.support.workspace.changes import CHANGES, WIN
 from tests.support.workspace.past import End, write_past
 
 PHONE, SCREEN = 360, 1280
@@ -23,7 +29,8 @@ ENDS: dict[int, tuple[End, FailureClass | None]] = {
     24: ("Running", None),
 }
 RELEASED, REJECTED, FAILED, RUNNING = 21, 22, 23, 24
-PAGES = ("released", "rejected", "failed", "running", "history", "history of one")
+PAGES = ("released", "rejected", "failed", "running", "history", "history of one", "search", "changes")
+PLAIN = ("running", "search", "changes")  # pages without figures
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +40,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     store, young = DirectoryStore(folder / "workspace"), DirectoryStore(folder / "young")
     keys = write_past(store, RUNS, ENDS)
     write_past(young, 1)
+    current, before = releases.read(store, 2), releases.read(store, 1)
+    store.write(changes_key(current.run_key), CHANGES.to_json())
+    changes = SearchPages(store).changes(2)
+    assert changes is not None
+    sides = (Side(current, Answer(hits=WIN.after, seconds=0.01)), Side(before, Answer(hits=WIN.before, seconds=0.01)))
     made = {
         "released": run_html(store, keys[RELEASED]),
         "rejected": run_html(store, keys[REJECTED]),
@@ -40,6 +52,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "running": run_html(store, keys[RUNNING]),
         "history": history_html(store),
         "history of one": history_html(young),
+        "search": search_html(store.uri, Asked("an anorak"), *sides, [before], ("k=0 was left out",)),
+        "changes": changes,
     }
     for name, page in made.items():
         (folder / f"{name}.html").write_bytes(page)
@@ -63,7 +77,7 @@ def test_a_page_fits_its_window_and_loads_nothing_else(
     assert said == []
     assert overflow(page) <= 0
     images = page.locator("figure img").all()
-    assert images or name == "running"
+    assert images or name in PLAIN
     for image in images:
         assert image.evaluate("image => image.naturalWidth") > 0
         box = image.bounding_box()

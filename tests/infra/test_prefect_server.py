@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from infra import prefect_server
+from infra import background, prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
 from tasks.foundation.errors import HostError
 from tests.support.processes.prefect_server import database_of
@@ -30,7 +30,7 @@ def get(url: str) -> Any:
 
 
 def is_running(pid: int) -> bool:
-    return bool(prefect_server._command_line(pid))
+    return bool(background.command_line(pid))
 
 
 @pytest.fixture(autouse=True)

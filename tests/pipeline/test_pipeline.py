@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import duckdb
 import lancedb
@@ -19,10 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from flows.cli.results.serving import Pages
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tests.support.cloud.cloud import Cloud, Side, open_cloud
 from tests.support.cloud.s3 import S3Server
+from tests.support.pages.html import Page
 from tests.support.processes.prefect_server import forget
 from tests.support.workspace.complete import assert_complete, live_items
 from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
@@ -167,6 +170,21 @@ def test_a_search_finds_an_item_by_its_own_text(runs: Runs) -> None:
     scores = [hit["score"] for hit in found["hits"]]
     assert scores == sorted(scores, reverse=True)
     assert text in {hit["text"] for hit in found["hits"]} or item_id in {hit["item_id"] for hit in found["hits"]}
+
+
+def test_the_first_page_searches_both_releases(runs: Runs) -> None:
+    text = vectors_of(runs, runs.second)["text"][7].as_py()
+    pages = Pages(DirectoryStore(runs.shop.workspace))
+    try:
+        for query in (text, "waterproof anorak"):  # the workers stay for the second
+            found = pages.page("/", urlencode({"q": query, "k": 3}))
+            assert found is not None
+            page = Page(found.body)
+            first, second = (run["report"]["model_version"] for run in (runs.first, runs.second))
+            assert page.text.index(f"Release 1 Model {first}") < page.text.index(f"the current one Model {second}")
+            assert [row[0] for row in page.rows if row[0].isdigit()] == ["1", "2", "3"] * 2
+    finally:
+        pages.close()
 
 
 def test_the_ledger_knows_every_attempt(runs: Runs) -> None:

@@ -91,8 +91,11 @@ def up(as_json: AsJson = False) -> None:
 
 
 def down() -> None:
-    """Stop the Prefect server that `up` or `run` started from this directory."""
+    """Stop the Prefect server that `up` or `run` started from this directory, and the demo's pages."""
+    from flows.cli.results import background_pages
     from infra import prefect_server
 
     home = prefect_server.state_home()
+    if background_pages.down(home):
+        typer.echo("pages stopped")
     typer.echo("Prefect server stopped" if prefect_server.down(home) else f"no Prefect server of {home} is running")

@@ -140,7 +140,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any free port.")] = 4280,
     workspace: Workspace = HERE,
 ) -> None:
-    """Serve the history and the run reports as web pages on this machine. Changes nothing."""
+    """Serve web pages on this machine: a search over the releases, what changed, the history. Changes nothing."""
     from flows.cli.results import serving
 
     serving.serve(existing(workspace), port)

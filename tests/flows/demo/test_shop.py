@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,24 @@ def test_rows_have_all_columns_and_are_in_order(log: list[dict[str, Any]]) -> No
     times = [dt.datetime.fromisoformat(row["searched_at"]) for row in log]
     assert times == sorted(times)
     assert [len(month(log, number)) for number in (1, 2, 3, 4)] == [ROWS] * SPANS
+
+
+def test_another_first_month_changes_nothing_but_the_times() -> None:
+    def without_times(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row | {"searched_at": ""} for row in rows]
+
+    later = dt.date(2026, 11, 1)  # months of other lengths
+    assert without_times(shop_rows(4, 200, 9, later)) == without_times(shop_rows(4, 200, 9))
+    times = [row["searched_at"] for row in shop_rows(4, 200, 9, later)]
+    assert times == sorted(times)
+    assert Counter(time[:7] for time in times) == dict.fromkeys(("2026-11", "2026-12", "2027-01", "2027-02"), 200)
+
+
+def test_in_a_broken_month_alone_each_row_has_the_query_of_the_row_before() -> None:
+    right, broken = list(shop_rows(3, 50, 9)), list(shop_rows(3, 50, 9, broken=1))
+    assert (broken[:50], broken[100:]) == (right[:50], right[100:])
+    assert [row["query"] for row in broken[50:100]] == [right[50]["query"], *(row["query"] for row in right[50:99])]
+    assert [row | {"query": ""} for row in broken] == [row | {"query": ""} for row in right]
 
 
 def test_spans_continue_into_the_next_year() -> None:

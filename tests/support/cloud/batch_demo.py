@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.cli.terminal.errors import explain
-from flows.demo.__main__ import show
+from flows.demo.__main__ import last_months, show
+from flows.presentation.wording import now
 from tests.support.cloud.batch import BatchServer
 from tests.support.cloud.s3 import S3Server
 
@@ -34,7 +35,7 @@ def main() -> None:
     try:
         batch.register_all()
         os.environ.update(AWS_ENDPOINT_URL_BATCH=batch.url, AWS_ENDPOINT_URL_CLOUDWATCH_LOGS=batch.url)
-        show(s3.new_workspace(), *SETTINGS)
+        show(s3.new_workspace(), last_months(now()), *SETTINGS)
         _print_jobs(batch)
     finally:
         batch.stop()
