@@ -28,7 +28,7 @@ def write_release(store: Store, number: int, items: int = 60, fp16: bool = False
     vectors = numbers.normal(size=(PLACES, WIDTH))[np.arange(items) % PLACES]
     vectors = vectors + spread * numbers.normal(size=(items, WIDTH))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16 if fp16 else np.float32)
-    version, ids = f"main-{number:08d}", [f"i{each:04d}" for each in range(items)]
+    version, ids = f"main-{number:08d}", sorted(f"i{each:04d}" for each in range(items))
     catalogue = CatalogueRef(prefix=f"catalogue/c{number}", items=items, partitions=PARTITIONS, sha256="0")
     prefix, hashes = f"vectors/{version}/c{number}", []
     with tempfile.TemporaryDirectory() as folder:
