@@ -23,7 +23,7 @@ class MachineConfig(Record):
 class BatchConfig(Record):
     """AWS Batch: where `compute: batch` sends a stage. Queues and definitions are those of infra/aws/millrace.yaml."""
 
-    cpu_queue: str = Field(description="of validate and release")
+    cpu_queue: str = Field(description="of validate, release and publish")
     accelerator_queue: str = Field(description="of all other stages")
     definition: str = Field(description="name of a stage's job definition, with {stage} in it")
     share: str = Field(pattern=r"^[A-Za-z0-9]+$", description="share identifier; used on fair-share queues only")

@@ -25,7 +25,7 @@ def _without_password(address: str) -> str:
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=30, description="what consumers read under")]
 Address = Annotated[str, Field(min_length=1), AfterValidator(_without_password)]
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class LancedbTarget(Record):
@@ -42,8 +42,10 @@ class PgvectorTarget(Record):
     kind: Literal["pgvector"]
     name: Name
     dsn: Address = Field(description="postgresql://user@host/database, without a password")
-    password_env: Variable | None = Field(
-        default=None, description="the environment variable with the password; null: PGPASSWORD, or what libpq finds"
+    password_env: str | None = Field(
+        default=None,
+        pattern=_VARIABLE,
+        description="the environment variable with the password; null: PGPASSWORD, or what libpq finds",
     )
 
 
@@ -53,7 +55,9 @@ class QdrantTarget(Record):
     kind: Literal["qdrant"]
     name: Name
     url: Address = Field(description="http://host:6333, or a folder")
-    api_key_env: Variable | None = Field(default=None, description="the environment variable with the API key")
+    api_key_env: str | None = Field(
+        default=None, pattern=_VARIABLE, description="the environment variable with the API key"
+    )
 
 
 AnyTarget = Annotated[LancedbTarget | PgvectorTarget | QdrantTarget, Field(discriminator="kind")]

@@ -8,6 +8,8 @@ FROM ${BASE}
 # In addition to PyPI: its 2.9.1+cpu fits the pin torch==2.9.1, is preferred, and brings no 3 GB of CUDA.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG OWN=""
+# The clients of the search services that releases are published to, as in --build-arg TARGETS="pgvector qdrant".
+ARG TARGETS=""
 
 LABEL org.opencontainers.image.title="millrace worker" \
       org.opencontainers.image.description="The worker plane of Millrace on processors or NVIDIA GPUs" \
@@ -25,7 +27,7 @@ RUN groupadd --gid 10001 millrace && useradd --uid 10001 --gid 10001 --create-ho
 WORKDIR /opt/millrace
 # What is installed changes seldom: a layer of its own, so that new code is a small push.
 COPY pyproject.toml constraints.txt infra/images/requirements.py ./
-RUN python requirements.py worker --own ${OWN} \
+RUN python requirements.py worker ${TARGETS} --own ${OWN} \
  && python -m pip install --extra-index-url "${TORCH_INDEX}" --requirement requirements.txt --constraint pins.txt
 
 COPY configs configs

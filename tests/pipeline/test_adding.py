@@ -89,7 +89,8 @@ def copy(tmp_path: Path) -> Path:
     folder = tmp_path / "copy"
     for top in ("configs", "docs", "flows", "infra", "tasks", "tests"):
         shutil.copytree(ROOT / top, folder / top, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "README.md", folder)
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
     return folder
 
 

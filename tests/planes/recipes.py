@@ -1,4 +1,4 @@
-"""What adding a stage, metric, accelerator, store or loss takes: each thing that is missing, as one sentence.
+"""What adding a stage, metric, accelerator, store, loss or target takes: each thing that is missing, as one sentence.
 
 `python -m tests.planes.recipes` prints the sentences and exits with 1 if there are any.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from configs.load import BASE
 from configs.schema.accelerators import ACCELERATORS
 from configs.schema.config import Config
 from configs.schema.metrics import METRICS, Family
+from configs.schema.publishing import KINDS
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
 from infra.store.factory import STORES, open_store
@@ -38,6 +40,8 @@ def missing() -> Iterator[str]:
         yield from _of_store(scheme)
     for head in HeadsConfig.model_fields:
         yield from _of_loss(head)
+    for kind in KINDS:
+        yield from _of_target(kind)
 
 
 def _of_work(work: Stage | Chore) -> Iterator[str]:
@@ -113,6 +117,23 @@ def _of_loss(head: str) -> Iterator[str]:
     if head not in yaml.safe_load(BASE.read_text())["heads"]:
         yield f"{about}: add it to the section heads of configs/base.yaml"
     yield from _untested(about, head, "tests/tasks/worker/training/test_losses.py")
+
+
+def _of_target(kind: str) -> Iterator[str]:
+    from tasks.worker.targets import TARGETS
+
+    about = f"target {kind}"
+    yield from _without_file(about, f"tasks/worker/targets/{kind}.py", "how releases are kept and served there")
+    if kind not in TARGETS:
+        yield f"{about}: add its entry to TARGETS in tasks/worker/targets/__init__.py"
+    extras = tomllib.loads(_text("pyproject.toml"))["project"]["optional-dependencies"]
+    if kind not in extras:
+        yield f"{about}: add the extra {kind} with its client to pyproject.toml"
+    elif not any(line.startswith("millrace[") and kind in line for line in extras["test"]):
+        yield f"{about}: add the extra {kind} to the extra test in pyproject.toml"
+    yield from _untested(about, f"{kind}_place", "tests/tasks/worker/targets/conftest.py")
+    if f"## {kind}\n" not in _text("docs/publish.md"):
+        yield f"{about}: add what its consumers read to docs/publish.md, under the title {kind}"
 
 
 def _records_of(work: Stage | Chore, union: Any) -> list[type]:

@@ -36,6 +36,8 @@ _REFUSED = (  # what only a person can repair
     psycopg.errors.ProgramLimitExceeded,
     psycopg.ProgrammingError,
 )
+# A failed login has no class of its own.
+_NOT_LET_IN = ("password", "authentication", "pg_hba.conf", "does not exist", "permission denied")
 
 
 class Pgvector:
@@ -191,9 +193,8 @@ class Pgvector:
         except _REFUSED as error:
             raise ConfigError(f"{self.where}: {_said(error)}") from error
         except psycopg.Error as error:
-            if "password" in str(error) or "authentication" in str(error):
-                raise ConfigError(f"{self.where}: {_said(error)}") from error
-            raise StoreError(f"{self.where}: {_said(error)}") from error
+            refused = any(sign in str(error) for sign in _NOT_LET_IN)
+            raise (ConfigError if refused else StoreError)(f"{self.where}: {_said(error)}") from error
 
 
 def _said(error: psycopg.Error) -> str:

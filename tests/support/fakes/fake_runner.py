@@ -49,6 +49,7 @@ from tasks.contracts.results import Phases, StageResult, WorkerFailure
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import StageError, classify
+from tasks.runs import releases
 
 STEPS_PER_SPAN = 10
 ROWS_PER_SPAN = 40
@@ -161,17 +162,7 @@ class FakeRunner:
             case ImportInputs():
                 return self._import(spec, inputs)
             case PublishInputs():
-                before, table = self.served.get(inputs.target), f"{inputs.target}_r{inputs.release}_00000000"
-                self.served[inputs.target] = table
-                return PublishOutcome(
-                    table=table,
-                    served_before=before,
-                    vectors=30,
-                    loaded=0 if table == before else 30,
-                    recall=1.0,
-                    query_ms=0.5,
-                    dropped=(),
-                )
+                return self._publish(inputs)
 
     def _validate(self, spec: JobSpec, inputs: ValidateInputs) -> ValidateOutcome:
         rows = []
@@ -253,6 +244,19 @@ class FakeRunner:
             ignored=("embeddings.position_ids",),
             unexpected=("qa_outputs.weight",),
             new=("projection.weight",),
+        )
+
+    def _publish(self, inputs: PublishInputs) -> PublishOutcome:
+        before, table = self.served.get(inputs.target), f"{inputs.target}_r{inputs.release}_00000000"
+        current = releases.current(self.store)
+        if inputs.only_current and current is not None and current.number != inputs.release:
+            return PublishOutcome(
+                table=None, served_before=before, vectors=30, loaded=0, recall=None, query_ms=None, dropped=()
+            )
+        self.served[inputs.target] = table
+        loaded = 0 if table == before else 30
+        return PublishOutcome(
+            table=table, served_before=before, vectors=30, loaded=loaded, recall=1.0, query_ms=0.5, dropped=()
         )
 
     def _infer(self, spec: JobSpec, inputs: InferInputs) -> InferOutcome:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from configs.schema.config import Config
-from infra.store.directory import DirectoryStore
+from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec, PublishInputs
 from tasks.contracts.runs import Release
 from tasks.worker.process.job import Job, PhaseClock, Rank
 
 
-def publish_spec(store: DirectoryStore, config: Config, release: Release, only_current: bool = True) -> JobSpec:
+def publish_spec(store: Store, config: Config, release: Release, only_current: bool = True) -> JobSpec:
     """The spec of a publication to the only target of the configuration."""
     (target,) = config.publish.targets
     return JobSpec(
@@ -30,5 +30,5 @@ def publish_spec(store: DirectoryStore, config: Config, release: Release, only_c
     )
 
 
-def publish_job(store: DirectoryStore, config: Config, release: Release, only_current: bool = True) -> Job:
+def publish_job(store: Store, config: Config, release: Release, only_current: bool = True) -> Job:
     return Job(publish_spec(store, config, release, only_current), store, Rank(0, 1, 0), PhaseClock(0.0))

@@ -19,15 +19,16 @@ from tasks.runs.releases import CURRENT, Pointer
 
 WIDTH = 16
 PARTITIONS = 4
+PLACES = 8  # around which the items are
 
 
-def write_release(store: Store, number: int, items: int = 60, fp16: bool = False, clusters: int = 8) -> Release:
+def write_release(store: Store, number: int, items: int = 60, fp16: bool = False, spread: float = 0.5) -> Release:
     """A current release of items `i0000` and so on, as docs/data.md describes its vectors; each by its own model."""
     numbers = np.random.default_rng(number)
-    vectors = numbers.normal(size=(clusters, WIDTH))[np.arange(items) % clusters]
-    vectors = vectors + 0.5 * numbers.normal(size=(items, WIDTH))
+    vectors = numbers.normal(size=(PLACES, WIDTH))[np.arange(items) % PLACES]
+    vectors = vectors + spread * numbers.normal(size=(items, WIDTH))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16 if fp16 else np.float32)
-    version, ids = f"main-{number:08d}", [f"i{each:04d}" for each in range(items)]
+    version, ids = f"main-{number:08d}", sorted(f"i{each:04d}" for each in range(items))
     catalogue = CatalogueRef(prefix=f"catalogue/c{number}", items=items, partitions=PARTITIONS, sha256="0")
     prefix, hashes = f"vectors/{version}/c{number}", []
     with tempfile.TemporaryDirectory() as folder:

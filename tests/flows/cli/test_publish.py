@@ -1,0 +1,105 @@
+"""`millrace publish`, `rollback` and `status` with targets, in this process; workers do no arithmetic."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+import infra.compute.factory
+from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Chore
+from tasks.foundation.errors import StoreError
+from tasks.targets import served
+from tests.support.fakes.fake_runner import FakeRunner, ingest
+from tests.support.processes import command
+from tests.support.processes.command import Command
+from tests.support.workspace.releases import write_release
+
+TARGETS = "publish.targets=[{kind: lancedb, name: look, uri: l}, {kind: qdrant, name: shop, url: q}]"
+SMALL = ("--set", "model.pretrained=package:none")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    """Two releases, whose model and vectors a rollback can go to."""
+    store = DirectoryStore(tmp_path / "workspace")
+    ingest(store, "2026-01", "2026-02")
+    for number in (1, 2):
+        release = write_release(store, number)
+        store.write(f"{release.model_prefix}/MANIFEST.json", store.read(f"{release.vectors_prefix}/MANIFEST.json"))
+        for name in range(4):
+            part = f"part-{name:05d}.parquet"
+            store.write(f"{release.model_prefix}/{part}", store.read(f"{release.vectors_prefix}/{part}"))
+    monkeypatch.setenv("MILLRACE_WORKSPACE", store.uri)
+    monkeypatch.setenv("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the command changes it
+    return store
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    return runner
+
+
+@pytest.fixture
+def millrace(capsys: pytest.CaptureFixture[str]) -> Command:
+    return functools.partial(command.call, capsys)
+
+
+def test_the_current_release_is_published_and_a_rollback_takes_the_targets_along(store, runner, millrace):
+    published = millrace("publish", "--set", TARGETS, *SMALL, "--json")
+    assert [each["release"] for each in json.loads(published.out)["targets"]] == [2, 2]
+    runner.specs.clear()
+    rolled_back = millrace("rollback", "--json")  # it knows the targets, and how they were published
+    assert rolled_back.code == 0, rolled_back.err
+    assert [each["release"] for each in json.loads(rolled_back.out)["targets"]] == [1, 1]
+    assert [spec.run_key for spec in runner.specs] == ["publish-1-look", "publish-1-shop"]
+    assert "target look (lancedb): release 1 in look_r1_00000000" in millrace("status").out
+    assert "NOT THE CURRENT" not in millrace("status").out
+
+
+def test_a_target_that_a_rollback_can_not_reach_is_named_by_the_command_and_by_status(store, runner, millrace):
+    millrace("publish", "--set", TARGETS, *SMALL)
+    runner.fail(Chore.publish, StoreError("no route to host"))
+    rolled_back = millrace("rollback")
+    assert rolled_back.code == 74
+    assert "release 1 is current" in rolled_back.err
+    assert "Target look (lancedb) still serves release 2: no route to host" in rolled_back.err
+    shown = millrace("status").out
+    assert "release 2 in look_r2_00000000, 30 vectors, recall@10 1.0000; NOT THE CURRENT RELEASE, 1" in shown
+    assert shown.count("NOT THE CURRENT") == 1
+    assert millrace("publish", "--set", TARGETS, *SMALL).code == 0
+    assert "NOT THE CURRENT" not in millrace("status").out
+
+
+def test_another_release_is_published_on_request(store, runner, millrace):
+    assert millrace("publish", "--release", "1", "--set", TARGETS, *SMALL).code == 0
+    assert [each.release for each in served.of_all_targets(store)] == [1, 1]
+    assert "NOT THE CURRENT RELEASE, 2: millrace publish" in millrace("status").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("publish",), "publish.targets is empty: name where to publish to, see docs/publish.md"),
+        (("publish", "--release", "7", "--set", TARGETS), "has no release 7"),
+    ],
+)
+def test_what_can_not_be_published_is_refused(store, runner, millrace, arguments, message):
+    refused = millrace(*arguments, *SMALL)
+    assert refused.code == 78
+    assert message in refused.err
+    assert runner.specs == []
+
+
+def test_a_rollback_without_the_record_of_a_publication_says_how_to_go_on(store, runner, millrace):
+    millrace("publish", "--set", TARGETS, *SMALL)
+    store.delete("runs")
+    refused = millrace("rollback")
+    assert refused.code == 78
+    assert "the targets serve what they served" in refused.err
+    assert "millrace publish" in refused.err

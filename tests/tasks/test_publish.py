@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from configs.schema.config import Config
+from infra.store.directory import DirectoryStore
+from tasks import publish
+from tasks.contracts.jobs import PublishInputs
+from tasks.contracts.runs import Release
+from tasks.contracts.stages import Chore
+from tasks.foundation.errors import CancelledError, StoreError
+from tasks.publish import publish_to_all
+from tasks.runs import ledger
+from tasks.targets import served
+from tests.support.fakes.fake_runner import small_config
+from tests.support.workspace.releases import make_current, write_release
+
+TWO = "publish.targets=[{kind: lancedb, name: look, uri: l}, {kind: qdrant, name: shop, url: q}]"
+
+
+@pytest.fixture
+def config() -> Config:
+    return small_config(TWO)
+
+
+@pytest.fixture
+def release(store: DirectoryStore) -> Release:
+    return write_release(store, 1)
+
+
+def test_each_target_is_a_job_of_its_own_and_on_record(store, runner, config, release):
+    look, shop = publish_to_all(store, config, release, True)
+    assert [spec.run_key for spec in runner.specs] == ["publish-1-look", "publish-1-shop"]
+    inputs = runner.specs[0].inputs
+    assert isinstance(inputs, PublishInputs)
+    assert (inputs.vectors, inputs.model_version) == (release.vectors_prefix, release.model.version)
+    assert served.of_all_targets(store) == (look, shop)
+    assert (look.release, look.table, look.model_version, look.recall) == (1, "look_r1_00000000", "main-00000001", 1.0)
+    (record,) = ledger.records(store, "publish-1-look")
+    assert (record.stage, record.failure) == (Chore.publish, None)
+
+
+def test_a_second_publication_asks_the_target_again(store, runner, config, release):
+    publish_to_all(store, config, release, True)
+    runner.served.clear()  # somebody emptied it
+    publish_to_all(store, config, release, True)
+    assert [spec.attempt for spec in runner.specs if spec.run_key == "publish-1-look"] == [1, 2]
+    assert runner.served["look"] == "look_r1_00000000"
+
+
+def test_what_a_lost_waiter_left_is_not_taken_for_an_answer(store, runner, config, release, monkeypatch):
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as lost:
+        lost.setattr(DirectoryStore, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publish_to_all(store, config, release, True)  # its result stays
+    runner.served.clear()
+    publish_to_all(store, config, release, True)
+    assert runner.served["look"] == "look_r1_00000000"
+
+
+def test_a_target_that_fails_does_not_stop_the_others_and_keeps_what_it_serves(store, runner, config, release):
+    publish_to_all(store, config, release, True)
+    second = write_release(store, 2)
+    runner.fail(Chore.publish, StoreError("lancedb look (l): disk on fire"))
+    with pytest.raises(StoreError) as caught:
+        publish_to_all(store, config, second, True)
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("release 2 is current in ")
+    assert lines[1] == "Target look (lancedb) still serves release 1: lancedb look (l): disk on fire"
+    assert lines[2].startswith(f"To go on from what is loaded: millrace publish --workspace {store.uri}")
+    assert [each.release for each in served.of_all_targets(store)] == [1, 2]
+    publish_to_all(store, config, second, True)
+    assert [each.release for each in served.of_all_targets(store)] == [2, 2]
+
+
+def test_a_cancellation_stops_at_once(store, runner, config, release):
+    runner.fail(Chore.publish, CancelledError("stop"))
+    with pytest.raises(CancelledError):
+        publish_to_all(store, config, release, True)
+    assert [spec.run_key for spec in runner.specs] == ["publish-1-look"]
+
+
+def test_a_release_that_is_not_current_leaves_the_record_as_it_was(store, runner, config, release):
+    second = write_release(store, 2)
+    publish_to_all(store, config, second, True)
+    assert publish_to_all(store, config, release, True) == ()
+    assert [each.release for each in served.of_all_targets(store)] == [2, 2]
+    assert [each.release for each in publish_to_all(store, config, release, False)] == [1, 1]
+
+
+def test_two_publications_to_a_target_wait_for_each_other(store, runner, config, release, monkeypatch):
+    monkeypatch.setattr(publish, "ASK_SECONDS", 0.05)
+    make_current(store, release)
+    done = threading.Event()
+    other = threading.Thread(target=lambda: (publish_to_all(store, config, release, True), done.set()))
+    with store.lock(served.lock_of("look")):
+        other.start()
+        assert not done.wait(0.5)
+        assert runner.specs == []
+    other.join(20)
+    assert done.is_set()
+    assert len(runner.specs) == 2

@@ -1,0 +1,100 @@
+"""The worker of a publication apart from what depends on the kind of target, which tests/tasks/worker/targets has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import lancedb
+import pytest
+
+from configs.schema.config import Config
+from infra.store.directory import DirectoryStore
+from infra.store.factory import open_store
+from tasks.contracts.outcomes import PublishOutcome
+from tasks.contracts.results import StageResult
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.worker import publish
+from tests.support.cloud.s3 import S3Server
+from tests.support.fakes.fake_runner import small_config
+from tests.support.workspace.publications import publish_job, publish_spec
+from tests.support.workspace.releases import write_release
+from tests.tasks.worker.targets.watched import Watched
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return config_of(f"{tmp_path}/lancedb")
+
+
+def config_of(uri: str) -> Config:
+    return small_config(f"publish.targets=[{{kind: lancedb, name: look, uri: '{uri}'}}]")
+
+
+def test_the_one_door_publishes_without_torch(store: DirectoryStore, config: Config) -> None:
+    spec = publish_spec(store, config, write_release(store, 1))
+    store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    door = "import sys; sys.modules['torch'] = None; from tasks.worker.__main__ import main; sys.exit(main())"
+    called = [sys.executable, "-c", door, "publish", "--spec", f"{store.uri}#{spec.attempt_prefix}/spec.json"]
+    done = subprocess.run(called, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    result = StageResult.model_validate_json(store.read(f"runs/{spec.run_key}/publish/result.json"))
+    assert isinstance(result.outcome, PublishOutcome)
+    assert (result.outcome.vectors, result.outcome.loaded, result.outcome.recall) == (60, 60, 1.0)
+    assert '"what":"publish","done":60,"total":60' in done.stdout
+
+
+def test_a_database_on_s3_is_like_a_folder(s3: S3Server) -> None:
+    store = open_store(s3.new_workspace())
+    uri = s3.new_workspace()
+    first, second = write_release(store, 1), write_release(store, 2)
+    for release in (first, second):
+        outcome = publish.run(publish_job(store, config_of(uri), release, only_current=False))
+        options = {"aws_endpoint": s3.url, "allow_http": "true"}
+        database = lancedb.connect(uri, storage_options=options)
+        (now,) = database.open_table("look").to_arrow().to_pylist()
+        assert (now["table"], now["model_version"]) == (outcome.table, release.model.version)
+        assert database.open_table(now["table"]).count_rows() == 60
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"ids_sha256": None}, ConfigError, r"was made before a release held every item.*millrace run"),
+        ({"model_version": "main-00000009"}, StoreError, r"holds vectors by main-00000009, expected .* main-00000001"),
+    ],
+)
+def test_a_folder_that_is_not_the_releases_is_refused(store, config, change, error, message):
+    release = write_release(store, 1)
+    key = f"{release.vectors_prefix}/MANIFEST.json"
+    manifest = json.loads(store.read(key))
+    manifest["facts"] = {name: value for name, value in (manifest["facts"] | change).items() if value is not None}
+    store.write(key, json.dumps(manifest).encode())
+    with pytest.raises(error, match=message):
+        publish.run(publish_job(store, config, release))
+
+
+def test_an_old_table_that_can_not_be_dropped_does_not_undo_the_swap(store, config, monkeypatch, capsys):
+    releases = [write_release(store, number) for number in (1, 2, 3)]
+    for release in releases[:2]:
+        publish.run(publish_job(store, config, release, only_current=False))
+    watched = Watched.instead_of_targets(monkeypatch)
+
+    def busy() -> None:
+        raise StoreError("a reader holds it")
+
+    watched.before["drop"] = busy
+    outcome = publish.run(publish_job(store, config, releases[2]))
+    assert (outcome.table or "").startswith("look_r3_")
+    assert outcome.dropped == ()
+    assert "an old table was not dropped: a reader holds it" in capsys.readouterr().out
+
+
+def test_items_that_are_equally_near_are_equally_right(store, config):
+    """Sixty items at eight places: exact search and the index need not name the same ones of them."""
+    release = write_release(store, 1, spread=0.0)
+    assert publish.run(publish_job(store, config, release)).recall == 1.0
