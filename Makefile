@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews faults
+.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews faults scale
 
 install: $(INSTALLED)
 
@@ -64,3 +64,7 @@ reviews: install
 # The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults
+
+# A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
+scale: install
+	$(BIN)/python -m tests.benchmarks.scale

@@ -40,7 +40,7 @@ QUICK = [
     "model.scratch={vocab_size: 4000, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, "
     "max_tokens: 32}",
     "train.epochs=1",
-    "train.batch_rows=2048",
+    "train.batch_rows=1024",
     "train.evaluate_every_steps=200",
     "train.checkpoint_every_steps=500",
     "evaluate.holdout_share=0.05",

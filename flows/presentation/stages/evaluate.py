@@ -15,6 +15,8 @@ def section(facts: StageFacts) -> Section:
     verdicts = facts.judged.verdicts if facts.judged else ()
     champion = f"the champion is {value.champion_version}" if value.champion else "there is no champion yet"
     measured = f"{plural(value.holdout_rows, 'holdout row')}, {plural(value.corpus_items, 'item')} to find theirs among"
+    if value.corpus_items < value.catalogue_items:
+        measured += f", of {count(value.catalogue_items)} in the catalogue"
     stored = facts.plan and facts.judged
     return Section(
         "rejected" if refused(verdicts) else "accepted" if facts.judged else "not judged yet",

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from tasks.worker.training import metrics as training_metrics
 from tasks.worker.training.metrics import CHUNK_QUERIES, classification_metrics, ranks_of_targets, retrieval_metrics
 
 
@@ -28,13 +29,18 @@ def test_a_collapsed_or_broken_model_scores_worst(value: float):
     assert ranks_of_targets(vectors, vectors, np.arange(20)).tolist() == [20] * 20
 
 
-def test_ranks_do_not_depend_on_the_chunks():
+@pytest.mark.parametrize("scores_at_once", [2**24, 40 * 7, 1])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_ranks_do_not_depend_on_the_chunks(scores_at_once: int, workers: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(training_metrics, "CHUNK_SCORES", scores_at_once)
     random = np.random.default_rng(0)
     queries, corpus = random.normal(size=(CHUNK_QUERIES + 3, 5)), random.normal(size=(40, 5))
     targets = random.integers(0, 40, len(queries))
     scores = queries @ corpus.T
     expected = [1 + int((row > row[target]).sum()) for row, target in zip(scores, targets, strict=True)]
-    assert ranks_of_targets(queries, corpus, targets).tolist() == expected
+    parts = [ranks_of_targets(queries, corpus, targets, (index, workers)) for index in range(workers)]
+    assert np.sum(parts, axis=0).tolist() == expected
+    assert np.count_nonzero(parts, axis=0).tolist() == [1] * len(queries), "each query is ranked by one worker"
 
 
 def test_retrieval_metrics_of_known_ranks():
