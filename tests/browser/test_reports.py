@@ -17,7 +17,7 @@ from tasks.foundation.errors import FailureClass
 from tasks.runs import releases
 from tasks.runs.results import changes_key
 from tests.browser.album import Album
-from tests.support.workspace.changes import CHANGES, WIN
+from tests.support.pages.changes import CHANGES, WIN
 from tests.support.workspace.past import End, write_past
 
 PHONE, SCREEN = 360, 1280

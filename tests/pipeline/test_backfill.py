@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from flows.demo.shop import write_shop
-from tests.support.workspace.complete import assert_complete
+from tests.pipeline.complete import assert_complete
 from tests.support.workspace.shop import SETTINGS, STAGES, CommandResult, Shop
 
 pytestmark = pytest.mark.proof

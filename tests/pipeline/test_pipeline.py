@@ -23,11 +23,11 @@ from sentence_transformers import SentenceTransformer
 from flows.cli.results.serving import Pages
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
+from tests.pipeline.complete import assert_complete, live_items
 from tests.support.cloud.cloud import Cloud, Side, open_cloud
 from tests.support.cloud.s3 import S3Server
 from tests.support.pages.html import Page
 from tests.support.processes.prefect_server import forget
-from tests.support.workspace.complete import assert_complete, live_items
 from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
 pytestmark = pytest.mark.pipeline

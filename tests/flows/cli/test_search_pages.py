@@ -24,8 +24,8 @@ from tasks.foundation.errors import HostError
 from tasks.runs import releases
 from tasks.runs.releases import CURRENT, Pointer
 from tests.support.fakes.search_worker import LOST
+from tests.support.pages.changes import CHANGES
 from tests.support.pages.html import Page
-from tests.support.workspace.changes import CHANGES
 from tests.support.workspace.past import write_past, write_run
 
 WORKER = (sys.executable, "-m", "tests.support.fakes.search_worker")

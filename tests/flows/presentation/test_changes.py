@@ -18,10 +18,10 @@ from tasks.contracts.jobs import changes_key
 from tasks.contracts.stages import Stage
 from tasks.runs import releases
 from tasks.runs.plan import read_plan
+from tests.support.pages.changes import CHANGES, LOSS, WIN
 from tests.support.pages.html import Page
 from tests.support.pages.sections import part, row, rows
 from tests.support.pages.tables import tables
-from tests.support.workspace.changes import CHANGES, LOSS, WIN
 from tests.support.workspace.past import write_past
 
 
