@@ -47,7 +47,7 @@ def test_consumers_get_every_item_with_its_text_and_the_models_version(store, pl
     assert outcome.table is not None
     assert outcome.table.startswith("look_r3_")
     assert outcome.recall == 1.0
-    (nearest,) = place.search(vector_of(store, release, "i0007"), 1) or ()
+    (nearest,) = place.search(vector_of(store, release, "i0007"), 1) or [None]
     assert nearest == Hit("i0007", 'item i0007 of main-00000003, it\'s "new"\n', "main-00000003")
     assert served(store, place, release)
 
@@ -152,7 +152,8 @@ def test_a_served_table_that_somebody_changed_is_named_and_not_touched(store, pl
     target_now(lambda target: target.load(table, 0, vectors.rows(0).slice(0, 1), again=True))
     with pytest.raises(StoreError, match=r"rows, but the release has 60 vectors.*is being served.*millrace rollback"):
         bring(store, place, release)
-    (nearest,) = place.search(vector_of(store, release, "i0007"), 1) or ()
+    (nearest,) = place.search(vector_of(store, release, "i0007"), 1) or [None]
+    assert nearest is not None
     assert nearest.model_version == release.model.version
 
 
