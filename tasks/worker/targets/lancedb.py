@@ -77,8 +77,8 @@ class Lancedb:
     def index(self, table: str) -> None:
         with self._speaking():
             there = self._db.open_table(table)
-            built = [index for index in there.list_indices() if VECTOR in index.columns]
-            if not built or there.index_stats(built[0].name).num_unindexed_rows:
+            built = [there.index_stats(index.name) for index in there.list_indices() if VECTOR in index.columns]
+            if not any(stats is not None and not stats.num_unindexed_rows for stats in built):
                 self._searched = None
                 there.create_index(VECTOR, config=HnswFlat(distance_type="cosine"), replace=True)
 
@@ -111,7 +111,7 @@ class Lancedb:
 
     def drop(self, table: str) -> None:
         with self._speaking():
-            self._db.drop_table(table, ignore_missing=True)
+            self._db.drop_table(table)
 
     def close(self) -> None:
         """Do nothing: nothing is held open."""

@@ -22,7 +22,7 @@ PARTITIONS = 4
 PLACES = 8  # around which the items are
 
 
-def write_release(store: Store, number: int, items: int = 60, fp16: bool = False, spread: float = 0.5) -> Release:
+def write_release(store: Store, number: int, items: int = 24, fp16: bool = False, spread: float = 0.5) -> Release:
     """A current release of items `i0000` and so on, as docs/data.md describes its vectors; each by its own model."""
     numbers = np.random.default_rng(number)
     vectors = numbers.normal(size=(PLACES, WIDTH))[np.arange(items) % PLACES]

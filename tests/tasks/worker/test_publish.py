@@ -44,8 +44,8 @@ def test_the_one_door_publishes_without_torch(store: DirectoryStore, config: Con
     assert done.returncode == 0, done.stderr
     result = StageResult.model_validate_json(store.read(f"runs/{spec.run_key}/publish/result.json"))
     assert isinstance(result.outcome, PublishOutcome)
-    assert (result.outcome.vectors, result.outcome.loaded, result.outcome.recall) == (60, 60, 1.0)
-    assert '"what":"publish","done":60,"total":60' in done.stdout
+    assert (result.outcome.vectors, result.outcome.loaded, result.outcome.recall) == (24, 24, 1.0)
+    assert '"what":"publish","done":24,"total":24' in done.stdout
 
 
 def test_a_database_on_s3_is_like_a_folder(s3: S3Server) -> None:
@@ -58,7 +58,7 @@ def test_a_database_on_s3_is_like_a_folder(s3: S3Server) -> None:
         database = lancedb.connect(uri, storage_options=options)
         (now,) = database.open_table("look").to_arrow().to_pylist()
         assert (now["table"], now["model_version"]) == (outcome.table, release.model.version)
-        assert database.open_table(now["table"]).count_rows() == 60
+        assert database.open_table(now["table"]).count_rows() == 24
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_an_old_table_that_can_not_be_dropped_does_not_undo_the_swap(store, conf
 
 
 def test_items_that_are_equally_near_are_equally_right(store, config):
-    """Sixty items at eight places: exact search and the index need not name the same ones of them."""
+    """Items at eight places: exact search and the index need not name the same ones of them."""
     release = write_release(store, 1, spread=0.0)
     assert publish.run(publish_job(store, config, release)).recall == 1.0

@@ -37,8 +37,9 @@ def lancedb_place(folder: Path) -> Place:
         if "look" not in database.list_tables().tables:
             return None
         now = database.open_table("look").to_arrow().to_pylist()[0]
-        asked: Any = database.open_table(now["table"]).search(query).distance_type("cosine").limit(k)
-        rows = asked.select(["item_id", "text", "model_version", "_distance"]).to_list()
+        asked: Any = database.open_table(now["table"]).search(query)
+        columns = ["item_id", "text", "model_version", "_distance"]
+        rows = asked.distance_type("cosine").limit(k).select(columns).to_list()
         return [Hit(row["item_id"], row["text"], row["model_version"]) for row in rows]
 
     return Place(f"{{kind: lancedb, name: look, uri: {folder}}}", search)

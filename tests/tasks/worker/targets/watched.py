@@ -10,7 +10,6 @@ import pytest
 from configs.schema.publishing import AnyTarget
 from tasks.worker import publish
 from tasks.worker.targets import open_target
-from tasks.worker.targets.base import Target
 
 
 class Watched:
@@ -29,7 +28,7 @@ class Watched:
         monkeypatch.setattr(publish, "open_target", watched.open)
         return watched
 
-    def open(self, settings: AnyTarget) -> Target:
+    def open(self, settings: AnyTarget) -> Any:
         self._target = open_target(settings)
         return self
 
