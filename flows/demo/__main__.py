@@ -30,6 +30,7 @@ from tasks.data.ingest import ingest
 from tasks.data.sources import Format
 from tasks.data.span_versions import latest_version, list_spans
 from tasks.foundation.errors import ConfigError, HostError
+from tasks.runs import releases
 from tasks.runs.plan import read_plan
 from tasks.runs.run_report import RunReport, all_reports, run_report
 
@@ -77,7 +78,7 @@ def show(workspace: str, first: dt.date, *overrides: str) -> None:
         console.note("starting the Prefect server, whose pages show the runs")
         ui_url = server.result().ui_url
     reports = list(_reports(store, months, overrides))
-    _print_table(reports)
+    _print_table(reports, kept=next(release.number for release in releases.history(store) if release.refreshed))
     console.say(f"{time.monotonic() - began:.0f} s in all. The runs are in the Prefect UI: {ui_url}", "")
 
 
@@ -131,7 +132,7 @@ def _run(store: Store, month: str, overrides: Sequence[str]) -> RunReport:
     return report
 
 
-def _print_table(reports: Sequence[RunReport]) -> None:
+def _print_table(reports: Sequence[RunReport], kept: int) -> None:
     columns = ("span", "state", ">recall@10", ">champion", ">release", ">vectors", ">seconds")
     rows: list[tuple[Cell | str, ...]] = []
     for place, report in enumerate(reports):
@@ -148,11 +149,11 @@ def _print_table(reports: Sequence[RunReport]) -> None:
             )
         )
     console.show_table(columns, rows)
-    refused, last = reports[BROKEN], reports[-1]
     console.say(
         "",
-        f"{_judged(refused)} Its export was broken: {REASON}.",
-        _judged(last),
+        _judged(reports[BROKEN]),
+        f"Its export was broken: {REASON}. Release {kept} is the champion with the month's new items.",
+        _judged(reports[-1]),
     )
 
 

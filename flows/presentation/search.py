@@ -94,8 +94,8 @@ def _summary(release: Release | None) -> str:
 
 
 def _label(release: Release) -> str:
-    refreshed = f", release {release.refreshed} refreshed" if release.refreshed else ""
-    return f"release {release.number}: {release.span.name}{refreshed}, {moment(release.created_at)}"
+    how = "refreshed" if release.refreshed else "made"
+    return f"release {release.number}: {release.span.name}, {how} {moment(release.created_at)[:10]}"
 
 
 def _section(side: Side, current: bool, before: Side | None) -> Section:
