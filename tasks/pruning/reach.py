@@ -43,7 +43,9 @@ class _Head(NamedTuple):
 
 
 def find_reach(store: Store, keep: int) -> Reach:
-    """Return what is needed if the newest `keep` releases are kept, and always the current one and the one before it.
+    """Return what is needed if the newest `keep` releases are kept.
+
+    Always kept are the current one, the one before it, and the newest one of the model before.
 
     Raises:
         StoreError: a record that decides this is not readable; names the file.
@@ -89,13 +91,20 @@ def _by_run(store: Store) -> dict[str, list[str]]:
 
 
 def _kept_releases(store: Store, reader: Reader, keep: int) -> tuple[Release, ...]:
-    serving = releases.current(store)
-    always = {serving.number, serving.previous} if serving is not None else set[int | None]()
+    """Return the releases to keep; those that lost their files earlier do not count."""
     every = reader.releases
     if reader.problems:
         raise StoreError(f"{reader.problems[0]}; restore it from a backup; nothing was deleted")
-    newest = {release.number for release in every[-keep:]}
-    return tuple(release for release in every if release.number in newest | always)
+    gone = releases.pruned(store)
+    whole = [release for release in every if release.number not in gone]
+    numbers: set[int | None] = {release.number for release in whole[-keep:]}
+    serving = releases.current(store)
+    if serving is not None:
+        # An hour after a bad model was released, the one before is a refresh of the same model.
+        others = (each for each in reversed(whole) if each.model.version != serving.model.version)
+        model_before = next((each.number for each in others if each.number < serving.number), None)
+        numbers |= {serving.number, serving.previous, model_before}
+    return tuple(release for release in whole if release.number in numbers)
 
 
 def _unfinished(

@@ -126,6 +126,16 @@ def test_the_current_release_and_the_one_before_it_are_always_kept(store, runner
     assert releases.rollback(store, verify=True).number == 2
 
 
+def test_the_model_before_is_kept_after_any_number_of_refreshes(store, runner):
+    for month in ("2021-01", "2021-02", "2021-03"):
+        ingest_feed(store, month)
+        refreshed(store)
+    plan = pruned(store, keep=1)
+    assert (plan.kept, plan.releases) == ((5, 8, 9), (1, 2, 3, 4, 6, 7))
+    assert releases.rollback(store, 5, verify=True).number == 5
+    assert pruned(store, keep=1).kept == (5, 9), "what is gone can't be kept"
+
+
 def test_a_pruned_release_is_marked_and_not_rolled_back_to(store, runner):
     pruned(store)
     assert releases.pruned(store) == {1, 2, 3, 4}
@@ -202,7 +212,7 @@ def test_after_a_prune_a_run_trains_on_and_a_refresh_works(any_store):
     assert (done.released.number, done.released.span.name) == (7, MONTHS[6])
     ingest_feed(store, "2021-01")
     assert refreshed(store).number == 8
-    assert pruned(store, keep=2).kept == (7, 8)
+    assert pruned(store, keep=2).kept == (6, 7, 8)
     assert releases.rollback(store, verify=True).number == 7
 
 
