@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         operation.doctor,
         operation.hosts,
         operation.reap,
+        operation.prune,
         operation.deploy,
         operation.up,
         operation.down,

@@ -85,7 +85,7 @@ def read_manifest(store: Store, prefix: str) -> Manifest:
     """
     manifest = find_record(store, f"{prefix}/{MANIFEST}", Manifest, error=CorruptFolder)
     if manifest is None:
-        raise MissingFolder(f"{store.uri}/{prefix} has no {MANIFEST}: it was never completed")
+        raise MissingFolder(f"{store.uri}/{prefix} has no {MANIFEST}: it was never completed, or was pruned")
     return manifest
 
 

@@ -64,6 +64,8 @@ def plan_backfill(
     wanted = windows(span_versions.list_spans(store), [state for _, state in chain], first, last, config.lineage)
     start = _branch_point(store, config, chain, wanted)
     retrained = wanted[len(start.kept) :]
+    if retrained and start.base is not None and lineage.is_pruned(store, start.base):
+        raise ConfigError(_no_base(store, chain, start.base, retrained[0][0].name))
     kept = () if retrained else start.kept
     work = _hash(config.lineage, on, start.base, retrained or wanted, config_hash(config), *kept)
     branch = f"{config.lineage}-backfill-{work[:8]}" if retrained else None
@@ -136,6 +138,18 @@ def _branch_point(store: Store, config: Config, chain: Chain, wanted: list[tuple
         follows = f"follows {cause}, which is trained again" if window[-1].name in consumed else "not trained yet"
         reasons.append(_together(own or follows, window))
     return _BranchPoint(kept, chain[position - 1][0] if position else None, reasons)
+
+
+def _no_base(store: Store, chain: Chain, base: CheckpointRef, first: str) -> str:
+    """Return why nothing can be trained from a pruned checkpoint, and from where it can be."""
+    position = next(number for number, (ref, _) in enumerate(chain) if ref == base)
+    while position and lineage.is_pruned(store, chain[position - 1][0]):
+        position -= 1
+    span = chain[position][1].consumed[-1].span.name
+    return (
+        f"{first} would be trained again from {base.prefix}, whose weights were deleted by millrace prune; the nearest "
+        f"earlier start is --from {span}"
+    )
 
 
 def _before(chain: Chain, window: tuple[SpanRef, ...]) -> int:

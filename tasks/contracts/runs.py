@@ -39,6 +39,12 @@ class RunPlan(Record):
     config: Config
 
 
+class Pruned(Record):
+    """`runs/<run key>/pruned.json`, `releases/<n>.pruned.json`: its files were deleted; its records stay."""
+
+    at: str
+
+
 class Release(Record):
     """`releases/<n>.json`: a model version bound to a vector, made by exactly that model, of every live item."""
 

@@ -47,7 +47,7 @@ class CatalogueAge(Record):
         parts = [f"all {self.vectors:,} items have a vector"]
         if self.bad:
             parts = [f"{self.coverage:.2%} of {self.vectors + self.bad:,} items have a vector".replace("%", " %", 1)]
-            parts += [f"{self.bad:,} have none, for reasons in its infer quarantine"]
+            parts += [f"{self.bad:,} without one, for reasons in its infer quarantine"]
         if self.waiting:
             records, number = sum(each.records for each in self.waiting), len(self.waiting)
             parts += [f"{number} {'source' if number == 1 else 'sources'} with {records:,} records not in it yet"]

@@ -4,18 +4,20 @@ A branch has those of the lineage that it continues, up to its base, and then it
 nothing is written: the workers of the train stage make checkpoints.
 """
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
 
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, read_manifest
-from infra.store.records import parse_record
+from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, MissingFolder, read_manifest
+from infra.store.records import parse_record, read_record
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef
 from tasks.runs.branches import branch_of
 
 STATE = "state.json"
+PRUNED = "PRUNED.json"  # what was the manifest of a checkpoint whose weights were deleted
 
 _STEP = re.compile(r"step-(\d{8})")
 _WAY_OUT = "restore the folder from a backup, or move it out of lineages/: the one before is then the last"
@@ -36,6 +38,27 @@ def completed(store: Store, lineage: str) -> list[tuple[CheckpointRef, Checkpoin
         StoreError: the record of a branch is not readable; names the file.
     """
     return [*_inherited(store, lineage), *reversed(list(_own_newest_first(store, lineage)))]
+
+
+def is_pruned(store: Store, ref: CheckpointRef) -> bool:
+    """Return whether the weights of a completed checkpoint were deleted, so that nothing can be trained from it."""
+    return not store.exists(f"{ref.prefix}/{MANIFEST}")
+
+
+def prune_checkpoint(store: Store, prefix: str) -> None:
+    """Delete the files of a checkpoint; of a completed one, the record of what it was trained on stays.
+
+    For readers it is gone first, since it loses its manifest before its files.
+    """
+    with contextlib.suppress(MissingFolder):
+        manifest = read_manifest(store, prefix)
+        if manifest.facts.get("complete") is not False:
+            store.write(f"{prefix}/{PRUNED}", manifest.to_json())
+        store.delete(f"{prefix}/{MANIFEST}")
+    keep = {f"{prefix}/{PRUNED}", f"{prefix}/{STATE}"} if store.exists(f"{prefix}/{PRUNED}") else set[str]()
+    for key in store.list(prefix):
+        if key not in keep:
+            store.delete(key)
 
 
 def partial(store: Store, lineage: str) -> list[str]:
@@ -65,12 +88,13 @@ def _inherited(store: Store, lineage: str) -> list[tuple[CheckpointRef, Checkpoi
 
 def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRef, CheckpointState]]:
     prefix = f"lineages/{lineage}"
-    folders = {key.rpartition("/")[0] for key in store.list(prefix) if key.endswith(f"/{MANIFEST}")}
+    keys = [key.rpartition("/") for key in store.list(prefix)]
+    folders = {folder: name for folder, _, name in sorted(keys, reverse=True) if name in (MANIFEST, PRUNED)}
     for folder in sorted(folders, reverse=True):
         if not _STEP.fullmatch(folder.removeprefix(f"{prefix}/")):
             continue
         try:
-            manifest = read_manifest(store, folder)
+            manifest = _manifest_of(store, folder, folders[folder])
         except CorruptFolder as error:
             raise CorruptFolder(f"{error}; {_WAY_OUT}") from error
         if manifest.facts.get("complete") is False:  # made during a run; only the train stage reads it
@@ -78,6 +102,12 @@ def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRe
         state = _read_state(store, folder, manifest)
         if state.complete:
             yield CheckpointRef(prefix=folder, step=state.step, sha256=manifest.sha256), state
+
+
+def _manifest_of(store: Store, folder: str, name: str) -> Manifest:
+    if name == MANIFEST:
+        return read_manifest(store, folder)
+    return read_record(store, f"{folder}/{PRUNED}", Manifest, error=CorruptFolder)
 
 
 def _read_state(store: Store, folder: str, manifest: Manifest) -> CheckpointState:

@@ -16,9 +16,10 @@ from infra.store.base import Conflict, Store
 from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, RowsRef, SpanRef
-from tasks.contracts.runs import REFRESH, RunPlan, RunState
+from tasks.contracts.runs import REFRESH, Pruned, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.data import span_versions
+from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.runs import branches, lineage
 from tasks.runs.run_state import reached_state
@@ -134,9 +135,16 @@ def save_plan(store: Store, plan: RunPlan) -> None:
     """Write `plan.json` and `config.yaml` of the run, unless they are there.
 
     Raises:
+        ConfigError: `millrace prune` has deleted files of this run, so it can't go on.
         Conflict: another plan has this run key.
         StoreError: the stored plan can't be read.
     """
+    if store.exists(_pruned_key(plan.run_key)):
+        span = plan.span.name
+        raise ConfigError(
+            f"run {plan.run_key} over {span} is over, and its files were deleted by millrace prune; its records stay: "
+            f"millrace report --run {plan.run_key}; to train {span} again: {BACKFILL.format(first=span, last=span)}"
+        )
     try:
         store.create(plan_key(plan.run_key), plan.to_json())
     except Conflict:
@@ -146,6 +154,11 @@ def save_plan(store: Store, plan: RunPlan) -> None:
         if not same or there.model_copy(update={"workspace": plan.workspace, "config": plan.config}) != plan:
             raise Conflict(f"{store.uri}/{plan_key(plan.run_key)} holds another plan; move it away") from None
     store.write(f"runs/{plan.run_key}/config.yaml", to_yaml(plan.config).encode())
+
+
+def mark_pruned(store: Store, run_key: str) -> None:
+    """Record that files of a run are deleted, before they are, so that it is not taken up again."""
+    store.write(_pruned_key(run_key), Pruned(at=now()).to_json())
 
 
 def read_plan(store: Store, run_key: str) -> RunPlan:
@@ -165,6 +178,10 @@ def _plan(
         workspace=store.uri,
         config=config,
     )
+
+
+def _pruned_key(run_key: str) -> str:
+    return f"runs/{run_key}/pruned.json"
 
 
 def plan_key(run_key: str) -> str:

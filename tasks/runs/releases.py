@@ -1,10 +1,11 @@
 """Releases: numbered records that bind a model to its vectors and never change, and the pointer to the current one.
 
-The pointer names a release, so model and vectors always change together. Nothing is deleted here.
+The pointer names a release, so model and vectors always change together. Nothing is deleted here; a release whose files
+were deleted by `millrace prune` is marked.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import Field
 
@@ -14,7 +15,7 @@ from infra.store.records import find_with_bytes, read_record
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome, Verdict
 from tasks.contracts.references import ModelRef, RowsRef, SpanRef
-from tasks.contracts.runs import Release
+from tasks.contracts.runs import Pruned, Release
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now
@@ -24,6 +25,7 @@ from tasks.foundation.records import Record
 CURRENT = "releases/CURRENT"
 
 _NUMBER = re.compile(r"releases/(\d+)\.json")
+_PRUNED = re.compile(r"releases/(\d+)\.pruned\.json")
 
 
 class Pointer(Record):
@@ -80,6 +82,23 @@ def numbers(store: Store) -> list[int]:
     return sorted(int(found[1]) for key in store.list("releases") if (found := _NUMBER.fullmatch(key)))
 
 
+def pruned(store: Store) -> set[int]:
+    """Return the numbers of the releases whose model or vectors were deleted, so that they can't serve."""
+    return {int(found[1]) for key in store.list("releases") if (found := _PRUNED.fullmatch(key))}
+
+
+def mark_pruned(store: Store, numbers: Iterable[int]) -> None:
+    """Record that model or vectors of these releases are deleted, before they are."""
+    for number in numbers:
+        store.write(_pruned_key(number), Pruned(at=now()).to_json())
+
+
+def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
+    """Forget that: the files of these releases are there."""
+    for number in numbers:
+        store.delete(_pruned_key(number))
+
+
 def publish(
     store: Store,
     *,
@@ -106,6 +125,8 @@ def publish(
     for prefix in (exported.model, inferred.prefix):
         read_manifest(store, prefix)
     release = _find(store, run_key)
+    if release is not None:
+        unmark_pruned(store, [release.number])
     while release is None:
         serving = current(store)
         draft = Release(
@@ -173,6 +194,8 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
         raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, known))}")
     if pointer is not None and target == pointer.release:
         raise ConfigError(f"release {target} is the current one already")
+    if target in pruned(store):
+        raise _is_pruned(store, target)
     release = read(store, target)
     for prefix in (release.model_prefix, release.vectors_prefix):
         try:
@@ -182,8 +205,24 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
         except StoreError as error:
             raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
     newest = max(target, pointer.newest if pointer else max(known))
-    store.swap(CURRENT, Pointer(release=target, newest=newest).to_json(), expected=raw)
+    moved = Pointer(release=target, newest=newest).to_json()
+    store.swap(CURRENT, moved, expected=raw)
+    if target in pruned(store) and raw is not None:  # in the same moment: prune marks first, and then looks here
+        store.swap(CURRENT, raw, expected=moved)
+        raise _is_pruned(store, target)
     return release
+
+
+def _is_pruned(store: Store, number: int) -> ConfigError:
+    left = sorted(set(numbers(store)) - pruned(store))
+    return ConfigError(
+        f"release {number} can't serve, nothing was changed: its model or vectors were deleted by millrace prune; "
+        f"there are still {', '.join(map(str, left))}"
+    )
+
+
+def _pruned_key(number: int) -> str:
+    return f"releases/{number}.pruned.json"
 
 
 def _find(store: Store, run_key: str) -> Release | None:

@@ -36,6 +36,7 @@ from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.parity.optlevels import LevelReport
+from tasks.pruning.prune_plan import PrunePlan
 
 _WORDS = {
     str: "text",
@@ -75,6 +76,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "freshness": FreshnessReport,
     "doctor": DoctorReport,
     "reap": ReapReport,
+    "prune": PrunePlan,
     "deploy": DeployOutput,
     "up": Server,
 }

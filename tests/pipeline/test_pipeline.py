@@ -257,6 +257,15 @@ def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: R
     assert changes["metrics_before"] == release_record(copied, 2)["catalogue_metrics"]
     assert changes["metrics_after"] == release["catalogue_metrics"]
 
+    copied.millrace("rollback", "--to", "1")
+    pruned = copied.millrace("prune", "--keep", "1", "--json").json
+    assert (pruned["kept"], pruned["releases"], set(pruned["bytes"])) == ([1, 3], [2], {"vectors", "catalogue"})
+    assert copied.millrace("search", "a teapot", "--release", "2").code == 74
+    assert copied.millrace("search", "a teapot", "-k", "1", "--json").json["release"] == 1
+    assert copied.millrace("rollback", "--to", "3", "--verify", "--json").code == 0
+    again = copied.millrace("search", "a teapot that nobody searched for yet", "-k", "1", "--json").json
+    assert (again["release"], again["hits"]) == (3, found["hits"])
+
 
 def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
     result = copied.millrace("rollback", "--json").json

@@ -27,6 +27,7 @@ ORDER = """
     flows.presentation.stages     a stage: one file each, found by the stage's name
     flows.presentation            what is shown: the model, the words, the figures, three renderers
     tasks.doctor                  checks of the surroundings
+    tasks.pruning                 folders that nothing needs any more, listed and deleted
     tasks.backfill                backfills: planned, timed, recorded
     tasks.monitoring              the past and the freshness of a lineage
     tasks.parity                  two accelerators compared: their runs, their curves, the verdict

@@ -1,4 +1,4 @@
-"""The commands that operate Millrace: freshness, doctor, hosts, reap, deploy, up, down."""
+"""The commands that operate Millrace: freshness, doctor, hosts, reap, prune, deploy, up, down."""
 
 from typing import Annotated
 
@@ -79,6 +79,18 @@ def deploy(
 
     options = RunOptions(existing(workspace), config_file, settings or ())
     tell(deploying.deploy(options, alert_url), deploying.show, as_json)
+
+
+def prune(
+    keep: Annotated[int, typer.Option(min=1, help="How many of the newest releases to keep.")] = 5,
+    dry_run: Annotated[bool, typer.Option(help="Only list what would be deleted.", show_default=False)] = False,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Delete models, vectors, catalogues and checkpoints that nothing needs any more. Records stay."""
+    from flows.cli.operation import pruning
+
+    tell(pruning.prune(existing(workspace), keep, dry_run), pruning.show, as_json)
 
 
 def up(as_json: AsJson = False) -> None:

@@ -123,6 +123,7 @@ class ReleasesOutput(Record):
 
     current: int | None = Field(description="number of the current release; null before the first")
     releases: tuple[Release, ...]
+    pruned: tuple[int, ...] = Field(description="numbers of those whose model or vectors millrace prune has deleted")
 
 
 class StageCheck(Check):
@@ -192,6 +193,7 @@ def releases(store: Store) -> ReleasesOutput:
     return ReleasesOutput(
         current=serving.number if serving else None,
         releases=tuple(tasks.runs.releases.history(store)),
+        pruned=tuple(sorted(tasks.runs.releases.pruned(store))),
     )
 
 

@@ -102,7 +102,7 @@ def releases(output: outputs.ReleasesOutput) -> None:
         ["", ">release", "span", "made at", "model", ">vectors", "~metrics"],
         (
             [
-                "current" if release.number == output.current else "",
+                "current" if release.number == output.current else "pruned" * (release.number in output.pruned),
                 str(release.number),
                 release.span.name,
                 moment(release.created_at),

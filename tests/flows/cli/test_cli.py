@@ -356,6 +356,24 @@ def test_rollback_moves_the_current_release(millrace: Command, copied: Path) -> 
     assert "no release 7; there are 1, 2, 3" in unknown.err
 
 
+def test_prune_lists_and_then_deletes_what_no_kept_release_needs(millrace: Command, copied: Path) -> None:
+    workspace = ["--workspace", str(copied)]
+    listed = millrace("prune", "--keep", "1", "--dry-run", *workspace)
+    assert listed.code == 0, listed.err
+    assert re.search(r"^vectors +vectors/m-\S+ +2 +\d+ bytes$", listed.out, re.M)
+    assert re.search(r"^\d folders, .* would be deleted: models .* bytes", listed.out, re.M)
+    assert listed.out.splitlines()[-2:] == [
+        "releases that could not serve any more: 1; their records stay",
+        "releases that are kept: 2, 3",
+    ]
+    assert json.loads(millrace("prune", "--keep", "1", "--json", *workspace).out)["deleted"] is True
+    assert re.findall(r"^(pruned|current) +(\d)", millrace("releases", *workspace).out, re.M) == [
+        ("pruned", "1"),
+        ("current", "3"),
+    ]
+    assert millrace("prune", *workspace).out.startswith("0 folders, 0 bytes, deleted")
+
+
 def test_rollback_repairs_a_damaged_pointer(millrace: Command, copied: Path) -> None:
     (copied / "releases" / "CURRENT").write_text("{")
     assert millrace("releases", "--workspace", str(copied)).code == 74

@@ -65,8 +65,7 @@ def test_a_rejection_carries_the_verdicts_and_the_refresh_after_it_is_another_ev
     runner = FakeRunner(store)
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-    for _ in range(2):
-        report = pipeline(store.uri, "2021-Q2", overrides=OVERRIDES)
+    report, _ = (pipeline(store.uri, "2021-Q2", overrides=OVERRIDES) for _ in range(2))
     judged = read_judgement(store, report.run_key)
     assert judged is not None
     (event,) = prefect.events(REJECTED, f"millrace.run.{report.run_key}")

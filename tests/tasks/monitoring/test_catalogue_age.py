@@ -92,4 +92,4 @@ def test_items_without_a_vector_are_not_covered(store, released):
     assert current is not None
     found = catalogue_age(store, current.model_copy(update={"vectors": 2999, "bad": 1}))
     assert found.coverage == pytest.approx(2999 / 3000)
-    assert found.sentence == "99.97 % of 3,000 items have a vector, 1 have none, for reasons in its infer quarantine"
+    assert found.sentence == "99.97 % of 3,000 items have a vector, 1 without one, for reasons in its infer quarantine"

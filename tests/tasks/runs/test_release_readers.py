@@ -1,0 +1,163 @@
+"""A reader in another process, while releases, refreshes and rollbacks follow each other as fast as they can."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from infra.store.base import Store
+from infra.store.manifest import commit
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
+from tasks.contracts.runs import Release
+from tasks.runs import releases
+from tests.support.workspace.stores import STORES
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS = 3.0
+SHARDS = 3
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> Store:
+    return STORES[request.param](request)
+
+
+class Writer:
+    """Makes releases whose vectors name their model, each with a number of vectors of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.made = store, 0
+
+    def release(self) -> Release:
+        """A release of a new model."""
+        version = f"m-{self.made}"
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "version.txt").write_text(version)
+            commit(self.store, f"models/{version}", Path(folder), "model", {})
+        return self._publish(version, [version] * SHARDS, None)
+
+    def refresh(self) -> Release:
+        """A release of the current model with other vectors."""
+        current = self.current()
+        return self._publish(current.model.version, [current.model.version] * SHARDS, current.number)
+
+    def mixture(self) -> Release:
+        """What must never be: a shard by another model."""
+        current = self.current()
+        return self._publish(current.model.version, [current.model.version] * (SHARDS - 1) + ["other"], current.number)
+
+    def rollback(self) -> None:
+        """To any release but the current one."""
+        others = [number for number in range(1, self.made + 1) if number != self.current().number]
+        releases.rollback(self.store, random.choice(others))
+
+    def current(self) -> Release:
+        current = releases.current(self.store)
+        assert current is not None
+        return current
+
+    def _publish(self, version: str, by: list[str], refreshed: int | None) -> Release:
+        self.made += 1
+        prefix = f"vectors/{version}/{self.made}"
+        with tempfile.TemporaryDirectory() as folder:
+            for number, model in enumerate(by):
+                rows = self.made if number == 0 else 1
+                pq.write_table(pa.table({"model_version": [model] * rows}), Path(folder) / f"part-{number:05d}.parquet")
+            commit(self.store, prefix, Path(folder), "vectors", {"model_version": version})
+        return releases.publish(
+            self.store,
+            span=SpanRef(name="2021-Q1", version=1),
+            run_key=f"run-{self.made}",
+            model=ModelRef(version=version, checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256="x")),
+            model_prefix=f"models/{version}",
+            inferred=InferOutcome(
+                prefix=prefix,
+                vectors=self.made + SHARDS - 1,
+                width=1,
+                shards=SHARDS,
+                shards_reused=0,
+                texts_per_second=1.0,
+            ),
+            metrics={},
+            refreshed=refreshed,
+        )
+
+
+@contextlib.contextmanager
+def reading(store: Store) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """A reader that works inside the block; the function ends it and returns what it saw."""
+    command = [sys.executable, "-m", "tests.support.processes.release_reader", store.uri]
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile("w+") as seen,  # a pipe that is not read would stop it
+        subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=seen, stderr=pipe, text=True) as at,
+    ):
+
+        def looks() -> list[dict[str, Any]]:
+            _, errors = at.communicate(timeout=60)
+            assert at.returncode == 0, errors
+            seen.seek(0)
+            return [json.loads(line) for line in seen]
+
+        try:
+            until(lambda: at.poll() is not None or os.fstat(seen.fileno()).st_size > 0)
+            yield looks
+        finally:
+            at.kill()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, "the reader does not begin"
+        time.sleep(0.05)
+
+
+def mixtures(looks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What no search may ever meet."""
+    return [
+        each
+        for each in looks
+        if each["vectors_by"] != [each["model"]]
+        or each["encoder"] != each["model"]
+        or each["vectors"] != each["recorded"]
+    ]
+
+
+def test_a_reader_never_sees_a_mixture(store):
+    writer = Writer(store)
+    writer.release()
+    with reading(store) as looks:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            for act in (writer.release, writer.refresh, writer.rollback):
+                act()
+        seen = looks()
+    assert mixtures(seen) == []
+    numbers = [each["release"] for each in seen]
+    assert len(set(numbers)) > 3, "the reader met only few of the releases"
+    assert any(later < earlier for earlier, later in itertools.pairwise(numbers)), "it met no rollback"
+
+
+def test_this_reader_would_see_a_mixture(store):
+    writer = Writer(store)
+    writer.release()
+    writer.mixture()
+    with reading(store) as looks:
+        seen = looks()
+    assert mixtures(seen) == seen != []
