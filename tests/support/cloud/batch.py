@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 _ROOT = Path(__file__).resolve().parents[3]
 STAGES = ("validate", "health", "warmup", "train", "evaluate", "infer", "release", "import-checkpoint", "publish")
-MULTINODE = ("health", "warmup", "train")
+MULTINODE = ("health", "warmup", "train", "evaluate")
 CPU_QUEUE, ACCELERATOR_QUEUE = "millrace-cpu", "millrace-accelerator"
 _SECONDS = 30.0
 _POLICY = "arn:aws:batch:us-east-1:123456789012:scheduling-policy/millrace"

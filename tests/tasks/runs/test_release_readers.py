@@ -21,7 +21,7 @@ import pytest
 
 from infra.store.base import Store
 from infra.store.manifest import commit
-from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.runs import releases
@@ -84,7 +84,7 @@ class Writer:
             span=SpanRef(name="2021-Q1", version=1),
             run_key=f"run-{self.made}",
             model=ModelRef(version=version, checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256="x")),
-            model_prefix=f"models/{version}",
+            exported=ReleaseOutcome(model=f"models/{version}", min_cosine=1.0, probed=1),
             inferred=InferOutcome(
                 prefix=prefix,
                 vectors=self.made + SHARDS - 1,
