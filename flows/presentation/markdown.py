@@ -5,16 +5,18 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from flows.presentation.figures import data_uri, svg
-from flows.presentation.model import Cell, Column, Section, thinned
+from flows.presentation.model import Cell, Column, Section, Table, thinned
 from flows.presentation.wording import uri
 from infra.store.factory import console_page
 
 MOST_ROWS = 10  # of a table that a report folds
 MOST_LETTERS, MOST_LINES = 70, 12  # in one cell of a table
 FEW_LETTERS = 54  # in one of more than three columns, or a window of 1280 pixels cuts the last one off
+SHARED_LETTERS = 30  # in one of several columns of texts
+ROW_LETTERS = 96  # that the window shows of a row
 
 _SPACE = re.compile(r"\s+")
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
@@ -76,7 +78,8 @@ def section_lines(section: Section, workspace: str, level: int = 1) -> list[str]
         rows = thinned(each.rows, MOST_ROWS) if each.folded else each.rows
         cut = f" ({len(rows)} of {len(each.rows)} rows)" * (len(rows) < len(each.rows))
         lines += [text(each.caption) + cut, ""] if each.caption else []
-        lines += table(each.columns, [[cell(one, workspace) for one in row] for row in rows])
+        shown = [[cell(one, workspace) for one in row] for row in rows]
+        lines += [line for part in _parts(each, shown) for line in table(*part)]
     for command in section.commands:
         lines += [text(command.does), "", *commands(*command.lines)]
     for part in section.parts:
@@ -114,6 +117,23 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[str]
     """Return a table and an empty line after it."""
     rules = ["---:" if column.number else "---" for column in columns]
     return [_row([column.name for column in columns]), f"| {' | '.join(rules)} |", *map(_row, rows), ""]
+
+
+def _parts(data: Table, rows: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[Column], list[list[str]]]]:
+    """Yield the columns and rows of a table; one with several columns of texts in parts, each with the rows' names."""
+    places = [list(range(len(data.columns)))]
+    if data.wordy:
+        rows = [[each if isinstance(each, Markup) else wrapped(each, SHARED_LETTERS) for each in row] for row in rows]
+        places, room = [[0]], ROW_LETTERS - SHARED_LETTERS
+        for place, column in enumerate(data.columns[1:], start=1):
+            needed = SHARED_LETTERS if column.long else len(column.name) + 2
+            if needed > room:
+                places.append([0])
+                room = ROW_LETTERS - SHARED_LETTERS
+            places[-1].append(place)
+            room -= needed
+    for part in places:
+        yield [data.columns[place] for place in part], [[row[place] for place in part] for row in rows]
 
 
 def _row(cells: Sequence[str]) -> str:
