@@ -77,6 +77,16 @@ class Config(Record):
         return self
 
     @model_validator(mode="after")
+    def _published_where_it_stays(self) -> Self:
+        folders = [target.name for target in self.publish.targets if target.is_folder]
+        if folders and (self.publish.compute or self.compute) == "batch":
+            raise ValueError(
+                f"target {folders[0]} of publish.targets is a folder, and publish runs on AWS Batch, whose machines "
+                "don't stay; give it an address (s3://, http://), or set publish.compute=local"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _gates_can_be_judged(self) -> Self:
         for gate in self.evaluate.gates:
             head = METRICS[gate.metric].head

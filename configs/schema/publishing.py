@@ -35,6 +35,11 @@ class LancedbTarget(Record):
     name: Name
     uri: Address = Field(description="a folder, or s3://bucket/prefix")
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is on the machine of the worker."""
+        return "://" not in self.uri
+
 
 class PgvectorTarget(Record):
     """A Postgres database with the extension `vector`."""
@@ -48,6 +53,11 @@ class PgvectorTarget(Record):
         description="the environment variable with the password; null: PGPASSWORD, or what libpq finds",
     )
 
+    @property
+    def is_folder(self) -> bool:
+        """Return False: a database is a server's."""
+        return False
+
 
 class QdrantTarget(Record):
     """A Qdrant server, or Qdrant's local mode in a folder."""
@@ -58,6 +68,11 @@ class QdrantTarget(Record):
     api_key_env: str | None = Field(
         default=None, pattern=_VARIABLE, description="the environment variable with the API key"
     )
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is Qdrant's local mode, on the machine of the worker."""
+        return "://" not in self.url
 
 
 AnyTarget = Annotated[LancedbTarget | PgvectorTarget | QdrantTarget, Field(discriminator="kind")]

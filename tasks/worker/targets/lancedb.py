@@ -20,7 +20,7 @@ from lancedb.index import HnswFlat
 from configs.schema.publishing import LancedbTarget
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
-from tasks.foundation.errors import StoreError
+from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.targets.base import PARTITION, Shape, is_table_of, release_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -44,7 +44,10 @@ class Lancedb:
         with self._speaking():
             if self._name not in self._names():
                 return None
-            rows = self._db.open_table(self._name).to_arrow().to_pylist()
+            pointer = self._db.open_table(self._name)
+            if pointer.schema.names != _POINTER.names:
+                raise ConfigError(f"{self.where}: it has a table of its own under that name; give the target another")
+            rows = pointer.to_arrow().to_pylist()
             return rows[0]["table"] if rows else None
 
     def tables(self) -> list[str]:

@@ -36,7 +36,7 @@ class Qdrant:
     """Implements `Target`."""
 
     def __init__(self, target: QdrantTarget) -> None:
-        self._name, self._local = target.name, "://" not in target.url
+        self._name, self._local = target.name, target.is_folder
         self.where = f"qdrant {target.name} ({target.url})"
         variable = target.api_key_env
         if variable is not None and variable not in os.environ:

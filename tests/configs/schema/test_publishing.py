@@ -26,16 +26,18 @@ def test_a_password_is_refused_and_not_repeated(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "message"),
+    ("targets", "more", "message"),
     [
-        ("[{kind: lancedb, name: a, uri: l}, {kind: lancedb, name: a, uri: m}]", "two targets are named a"),
-        ("[{kind: lancedb, name: 'a; drop', uri: l}]", "targets.0.lancedb.name"),
-        ("[{kind: solr, name: a, uri: l}]", "'lancedb', 'pgvector', 'qdrant'"),
+        ("[{kind: lancedb, name: a, uri: l}, {kind: lancedb, name: a, uri: m}]", (), "two targets are named a"),
+        ("[{kind: lancedb, name: 'a; drop', uri: l}]", (), "targets.0.lancedb.name"),
+        ("[{kind: solr, name: a, uri: l}]", (), "'lancedb', 'pgvector', 'qdrant'"),
+        ("[{kind: lancedb, name: a, uri: l}]", ("publish.compute=batch",), "target a of publish.targets is a folder"),
+        ("[{kind: qdrant, name: a, url: q}]", ("compute=batch",), "target a of publish.targets is a folder"),
     ],
 )
-def test_settings_that_can_not_be_published_with_are_refused(targets: str, message: str) -> None:
+def test_settings_that_can_not_be_published_with_are_refused(targets: str, more: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(overrides=[f"publish.targets={targets}"])
+        load_config(overrides=[f"publish.targets={targets}", *more])
     assert message in str(caught.value)
 
 

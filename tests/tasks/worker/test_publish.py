@@ -98,3 +98,12 @@ def test_items_that_are_equally_near_are_equally_right(store, config):
     """Items at eight places: exact search and the index need not name the same ones of them."""
     release = write_release(store, 1, spread=0.0)
     assert publish.run(publish_job(store, config, release)).recall == 1.0
+
+
+def test_a_table_of_somebody_else_under_the_targets_name_is_left_alone(store, config, tmp_path):
+    database = lancedb.connect(tmp_path / "lancedb")
+    database.create_table("look", data=[{"theirs": 1}])
+    with pytest.raises(ConfigError, match="has a table of its own under that name"):
+        publish.run(publish_job(store, config, write_release(store, 1)))
+    assert database.open_table("look").to_arrow().to_pylist() == [{"theirs": 1}]
+    assert database.list_tables().tables == ["look"]
