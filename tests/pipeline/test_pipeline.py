@@ -32,7 +32,7 @@ from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
 
-# Of the first month: training on two nodes, and inference as an array of two, where it is on AWS Batch.
+# Of the first month: training and evaluation on two nodes, and inference as an array of two, where it is on AWS Batch.
 TWO_WORKERS = ("--set", "train.workers=2", "--set", "infer.workers=2", "--set", "infer.shard_rows=32")
 ON_BATCH = (
     *("--set", "compute=batch"),
@@ -397,6 +397,7 @@ def test_every_stage_was_one_job_of_its_kind(places: Places, cloud: Cloud) -> No
         "health": 2,
         "warmup": 2,
         "train": 2,
+        "evaluate": 2,
     }
     assert {stage: job["arrayProperties"]["size"] for stage, job in jobs.items() if "arrayProperties" in job} == {
         "infer": 2
@@ -413,7 +414,7 @@ def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None
         (stage, 1, None) for stage in STAGES
     ]
     for one in report["ledger"]:
-        nodes = {"health": 2, "warmup": 2, "train": 2, "infer": 2}.get(one["stage"], 1)
+        nodes = {"health": 2, "warmup": 2, "train": 2, "evaluate": 2, "infer": 2}.get(one["stage"], 1)
         price = 0.5 if one["stage"] in ("validate", "release") else 21.5
         assert one["dollars_per_hour"] == nodes * price
         assert len(one["hosts"]) == nodes

@@ -16,7 +16,7 @@ from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.database import connect
 from tasks.worker.catalogue.records import literal, quoted
 
-NEAR = "near"  # bool
+NEAR = "near_to_a_query"  # bool
 
 
 def choose(

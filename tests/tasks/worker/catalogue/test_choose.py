@@ -10,7 +10,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import hash_of
-from tasks.worker.catalogue.choose import choose
+from tasks.worker.catalogue.choose import NEAR, choose
 from tests.support.workspace.jobs import FEATURES, make_catalogue, make_workspace, tiny_config
 
 NOTHING = np.empty(0, dtype=np.uint64)
@@ -49,7 +49,7 @@ def test_near_items_come_before_the_sample(made: Made):
     part = choose(store, ref, everything[:2], near, 20, ())
     assert set(everything[:12]) < set(ids(part))
     assert part.num_rows == 22
-    assert part.filter(part["near"])["item_id"].to_pylist() == everything[2:12], "the two own items are not counted"
+    assert part.filter(part[NEAR])["item_id"].to_pylist() == everything[2:12], "the two own items are not counted"
 
 
 def test_the_sample_of_an_item_does_not_depend_on_the_others(made: Made, tmp_path: Path):
@@ -67,6 +67,6 @@ def test_the_sample_of_an_item_does_not_depend_on_the_others(made: Made, tmp_pat
 def test_a_feature_that_the_catalogue_lacks_is_null(made: Made):
     store, ref = made
     table = choose(store, ref, (), NOTHING, 1000, ["price", "weight", "price"])
-    assert table.column_names == ["item_id", "text", "content_sha256", "price", "weight", "near"]
+    assert table.column_names == ["item_id", "text", "content_sha256", "price", "weight", "near_to_a_query"]
     assert table["weight"].null_count == 200
     assert pc.min(table["price"]).as_py() >= 10.0  # pyright: ignore[reportAttributeAccessIssue]
