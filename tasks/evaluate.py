@@ -36,7 +36,7 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
 
 
 def champion_for(store: Store, challenger: ModelRef) -> Release | None:
-    """Return the current release, the one before it if that holds the challenger itself, None where there is none."""
+    """Return the current release, the one before it if that holds the challenger itself, None before the first."""
     others = releases.current_and_before(store)
     return next((release for release in others if release.model.version != challenger.version), None)
 

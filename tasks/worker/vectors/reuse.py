@@ -61,7 +61,7 @@ class EarlierVectors:
             by: the column that must be equal as well: CONTENT or TEXT.
 
         Returns:
-            bool (items,), and float32 (items, width), zero where there is none.
+            bool (items,), and float32 (items, width), zeros for the other items.
         """
         row_of = {key: row for row, key in enumerate(_keys(items, by))}
         which, vectors = np.zeros(items.num_rows, dtype=bool), np.zeros((items.num_rows, width), dtype=np.float32)
