@@ -12,7 +12,7 @@ def assert_complete(workspace: Path, spans: Sequence[str]) -> None:
     number = json.loads((workspace / "releases" / "CURRENT").read_text())["release"]
     release = json.loads((workspace / "releases" / f"{number}.json").read_text())
     vectors = str(workspace / release["vectors_prefix"] / "*.parquet")
-    found = duckdb.sql("SELECT item_id, model_version FROM read_parquet(?)", params=[vectors]).fetchall()
+    found = duckdb.connect().sql("SELECT item_id, model_version FROM read_parquet(?)", params=[vectors]).fetchall()
     assert len(found) == release["vectors"] == release["catalogue"]["items"]
     assert sorted(item_id for item_id, _ in found) == sorted(live_items(workspace, spans))
     assert {model for _, model in found} == {release["model"]["version"]}
@@ -27,9 +27,9 @@ def live_items(workspace: Path, spans: Sequence[str]) -> set[str]:
                 rows[ref["span"]["name"]] = str(workspace / ref["prefix"] / "*.parquet")
     assert all(rows.values()), f"not validated: {rows}"
     seen = "SELECT DISTINCT item_id FROM read_parquet(?)"
-    items = {item_id for (item_id,) in duckdb.sql(seen, params=[list(rows.values())]).fetchall()}
+    items = {item_id for (item_id,) in duckdb.connect().sql(seen, params=[list(rows.values())]).fetchall()}
     if feeds := [str(path) for path in workspace.glob("items/*/v*/*.parquet")]:
         newest = "SELECT item_id, arg_max(deleted, time) FROM read_parquet(?) GROUP BY item_id"
-        for item_id, deleted in duckdb.sql(newest, params=[feeds]).fetchall():
+        for item_id, deleted in duckdb.connect().sql(newest, params=[feeds]).fetchall():
             (items.discard if deleted else items.add)(item_id)
     return items

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import Release, RunPlan
@@ -12,10 +13,12 @@ from tasks.health import health
 from tasks.infer import infer
 from tasks.release import release
 from tasks.runs.plan import save_plan
+from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import Judgement
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
+from tests.support.fakes.fake_runner import small_config
 
 
 class Run(NamedTuple):
@@ -42,3 +45,13 @@ def carry_out(plan: RunPlan) -> Run:
     inferred = infer.fn(plan, catalogue_of(plan, validated), model, warm.compiled)
     released = release.fn(plan, model, inferred, judged, (*plan.history, *validated.rows))
     return Run(validated, warm, trained, judged, inferred, released if isinstance(released, Release) else None)
+
+
+def refreshed(store: Store) -> Release:
+    """Run the stages of a refresh; return its release."""
+    plan, current = plan_refresh(store, small_config())
+    save_plan(store, plan)
+    inferred = infer.fn(plan, catalogue_of(plan, validate.fn(plan)), current.model, None, reuse=current.vectors_prefix)
+    made = release.fn(plan, current.model, inferred, current, current.rows)
+    assert isinstance(made, Release)
+    return made

@@ -5,17 +5,12 @@ import datetime as dt
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.runs import Release
-from tasks.infer import infer
 from tasks.monitoring.catalogue_age import CatalogueAge, WaitingSource, catalogue_age
 from tasks.monitoring.freshness import FreshnessReport, freshness
-from tasks.release import release
 from tasks.runs import ledger, releases
-from tasks.runs.plan import plan_run, save_plan
-from tasks.runs.refreshes import plan_refresh
-from tasks.validate import catalogue_of, validate
+from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
-from tests.support.fakes.stages import Run, carry_out
+from tests.support.fakes.stages import Run, carry_out, refreshed
 
 ARRIVED = "2021-12-01T06:00:00+00:00"
 
@@ -34,15 +29,6 @@ def age(store: DirectoryStore) -> CatalogueAge:
 def look(store: DirectoryStore, at: str) -> FreshnessReport:
     config = small_config("freshness.target_hours=9000", "schedule.cron=0 6 1 1 *")
     return freshness(store, config, dt.datetime.fromisoformat(at))
-
-
-def refreshed(store: DirectoryStore) -> Release:
-    plan, current = plan_refresh(store, small_config())
-    save_plan(store, plan)
-    inferred = infer.fn(plan, catalogue_of(plan, validate.fn(plan)), current.model, None, reuse=current.vectors_prefix)
-    made = release.fn(plan, current.model, inferred, current, current.rows)
-    assert isinstance(made, Release)
-    return made
 
 
 def test_a_release_that_lacks_nothing_is_complete(store, released):

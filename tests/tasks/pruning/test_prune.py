@@ -15,20 +15,15 @@ from tasks.backfill import backfill_state
 from tasks.backfill.backfill_runs import run_of
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import CompileRef
-from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CodeError, ConfigError, StoreError
-from tasks.infer import infer
 from tasks.pruning.prune import prune
 from tasks.pruning.prune_plan import PrunePlan
-from tasks.release import release
 from tasks.runs import branches, lineage, releases
-from tasks.runs.plan import plan_run, planned_runs, save_plan
-from tasks.runs.refreshes import plan_refresh
+from tasks.runs.plan import plan_run, planned_runs
 from tasks.runs.results import read_result, result_key
-from tasks.validate import catalogue_of, validate
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, ingest_feed, small_config
-from tests.support.fakes.stages import carry_out
+from tests.support.fakes.stages import carry_out, refreshed
 from tests.support.workspace.backfills import fake_workers, run_spans
 from tests.support.workspace.stores import STORES
 
@@ -71,13 +66,6 @@ def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner
 
 def pruned(store: Store, keep: int = 2, dry_run: bool = False) -> PrunePlan:
     return prune(store, keep, dry_run, print)
-
-
-def refreshed(store: Store) -> Release:
-    plan, current = plan_refresh(store, small_config())
-    save_plan(store, plan)
-    inferred = infer.fn(plan, catalogue_of(plan, validate.fn(plan)), current.model, None, reuse=current.vectors_prefix)
-    return release.fn(plan, current.model, inferred, current.metrics, refreshed=current.number)
 
 
 def folders_of(store: Store, number: int) -> list[str]:
