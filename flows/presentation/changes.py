@@ -39,7 +39,7 @@ def sentences(changes: Changes) -> Iterator[str]:
     before, after = changes.metrics_before.get(METRIC), changes.metrics_after.get(METRIC)
     searched = f"{plural(changes.queries, 'holdout query', 'holdout queries')}, searched among all items"
     if not changes.queries:
-        yield "No holdout query has its item in both releases, so their ranks are not compared."
+        yield "No holdout query is known, so ranks are not compared."
     elif before is None or after is None:
         yield f"Compared over {searched}."
     else:

@@ -103,13 +103,17 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
     return find_record(store, judgement_key(run_key), Judgement, error=UnusableResult)
 
 
-def read_changes(store: Store, run_key: str) -> Changes | None:
+def read_changes(store: Store, run_key: str, release: int | None) -> Changes | None:
     """Return what a run's release changed; None where it was compared with no other release.
+
+    Args:
+        release: its number, which it had not yet when it was compared; None if a gate refused it.
 
     Raises:
         UnusableResult: the file is damaged; names it.
     """
-    return find_record(store, changes_key(run_key), Changes, error=UnusableResult)
+    changes = find_record(store, changes_key(run_key), Changes, error=UnusableResult)
+    return changes.model_copy(update={"after": release}) if changes is not None else None
 
 
 def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:

@@ -57,7 +57,7 @@ class SearchPages:
         if number is not None and number not in releases.numbers(self._store):
             return None
         release = releases.current(self._store) if number is None else releases.read(self._store, number)
-        changes = read_changes(self._store, release.run_key) if release else None
+        changes = read_changes(self._store, release.run_key, release.number) if release else None
         page = Page(
             title=f"Release {release.number}: what changed" if release else "What changed",
             workspace=self._store.uri,

@@ -87,6 +87,6 @@ def _facts(store: Store, plan: RunPlan, attempts: tuple[ledger.LedgerRecord, ...
             release=value if isinstance(value, Release) else None,
             release_verdicts=judged.release_verdicts if judged else value.verdicts,
             serving=serving.number if serving else None,
-            changes=read_changes(store, plan.run_key),
+            changes=read_changes(store, plan.run_key, value.number if isinstance(value, Release) else None),
         )
     return facts

@@ -63,7 +63,7 @@ def run_page(store: Store, run_key: str) -> Page:
     run, problems = read_run(store, run_key)
     pipeline = f"pipeline {run.plan.config.pipeline}" if run.plan else ""
     failed, more_problems = _failures(store, run)
-    changes, unread_changes = _changes(store, run_key)
+    changes, unread_changes = _changes(store, run)
     stages = _stages(store, run)
     return Page(
         title=f"{run.span}: {run.state} (run {run_key})",
@@ -106,10 +106,10 @@ def _failures(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[st
         return (), (str(error),)
 
 
-def _changes(store: Store, run_key: str) -> tuple[tuple[Section, ...], tuple[str, ...]]:
+def _changes(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[str, ...]]:
     """Return what the run's release changed, if that is on record, and a sentence for a record that can't be read."""
     try:
-        changes = read_changes(store, run_key)
+        changes = read_changes(store, run.run_key, run.release.number if run.release else None)
     except StoreError as error:
         return (), (str(error),)
     return ((changes_section(changes),) if changes else ()), ()
