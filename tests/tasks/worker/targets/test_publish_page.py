@@ -24,7 +24,7 @@ class Model:
     def __init__(self, vectors: dict[str, np.ndarray]) -> None:
         self._vectors = vectors
 
-    def encode(self, text: str) -> np.ndarray:
+    def encode_query(self, text: str) -> np.ndarray:
         return self._vectors[text]
 
 
