@@ -36,6 +36,7 @@ COPY tasks/gates tasks/gates
 COPY tasks/hosts tasks/hosts
 COPY tasks/monitoring tasks/monitoring
 COPY tasks/parity tasks/parity
+COPY tasks/pruning tasks/pruning
 COPY tasks/running tasks/running
 COPY tasks/runs tasks/runs
 COPY tasks/targets tasks/targets

@@ -56,9 +56,9 @@ def flow_run(state: State[Any]) -> FlowRun:
 
 def submit(store: DirectoryStore, attempt: int, run: str = "", waits_until: float | None = None) -> str:
     """A sleeping job, submitted as the runner does; `waits_until` is the end of a waiter's lease."""
-    prefix = f"runs/aaaa/evaluate/attempt-{attempt}"
-    name = f"millrace-evaluate-{attempt}"
-    tags = {"millrace": "millrace", "millrace-run": "aaaa", "millrace-stage": "evaluate"}
+    prefix = f"runs/aaaa/infer/attempt-{attempt}"
+    name = f"millrace-infer-{attempt}"
+    tags = {"millrace": "millrace", "millrace-run": "aaaa", "millrace-stage": "infer"}
     tags |= {"millrace-attempt": str(attempt), "millrace-workspace": store.uri} | (
         {"millrace-flow-run": run} if run else {}
     )
@@ -66,7 +66,7 @@ def submit(store: DirectoryStore, attempt: int, run: str = "", waits_until: floa
         jobName=name,
         jobQueue="millrace-accelerator",
         shareIdentifier="millrace",
-        jobDefinition="millrace-evaluate",
+        jobDefinition="millrace-infer",
         tags=tags,
         containerOverrides={"command": ["sleep", "600"]},
     )["jobId"]
@@ -120,7 +120,7 @@ def test_jobs_of_finished_runs_end_and_jobs_that_may_be_found_again_stay(
     }
     states = settled(batch)
     assert {job for job, state in states.items() if state == "FAILED"} == set(ended)
-    claim = read_claim(store, "runs/aaaa/evaluate/attempt-1")
+    claim = read_claim(store, "runs/aaaa/infer/attempt-1")
     assert claim is not None
     assert claim.state == "ending"
     later = reaped(grace_minutes=0.0)
@@ -133,7 +133,7 @@ def test_a_job_with_an_unreadable_lease_does_not_stop_the_others(
     prefect: PrefectServer, store: DirectoryStore, batch: BatchServer
 ) -> None:
     bad = submit(store, 1)
-    store.write("runs/aaaa/evaluate/attempt-1/waiter.json", b"{")
+    store.write("runs/aaaa/infer/attempt-1/waiter.json", b"{")
     good = submit(store, 2)
     found = reaped(grace_minutes=0.0)
     assert found[good].action == "ended"

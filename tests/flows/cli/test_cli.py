@@ -358,18 +358,20 @@ def test_rollback_moves_the_current_release(millrace: Command, copied: Path) -> 
 
 def test_prune_lists_and_then_deletes_what_no_kept_release_needs(millrace: Command, copied: Path) -> None:
     workspace = ["--workspace", str(copied)]
+    assert millrace("prune", "--keep", "1", "--dry-run", *workspace).out.startswith("0 folders, 0 bytes, would be")
+    millrace("rollback", "--to", "1", *workspace)
     listed = millrace("prune", "--keep", "1", "--dry-run", *workspace)
     assert listed.code == 0, listed.err
     assert re.search(r"^vectors +vectors/m-\S+ +2 +\d+ bytes$", listed.out, re.M)
-    assert re.search(r"^\d folders, .* would be deleted: models .* bytes", listed.out, re.M)
+    assert re.search(r"^\d folders, .* would be deleted: .*vectors .* bytes", listed.out, re.M)
     assert listed.out.splitlines()[-2:] == [
-        "releases that could not serve any more: 1; their records stay",
-        "releases that are kept: 2, 3",
+        "releases that could not serve any more: 2; their records stay",
+        "releases that are kept: 1, 3",
     ]
     assert json.loads(millrace("prune", "--keep", "1", "--json", *workspace).out)["deleted"] is True
     assert re.findall(r"^(pruned|current) +(\d)", millrace("releases", *workspace).out, re.M) == [
-        ("pruned", "1"),
-        ("current", "3"),
+        ("current", "1"),
+        ("pruned", "2"),
     ]
     assert millrace("prune", *workspace).out.startswith("0 folders, 0 bytes, deleted")
 

@@ -255,7 +255,7 @@ def test_a_release_has_commands_to_roll_back_and_forward(done: Done) -> None:
     made = again.of(Stage.release, release)
     assert made.title == "Release: number 2"
     assert row(made, "previous release") == ["1"]
-    assert row(made, "recall@10") == ["0.5000"]
+    assert row(made, "mrr@10") == ["0.3000"]
     assert ["model", release.model_prefix] in rows(made)
     for command, number in zip(commands(made)[1:], (1, 2), strict=True):
         name, *arguments = shlex.split(command)

@@ -17,7 +17,7 @@ from tasks.contracts.stages import Stage
     [
         ([], set()),
         (["compute=batch"], set(Stage)),
-        (["train.compute=batch"], {Stage.health, Stage.warmup, Stage.train}),
+        (["train.compute=batch"], {Stage.health, Stage.warmup, Stage.train, Stage.evaluate}),
         (["compute=batch", "validate.compute=local", "release.compute=local"], set(Stage) - {"validate", "release"}),
     ],
     ids=["here", "there", "the training there", "two here"],

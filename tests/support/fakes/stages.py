@@ -14,7 +14,7 @@ from tasks.infer import infer
 from tasks.release import release
 from tasks.runs.plan import save_plan
 from tasks.runs.refreshes import plan_refresh
-from tasks.runs.results import Judgement
+from tasks.runs.results import Judgement, read_judgement
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -44,7 +44,9 @@ def carry_out(plan: RunPlan) -> Run:
     model = model_of(trained)
     inferred = infer.fn(plan, catalogue_of(plan, validated), model, warm.compiled)
     released = release.fn(plan, model, inferred, judged, (*plan.history, *validated.rows))
-    return Run(validated, warm, trained, judged, inferred, released if isinstance(released, Release) else None)
+    final = read_judgement(open_store(plan.workspace), plan.run_key)  # with the verdicts on the release
+    assert final is not None
+    return Run(validated, warm, trained, final, inferred, released if isinstance(released, Release) else None)
 
 
 def refreshed(store: Store) -> Release:

@@ -59,6 +59,7 @@ def main() -> None:
     read = reader_of(sys.argv[1])
     while not select.select([sys.stdin], [], [], 0)[0]:
         print(json.dumps(look(read)), flush=True)
+    os._exit(0)  # the end of Python may come while threads of Arrow begin, which aborts the process
 
 
 if __name__ == "__main__":
