@@ -1,17 +1,18 @@
-"""Names the code that runs, also where it was copied without its repository, as into an image."""
+"""Names the code that runs, also where it was copied without its repository and not installed, as into an image."""
 
 import hashlib
-import importlib.metadata
+import tomllib
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = ("configs", "infra", "tasks")  # what a worker needs; an image of a worker has no others
 
 
-def code_version() -> str:
-    """Return the version of the package, with a hash over the paths and the bytes of its Python files."""
+def code_version(root: Path = ROOT) -> str:
+    """Return the version in pyproject.toml, with a hash over the paths and the bytes of the Python files."""
+    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     digest = hashlib.sha256()
-    for path in sorted(path for folder in _FOLDERS for path in (_ROOT / folder).rglob("*.py")):
-        digest.update(path.relative_to(_ROOT).as_posix().encode())
+    for path in sorted(path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes())
-    return f"{importlib.metadata.version('millrace')}+{digest.hexdigest()[:12]}"
+    return f"{version}+{digest.hexdigest()[:12]}"

@@ -19,13 +19,15 @@ def main() -> None:
 
     def work(give: Answering) -> None:
         from tasks.worker.search.changes import compare
-        from tasks.worker.search.measure import open_released, search
+        from tasks.worker.search.measure import ONE_OF_TWO_BYTES, open_released, search
         from tasks.worker.search.queries import holdout_queries
 
         store = open_store(arguments.workspace)
         before, after = (Release.model_validate_json(each) for each in (arguments.before, arguments.after))
         queries = holdout_queries(store, after.rows, Config.model_validate_json(arguments.config))
-        earlier, later = (search(*open_released(store, each.ref), queries) for each in (before, after))
+        earlier, later = (
+            search(*open_released(store, each.ref, ONE_OF_TWO_BYTES), queries) for each in (before, after)
+        )
         give(compare(earlier, later, queries, (before.number, after.number)))
 
     answer(work)

@@ -10,11 +10,12 @@ from infra.store.manifest import open_folder
 from tasks.contracts.references import ReleasedRef
 from tasks.data.rows import ITEM_ID
 from tasks.worker.search.consumer import Consumer
-from tasks.worker.search.index import Found, Index
+from tasks.worker.search.index import MEMORY_BYTES, Found, Index
 from tasks.worker.training.metrics import retrieval_metrics
 
 MODEL_KIND = "model"
 NEAREST = 10  # hits that are kept of each query
+ONE_OF_TWO_BYTES = 2**28  # of vectors in memory, where two releases are compared
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class Searched:
         return [[items[place].item_id for place in of_query if place >= 0] for of_query in self.found.places.tolist()]
 
 
-def open_released(store: Store, release: ReleasedRef) -> tuple[Consumer, Index]:
+def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY_BYTES) -> tuple[Consumer, Index]:
     """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: a file is gone or damaged."""
     folder, _ = open_folder(store, release.model_prefix, MODEL_KIND)
-    return Consumer(folder), Index(store, release.vectors_prefix, release.model_version)
+    return Consumer(folder), Index(store, release.vectors_prefix, release.model_version, memory_bytes)
 
 
 def search(consumer: Consumer, index: Index, queries: pa.Table) -> Searched:
