@@ -26,7 +26,7 @@ from tests.support.processes.services import FAKE_WORKERS, running
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERRIDE = "model.pretrained=package:none"
-SECONDS = 240.0
+SECONDS = 480.0
 
 
 # --- one line ---------------------------------------------------------------------------------------------------

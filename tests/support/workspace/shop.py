@@ -17,7 +17,7 @@ from flows.demo.shop import write_shop
 from tests.support.processes.command import CommandResult
 
 MILLRACE = Path(sys.executable).with_name("millrace")
-SECONDS = 300
+SECONDS = 600
 SPANS = ("2026-01", "2026-02", "2026-03")
 COLUMNS = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
 STAGES = ["validate", "health", "warmup", "train", "evaluate", "infer", "release"]
