@@ -23,7 +23,7 @@ os.environ.update(
     AWS_ACCESS_KEY_ID="none",
     AWS_SECRET_ACCESS_KEY="none",
     AWS_ENDPOINT_URL="http://127.0.0.1:9",  # nobody listens there
-    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false",  # an event sent where no server is in use would start one
+    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false",  # of the processes that tests start
 )
 os.environ.pop("PREFECT_API_URL", None)
 

@@ -26,7 +26,7 @@ from tests.support.processes.services import FAKE_WORKERS, running
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERRIDE = "model.pretrained=package:none"
-SECONDS = 480.0
+SECONDS = 240.0
 
 
 # --- one line ---------------------------------------------------------------------------------------------------
@@ -135,6 +135,7 @@ def test_an_unknown_form_is_refused_before_anything_is_done(prefect: PrefectServ
 # --- a Prefect worker -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof  # after some other files its worker gets no run from the server that they shared
 def test_a_worker_logs_its_flow_run_as_json(prefect: PrefectServer, store: DirectoryStore, tmp_path: Path) -> None:
     ingest(store, "2021-Q1")
     with get_client(sync_client=True) as client:
