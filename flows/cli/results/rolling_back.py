@@ -54,6 +54,9 @@ def _announce(store: Store, release: Release, previous: int | None) -> None:
     # Before Prefect is imported. Its own log would show each warning of a target twice.
     os.environ.update(prefect_server.client_environment(server))
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     from flows.running.announcing import announce_rollback
 
-    announce_rollback(store, release, previous)
+    with temporary_settings({PREFECT_API_URL: server.url}):  # also where Prefect was imported before
+        announce_rollback(store, release, previous)
