@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.prefect_server import Server
-from tasks.foundation.garbage import collect_rarely
-from tests.support.cloud.s3 import S3Server
-from tests.support.processes.prefect_server import PrefectServer
-
-collect_rarely()
-
+# Before the imports below: Prefect reads its settings when it is imported.
 os.environ.update(
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",
@@ -23,9 +17,16 @@ os.environ.update(
     AWS_ACCESS_KEY_ID="none",
     AWS_SECRET_ACCESS_KEY="none",
     AWS_ENDPOINT_URL="http://127.0.0.1:9",  # nobody listens there
-    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false",  # of the processes that tests start
+    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false",
 )
 os.environ.pop("PREFECT_API_URL", None)
+
+from infra.prefect_server import Server
+from tasks.foundation.garbage import collect_rarely
+from tests.support.cloud.s3 import S3Server
+from tests.support.processes.prefect_server import PrefectServer
+
+collect_rarely()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
