@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from infra.store.base import Store
 from infra.store.factory import open_store
+from tasks.contracts.evaluation import Verdict
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome, Verdict
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day

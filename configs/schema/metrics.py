@@ -1,6 +1,6 @@
 """The metrics: one table of their names and what each needs.
 
-How each is computed is in tasks/worker/training/metrics.py.
+How each is computed is in tasks/measures/row_metrics.py.
 """
 
 import enum
@@ -26,6 +26,7 @@ class Metric(NamedTuple):
 METRICS = {
     "recall@1": Metric(Family.ranking, None),
     "recall@10": Metric(Family.ranking, None),
+    "recall@100": Metric(Family.ranking, None),
     "mrr@10": Metric(Family.ranking, None),
     "ndcg@10": Metric(Family.ranking, None),
     "accuracy": Metric(Family.classification, "classification"),

@@ -34,6 +34,7 @@ COPY tasks/doctor tasks/doctor
 COPY tasks/foundation tasks/foundation
 COPY tasks/gates tasks/gates
 COPY tasks/hosts tasks/hosts
+COPY tasks/measures tasks/measures
 COPY tasks/monitoring tasks/monitoring
 COPY tasks/parity tasks/parity
 COPY tasks/pruning tasks/pruning

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
+from tasks.contracts.evaluation import Role
 from tasks.contracts.references import (
     CatalogueRef,
     CheckpointRef,
@@ -58,8 +59,17 @@ class TrainInputs(Record):
     compiled: CompileRef | None = None
 
 
+class Rival(Record):
+    """A released model that is measured on the same rows, in a role that is not the champion's."""
+
+    role: Role
+    release: int
+    model: ModelRef
+    vectors: str | None = Field(description="folder of the vectors that its release holds; null: all are made again")
+
+
 class EvaluateInputs(Record):
-    """The holdout is pooled over all `rows`, and finds its items in the catalogue; the champion does so too."""
+    """The holdout is pooled over all `rows`, and finds its items in the catalogue; the other models do so too."""
 
     stage: Literal[Stage.evaluate] = Stage.evaluate
     rows: tuple[RowsRef, ...]
@@ -67,6 +77,8 @@ class EvaluateInputs(Record):
     challenger: ModelRef
     champion: ModelRef | None = Field(description="null: nothing is released yet")
     champion_vectors: str | None = Field(default=None, description="folder of the vectors that its release holds")
+    rivals: tuple[Rival, ...] = Field(default=(), description="other releases that gates may compare with")
+    golden: str | None = Field(default=None, description="key of the golden set's Parquet file; null: there is none")
     compiled: CompileRef | None = None
 
 

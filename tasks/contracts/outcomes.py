@@ -11,6 +11,7 @@ from pydantic import Field
 
 from configs.schema.stages import Severity
 from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.evaluation import Measurement, SliceMetrics
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.records import Record
@@ -164,24 +165,6 @@ class TrainOutcome(Record):
         return (self.checkpoint.prefix,)
 
 
-class SliceMetrics(Record):
-    column: str
-    value: str
-    rows: int
-    metrics: dict[str, float]
-
-
-class Verdict(Record):
-    """One gate's judgement."""
-
-    metric: str
-    severity: Severity
-    passed: bool | None = Field(description="null where the gate does not apply, as without a champion")
-    value: float | None
-    baseline: float | None
-    sentence: str
-
-
 class EvaluateOutcome(Record):
     """Metrics of the challenger and, on the same rows, of the champion. The gates are judged in the control plane."""
 
@@ -198,6 +181,10 @@ class EvaluateOutcome(Record):
     rows_left_out: int = Field(default=0, description="holdout rows about items that are deleted")
     champion_read: int = Field(default=0, description="items whose vectors were read from the champion's release")
     champion_embedded: int = Field(default=0, description="the other items, which the champion embedded")
+    # Empty or null: made before these were measured.
+    measured: tuple[Measurement, ...] = Field(default=(), description="every model, the challenger first")
+    rows_key: str | None = Field(default=None, description="key of the Parquet file of row results")
+    golden_rows: int = Field(default=0, description="rows of the golden set, which are counted in no other number")
 
     @property
     def outputs(self) -> tuple[str, ...]:

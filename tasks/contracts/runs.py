@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.outcomes import Verdict
+from tasks.contracts.evaluation import Verdict
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, ReleasedRef, RowsRef, SpanRef
 from tasks.foundation.records import Record
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from configs.schema.stages import GateConfig
-from tasks.contracts.outcomes import Verdict
+from tasks.contracts.evaluation import Verdict
 from tasks.gates.expectations import Limit, judge_numbers
 
 _DECIMALS = 9  # of a rounded difference, so that a drop of exactly the threshold passes

@@ -12,8 +12,9 @@ from pydantic import Field
 from infra.store.base import Conflict, Store
 from infra.store.manifest import check_sizes, open_folder, read_manifest
 from infra.store.records import find_with_bytes, read_record
+from tasks.contracts.evaluation import Verdict
 from tasks.contracts.jobs import stage_prefix
-from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome, Verdict
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef, SpanRef
 from tasks.contracts.runs import Pruned, Release
 from tasks.contracts.spans import first_day

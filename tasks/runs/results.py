@@ -10,6 +10,7 @@ from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
 from tasks.contracts.changes import Changes
+from tasks.contracts.evaluation import Verdict
 from tasks.contracts.jobs import Inputs, JobSpec, changes_key, stage_prefix
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
@@ -18,7 +19,6 @@ from tasks.contracts.outcomes import (
     Outcome,
     TrainOutcome,
     ValidateOutcome,
-    Verdict,
     WarmupOutcome,
 )
 from tasks.contracts.results import StageResult

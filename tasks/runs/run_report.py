@@ -5,7 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Store
-from tasks.contracts.outcomes import InferOutcome, Verdict
+from tasks.contracts.evaluation import Verdict
+from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage

@@ -15,8 +15,9 @@ import torch
 
 from configs.schema.config import Config
 from infra.store.manifest import CorruptFolder, MissingFolder
+from tasks.contracts.evaluation import SliceMetrics
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.contracts.outcomes import EvaluateOutcome, SliceMetrics
+from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.progress import report
 from tasks.contracts.references import ModelRef
 from tasks.data.items import CONTENT, TEXT

@@ -78,15 +78,15 @@ def _of_stage(stage: Stage, about: str) -> Iterator[str]:
 
 
 def _of_metric(name: str) -> Iterator[str]:
-    from tasks.worker.training.metrics import CLASSIFICATION, RANKING
+    from tasks.measures.row_metrics import CLASSIFICATION, RANKING
 
     about, metric = f"metric {name}", METRICS[name]
     table = {Family.ranking: "RANKING", Family.classification: "CLASSIFICATION"}[metric.family]
     if name not in {"RANKING": RANKING, "CLASSIFICATION": CLASSIFICATION}[table]:
-        yield f"{about}: add its formula to {table} in tasks/worker/training/metrics.py"
+        yield f"{about}: add its formula to {table} in tasks/measures/row_metrics.py"
     if metric.head is not None and metric.head not in HeadsConfig.model_fields:
         yield f"{about}: its head {metric.head} is not in HeadsConfig in configs/schema/training.py"
-    yield from _untested(about, name, "tests/tasks/worker/training/test_metrics.py")
+    yield from _untested(about, name, "tests/tasks/measures/test_row_metrics.py")
 
 
 def _of_accelerator(name: str) -> Iterator[str]:

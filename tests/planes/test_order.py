@@ -52,6 +52,7 @@ ORDER = """
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.data                    from a user's files to spans
     tasks.gates                   gates before a release
+    tasks.measures                quality numbers from the results of single rows
     infra.compute                 where stages run: one entry for each place
     infra.compute.batch           AWS Batch
     infra.compute.batch.client    AWS Batch's API

@@ -13,12 +13,12 @@ import tasks.runs.releases
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.evaluation import SliceMetrics
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.outcomes import (
     Check,
     GraphUse,
     HealthOutcome,
-    SliceMetrics,
     TrainOutcome,
     ValidateOutcome,
     WarmupOutcome,

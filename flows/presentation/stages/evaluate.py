@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from flows.presentation.model import Section, Table, passed, table
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural
-from tasks.contracts.outcomes import EvaluateOutcome, SliceMetrics, Verdict
+from tasks.contracts.evaluation import SliceMetrics, Verdict
+from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.gates.verdicts import refusals, refused
 
 

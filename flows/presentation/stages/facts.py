@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from flows.presentation.model import Section
 from tasks.contracts.changes import Changes
-from tasks.contracts.outcomes import Verdict
+from tasks.contracts.evaluation import Verdict
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.runs.ledger import LedgerRecord

@@ -9,9 +9,9 @@ from infra.store.base import Store
 from infra.store.manifest import open_folder
 from tasks.contracts.references import ReleasedRef
 from tasks.data.rows import ITEM_ID
+from tasks.measures.row_metrics import retrieval_metrics
 from tasks.worker.search.consumer import Consumer
 from tasks.worker.search.index import MEMORY_BYTES, Found, Index
-from tasks.worker.training.metrics import retrieval_metrics
 
 MODEL_KIND = "model"
 NEAREST = 10  # hits that are kept of each query

@@ -10,13 +10,14 @@ import torch
 
 from configs.schema.config import Config
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
+from tasks.measures.row_metrics import classification_metrics, retrieval_metrics
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.embed import EmbedSettings, classify, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.metrics import classification_metrics, ranks_of_targets, retrieval_metrics
 from tasks.worker.training.pairs import label_classes, pair_mask
+from tasks.worker.training.ranks import ranks_of_targets
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from flows.presentation.run.publish import stage_page
 from flows.presentation.stages.facts import StageFacts, section_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.evaluation import SliceMetrics
 from tasks.contracts.outcomes import (
     Check,
     DeviceUse,
@@ -22,7 +23,6 @@ from tasks.contracts.outcomes import (
     NewGraph,
     ReleaseOutcome,
     ShapeTiming,
-    SliceMetrics,
 )
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage

@@ -6,6 +6,7 @@ import math
 import random
 
 from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.evaluation import SliceMetrics, Verdict
 from tasks.contracts.outcomes import (
     Check,
     EvaluateOutcome,
@@ -16,10 +17,8 @@ from tasks.contracts.outcomes import (
     Outcome,
     ReleaseOutcome,
     ShapeTiming,
-    SliceMetrics,
     TrainOutcome,
     ValidateOutcome,
-    Verdict,
     WarmupOutcome,
 )
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef

@@ -8,7 +8,8 @@ import pytest
 
 from configs.load import load_config
 from configs.schema.stages import GateConfig
-from tasks.contracts.outcomes import EvaluateOutcome, Verdict
+from tasks.contracts.evaluation import Verdict
+from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.gates.verdicts import Measured, judge, refused
 
 

@@ -5,7 +5,8 @@ import pytest
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.outcomes import EvaluateOutcome, Verdict
+from tasks.contracts.evaluation import Verdict
+from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import ConfigError, StoreError

@@ -1,10 +1,8 @@
-import math
-
 import numpy as np
 import pytest
 
-from tasks.worker.training import metrics as training_metrics
-from tasks.worker.training.metrics import CHUNK_QUERIES, classification_metrics, ranks_of_targets, retrieval_metrics
+from tasks.worker.training import ranks as training_ranks
+from tasks.worker.training.ranks import CHUNK_QUERIES, ranks_of_targets
 
 
 def unit(*degrees: float) -> np.ndarray:
@@ -32,7 +30,7 @@ def test_a_collapsed_or_broken_model_scores_worst(value: float):
 @pytest.mark.parametrize("scores_at_once", [2**24, 40 * 7, 1])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_ranks_do_not_depend_on_the_chunks(scores_at_once: int, workers: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(training_metrics, "CHUNK_SCORES", scores_at_once)
+    monkeypatch.setattr(training_ranks, "CHUNK_SCORES", scores_at_once)
     random = np.random.default_rng(0)
     queries, corpus = random.normal(size=(CHUNK_QUERIES + 3, 5)), random.normal(size=(40, 5))
     targets = random.integers(0, 40, len(queries))
@@ -41,31 +39,3 @@ def test_ranks_do_not_depend_on_the_chunks(scores_at_once: int, workers: int, mo
     parts = [ranks_of_targets(queries, corpus, targets, (index, workers)) for index in range(workers)]
     assert np.sum(parts, axis=0).tolist() == expected
     assert np.count_nonzero(parts, axis=0).tolist() == [1] * len(queries), "each query is ranked by one worker"
-
-
-def test_retrieval_metrics_of_known_ranks():
-    metrics = retrieval_metrics(np.array([1, 2, 10, 11]))
-    assert metrics["recall@1"] == 0.25
-    assert metrics["recall@10"] == 0.75
-    assert metrics["mrr@10"] == pytest.approx((1 + 1 / 2 + 1 / 10) / 4)
-    assert metrics["ndcg@10"] == pytest.approx((1 + 1 / math.log2(3) + 1 / math.log2(11)) / 4)
-
-
-def test_classification_metrics_of_known_probabilities():
-    metrics = classification_metrics(np.array([1, 1, 1, 0, 0]), np.array([0.9, 0.5, 0.2, 0.6, 0.1]))
-    # predicted 1 1 0 1 0: class 1 has precision 2/3 and recall 2/3, class 0 has 1/2 and 1/2
-    assert metrics["accuracy"] == pytest.approx(3 / 5)
-    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    # of the six pairs of a 1 and a 0, the 1 has the higher probability in four
-    assert metrics["auc"] == pytest.approx(4 / 6)
-
-
-@pytest.mark.parametrize(("cls", "macro_f1"), [(1, 0.5), (0, 0.0)])
-def test_a_single_class_has_no_auc(cls: int, macro_f1: float):
-    metrics = classification_metrics(np.full(3, cls), np.array([0.9, 0.8, 0.7]))
-    assert metrics == {"accuracy": float(cls), "macro_f1": macro_f1}
-
-
-def test_no_rows_give_no_metrics():
-    assert retrieval_metrics(np.array([], dtype=np.int64)) == {}
-    assert classification_metrics(np.array([], dtype=np.int64), np.array([])) == {}

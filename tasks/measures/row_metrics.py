@@ -1,0 +1,74 @@
+"""Quality numbers from the results of single rows: ranking of the own item, its loss, and two-class classification.
+
+Names and definitions are the field's: recall@k (one relevant item per query), MRR@10, nDCG@10, accuracy, macro F1, AUC.
+It needs neither torch nor a model, so that numbers can be made again later, for other rows.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+# One entry for each metric of configs/schema/metrics.py: from ranks to each query's value, of which the mean is taken.
+RANKING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "recall@1": lambda ranks: ranks <= 1,
+    "recall@10": lambda ranks: ranks <= 10,
+    "recall@100": lambda ranks: ranks <= 100,
+    "mrr@10": lambda ranks: np.where(ranks <= 10, 1.0 / ranks, 0.0),
+    "ndcg@10": lambda ranks: np.where(ranks <= 10, 1.0 / np.log2(ranks + 1), 0.0),
+}
+
+
+def _accuracy(classes: np.ndarray, probabilities: np.ndarray) -> float:
+    return float((_predicted(probabilities) == classes).mean())
+
+
+def _macro_f1(classes: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return the mean of the two classes' F1; that of a class neither there nor predicted is 0."""
+    predicted = _predicted(probabilities)
+    found = []
+    for each in (0, 1):
+        hits = int(((predicted == each) & (classes == each)).sum())
+        named = int((predicted == each).sum() + (classes == each).sum())
+        found.append(2 * hits / named if named else 0.0)
+    return sum(found) / 2
+
+
+def _auc(classes: np.ndarray, probabilities: np.ndarray) -> float | None:
+    """Return the area under the ROC curve; None where only one of the classes is there.
+
+    By Mann and Whitney: the share of pairs of a 1 and a 0 in which the 1 has the higher probability; a tie is half.
+    """
+    ones = int((classes == 1).sum())
+    zeros = len(classes) - ones
+    if not ones or not zeros:
+        return None
+    if np.isnan(probabilities).any():
+        return float("nan")
+    _, place, count = np.unique(probabilities, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]  # from 1; equal ones share the mean of theirs
+    return float((ranks[classes == 1].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def _predicted(probabilities: np.ndarray) -> np.ndarray:
+    return (probabilities >= 0.5).astype(np.int64)
+
+
+# From classes and probabilities of class 1 to a value; None where it is not defined.
+CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
+    "accuracy": _accuracy,
+    "macro_f1": _macro_f1,
+    "auc": _auc,
+}
+
+
+def retrieval_metrics(ranks: np.ndarray) -> dict[str, float]:
+    """Return means over the queries, from int64 (queries,) ranks; empty for no queries."""
+    return {name: float(each(ranks).mean()) for name, each in RANKING.items()} if len(ranks) else {}
+
+
+def classification_metrics(classes: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+    """Return metrics of classes, int64 (rows,), and probabilities of class 1, float (rows,); AUC if both are there."""
+    if not len(classes):
+        return {}
+    found = {name: measure(classes, probabilities) for name, measure in CLASSIFICATION.items()}
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,35 @@
+import math
+
+import numpy as np
+import pytest
+
+from tasks.measures.row_metrics import classification_metrics, retrieval_metrics
+
+
+def test_retrieval_metrics_of_known_ranks():
+    metrics = retrieval_metrics(np.array([1, 2, 10, 101]))
+    assert metrics["recall@1"] == 0.25
+    assert metrics["recall@10"] == 0.75
+    assert metrics["recall@100"] == 0.75
+    assert metrics["mrr@10"] == pytest.approx((1 + 1 / 2 + 1 / 10) / 4)
+    assert metrics["ndcg@10"] == pytest.approx((1 + 1 / math.log2(3) + 1 / math.log2(11)) / 4)
+
+
+def test_classification_metrics_of_known_probabilities():
+    metrics = classification_metrics(np.array([1, 1, 1, 0, 0]), np.array([0.9, 0.5, 0.2, 0.6, 0.1]))
+    # predicted 1 1 0 1 0: class 1 has precision 2/3 and recall 2/3, class 0 has 1/2 and 1/2
+    assert metrics["accuracy"] == pytest.approx(3 / 5)
+    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    # of the six pairs of a 1 and a 0, the 1 has the higher probability in four
+    assert metrics["auc"] == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize(("cls", "macro_f1"), [(1, 0.5), (0, 0.0)])
+def test_a_single_class_has_no_auc(cls: int, macro_f1: float):
+    metrics = classification_metrics(np.full(3, cls), np.array([0.9, 0.8, 0.7]))
+    assert metrics == {"accuracy": float(cls), "macro_f1": macro_f1}
+
+
+def test_no_rows_give_no_metrics():
+    assert retrieval_metrics(np.array([], dtype=np.int64)) == {}
+    assert classification_metrics(np.array([], dtype=np.int64), np.array([])) == {}
