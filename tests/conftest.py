@@ -18,6 +18,7 @@ os.environ.update(
     AWS_SECRET_ACCESS_KEY="none",
     AWS_ENDPOINT_URL="http://127.0.0.1:9",  # nobody listens there
     PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false",
+    OMP_THREAD_LIMIT="1",  # several tests share the cores; threads that wait for each other lose most of the time
 )
 os.environ.pop("PREFECT_API_URL", None)
 
@@ -40,6 +41,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole pipelines begin first: with several processes, nobody waits for the longest file at the end."""
     items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """Undo what a test changes in the environment, as commands do that it calls in this process."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture

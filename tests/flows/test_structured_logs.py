@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import httpx
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
@@ -27,7 +26,7 @@ from tests.support.processes.services import FAKE_WORKERS, running
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERRIDE = "model.pretrained=package:none"
-SECONDS = 120.0
+SECONDS = 240.0
 
 
 # --- one line ---------------------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ def test_a_worker_logs_its_flow_run_as_json(prefect: PrefectServer, store: Direc
     with running(worker, log, environment(prefect, **variables)):
         deadline = time.monotonic() + SECONDS
         while not (is_final(run_id) and "fake release" in log.read_text()):
-            assert time.monotonic() < deadline, log.read_text() + known(prefect)
+            assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.3)
     lines = [json.loads(one) for one in log.read_text().splitlines() if one.startswith("{")]
     by_stage = {one["stage"]: one for one in lines if one["message"].startswith("fake ")}
@@ -171,10 +170,3 @@ def is_final(run_id: UUID) -> bool:
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(run_id).state
     return state is not None and state.is_final()
-
-
-def known(prefect: PrefectServer) -> str:
-    asked = ["work_pools/filter", "flow_runs/filter", "deployments/filter"]
-    asked += ["work_pools/lines/queues/filter", "work_pools/lines/get_scheduled_flow_runs"]
-    answers = [httpx.post(f"{prefect.url}/{name}", json={}).text for name in asked]
-    return "\n".join([prefect.url, os.environ.get("PREFECT_API_URL", "unset"), *answers])

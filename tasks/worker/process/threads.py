@@ -9,6 +9,7 @@ import os
 def bind_threads() -> None:
     """Assign cores to this worker, one to each of its threads.
 
+    OMP_THREAD_LIMIT, where it is set, allows fewer threads on a machine that others use too; they are bound to no core.
     OpenMP's runtime reads the environment once, when it is loaded: call this before torch is imported.
     """
     os.environ.update(_variables(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
@@ -16,6 +17,8 @@ def bind_threads() -> None:
 
 def _variables(local_rank: int, workers: int) -> dict[str, str]:
     """Return OpenMP's variables for one of `workers` processes, on the cores that this process may use."""
+    if limit := os.environ.get("OMP_THREAD_LIMIT"):
+        return {"OMP_NUM_THREADS": limit}
     if not hasattr(os, "sched_getaffinity"):  # not Linux
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
     cores = sorted(os.sched_getaffinity(0))

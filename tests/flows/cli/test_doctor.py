@@ -29,15 +29,12 @@ SECONDS = 60.0
 
 
 @pytest.fixture
-def millrace(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+def millrace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     def call(*arguments: str) -> CommandResult:
         return command.call(capsys, "doctor", *arguments)
 
-    before = dict(os.environ)
-    os.environ.pop("PREFECT_API_URL", None)
-    yield call
-    os.environ.clear()
-    os.environ.update(before)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    return call
 
 
 def found(report: str, name: str) -> tuple[str, str]:

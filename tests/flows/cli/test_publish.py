@@ -34,7 +34,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
             part = f"part-{name:05d}.parquet"
             store.write(f"{release.model_prefix}/{part}", store.read(f"{release.vectors_prefix}/{part}"))
     monkeypatch.setenv("MILLRACE_WORKSPACE", store.uri)
-    monkeypatch.setenv("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # the command changes it
     return store
 
 

@@ -25,14 +25,9 @@ from tests.support.fakes.fake_runner import ingest, small_config
 
 
 @pytest.fixture(autouse=True)
-def own_environment(tmp_path: Path) -> Iterator[None]:
-    """No server is found, and the variables that `examine` sets are reset afterwards."""
-    before = dict(os.environ)
-    os.environ.pop("PREFECT_API_URL", None)
-    os.environ["PREFECT_HOME"] = str(tmp_path / "prefect")
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+def no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
 
 
 @pytest.fixture

@@ -112,7 +112,8 @@ def make_job(store):
             container.stdout.close()
 
 
-def test_two_nodes_run_a_stage_together(make_job, stand_in):
+def test_two_nodes_run_a_stage_together(make_job, stand_in, monkeypatch):
+    monkeypatch.delenv("OMP_THREAD_LIMIT")
     stand_in(
         """
         def run(job):

@@ -27,8 +27,18 @@ def test_each_worker_gets_its_share_of_the_cores(monkeypatch, cores, rank, worke
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)
     for name, value in {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": workers, **dict.fromkeys(OMP, "other")}.items():
         monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("OMP_THREAD_LIMIT")
     bind_threads()
     assert [os.environ[name] for name in OMP] == [threads, "true", places]
+
+
+def test_a_limit_for_a_shared_machine_is_kept(monkeypatch):
+    for name in OMP:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OMP_THREAD_LIMIT", "1")
+    bind_threads()
+    assert [os.environ.get(name) for name in OMP] == ["1", None, None]
 
 
 @on_linux
@@ -52,5 +62,6 @@ import torch
 bound = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
 print(torch.get_num_threads() == len(cores), all({core} in bound for core in cores))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    free = {name: value for name, value in os.environ.items() if name != "OMP_THREAD_LIMIT"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=free, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "True"], done.stderr
