@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from configs.schema.config import BESIDE_THE_WORK, Config
+from configs.suites import take_in
 from tasks.foundation.errors import ConfigError
 
 BASE = Path(__file__).with_name("base.yaml")
@@ -39,6 +40,7 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
         for part in reversed(key.split(".")):
             patch = {part: patch}
         _merge(tree, patch, source=f"--set {override}")
+    take_in(tree)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:

@@ -26,21 +26,6 @@ class WorkersConfig(StageConfig):
     workers: Positive = Field(description="worker processes; results do not depend on their number")
 
 
-class ValidateConfig(StageConfig):
-    """Limits that great-expectations holds the rows of a run against."""
-
-    min_rows: Positive = Field(description="fewer clean rows than this stop the run")
-    max_quarantined_share: Share = Field(description="more bad rows than this share stop the run")
-    min_text_chars: Positive
-    max_text_chars: Positive
-    label_min: float
-    label_max: float
-    numeric_min: float = Field(description="lowest value of any numeric feature")
-    numeric_max: float = Field(description="highest value of any numeric feature")
-    max_label_drift: float = Field(gt=0, description="population stability index to the spans before")
-    max_length_drift: float = Field(gt=0, description="the same, for the length of query and item text")
-
-
 class HealthConfig(StageConfig):
     """Limits that a worker must meet before it may train."""
 

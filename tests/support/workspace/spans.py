@@ -13,7 +13,8 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit, open_folder
 from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.outcomes import Check, ValidateOutcome
-from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.references import CheckpointRef, RowsRef, SpanRef
+from tasks.contracts.spans import first_day
 from tasks.data.rows import CORE, SPAN_KIND
 from tasks.worker.process.job import Job, PhaseClock, Rank
 
@@ -58,7 +59,9 @@ def write_span(
     columns |= {name: kind for name, kind in types.items() if name not in columns}
     for name in [name for name, kind in columns.items() if kind == "gone"]:
         del columns[name]
-    table = pa.table({name: pa.array([v.get(name) for v in values], kind) for name, kind in columns.items()})
+    later = first_day(span.name) - first_day(MARCH.name)  # rows are made for March
+    moved = [{**v, "time": v["time"] and v["time"] + later} for v in values] if "time" in columns else values
+    table = pa.table({name: pa.array([v.get(name) for v in moved], kind) for name, kind in columns.items()})
     folder = tmp_path / "made" / span.name
     folder.mkdir(parents=True)
     half = len(table) // 2 if len(table) > 1 else len(table)
@@ -73,8 +76,11 @@ def job(
     history: Sequence[RowsRef] = (),
     overrides: Sequence[str] = (),
     others: Sequence[RowsRef] = (),
+    parent: CheckpointRef | None = None,
 ) -> Job:
-    inputs = ValidateInputs(window=tuple(window), history=tuple(history), feeds=(), bases=(), others=tuple(others))
+    inputs = ValidateInputs(
+        window=tuple(window), history=tuple(history), feeds=(), bases=(), others=tuple(others), parent=parent
+    )
     spec = JobSpec(
         run_key="k",
         span=window[-1],
