@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from configs.schema.config import BESIDE_THE_WORK, Config
-from configs.suites import take_in
+from configs.own_suites import take_in
 from tasks.foundation.errors import ConfigError
 
 BASE = Path(__file__).with_name("base.yaml")

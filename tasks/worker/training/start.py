@@ -21,6 +21,7 @@ from tasks.worker.model.embedding_model import shape_of
 from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, checkpoint_prefix, find_partial, load_optimizer, load_parts
+from tasks.worker.training.growth import grown
 from tasks.worker.training.optimizer import make_optimizer
 
 # The names of the encoder's sizes in model.scratch, and in the encoder's own config.
@@ -75,6 +76,8 @@ def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelP
         whose = "continuing from this run's own" if source.own else "starting from the lineage's"
         print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
         parts = load_parts(job.store, checkpoint, config.model.dropout)
+        if not source.own:  # its vocabularies have grown before
+            parts = grown(parts, training)
     _check_shape(parts, config)
     return parts
 
