@@ -1,7 +1,7 @@
 """Validate: how many rows are clean, why the others are not, and what was checked."""
 
 from flows.presentation.model import Section, Table, table
-from flows.presentation.stages import checks
+from flows.presentation.stages import checks, drift
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, plural, share
 from tasks.contracts.outcomes import ValidateOutcome
@@ -16,10 +16,12 @@ def section(facts: StageFacts) -> Section:
     return Section(
         f"{count(value.rows_clean)} of {count(value.rows_in)} rows are clean",
         (f"{warnings} of {plural(len(value.checks), 'check')} gave a warning." if warnings else all_passed,),
+        figures=tuple(drift.figures(value.drifts)),
         tables=(_rows(value), *_reasons(value), *_spans(value), *_catalogue(value)),
         parts=checks.section(value.checks),
         files=(
             *files,
+            *((f"profile of {span}", key) for span, key in value.profiles.items()),
             *((("rows set apart", value.quarantine),) if value.quarantine else ()),
             *((("catalogue", value.catalogue.prefix),) if value.catalogue else ()),
         ),

@@ -55,6 +55,6 @@ def test_arguments_are_those_of_the_library(name: str):
     ],
 )
 def test_an_expectation_that_can_not_be_judged_is_refused_on_loading(entry: str, message: str):
-    with pytest.raises(ConfigError, match="validate.expectations.0") as raised:
+    with pytest.raises(ConfigError, match=r"validate\.expectations\.0") as raised:
         load_config(overrides=(f"validate.expectations=[{entry}]",))
     assert message in str(raised.value)

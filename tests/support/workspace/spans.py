@@ -1,7 +1,7 @@
 """Hand-made spans of a small shop, and the validate stage's job over them."""
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.outcomes import Check, ValidateOutcome
 from tasks.contracts.references import CheckpointRef, RowsRef, SpanRef
 from tasks.contracts.spans import first_day
-from tasks.data.rows import CORE, SPAN_KIND
+from tasks.data.rows import CORE, ROWS_KIND, SPAN_KIND
 from tasks.worker.process.job import Job, PhaseClock, Rank
 
 SCRATCH = (
@@ -68,6 +68,26 @@ def write_span(
     pq.write_table(table.slice(0, half), folder / "part-00000.parquet")
     pq.write_table(table.slice(half), folder / "part-00001.parquet")
     commit(store, span.prefix, folder, SPAN_KIND, {"rows": len(table)})
+
+
+def validated(
+    store: DirectoryStore,
+    tmp_path: Path,
+    values: Sequence[dict[str, Any]],
+    name: str = "2026-02",
+    version: int = 1,
+    more: Mapping[str, pa.DataType] | None = None,
+) -> RowsRef:
+    """The clean rows of an earlier span."""
+    folder = tmp_path / "validated" / f"{name} v{version}"
+    folder.mkdir(parents=True)
+    types = TYPES | dict(more or {})
+    table = pa.table({name: pa.array([v.get(name) for v in values], kind) for name, kind in types.items()})
+    pq.write_table(table, folder / "part-00000.parquet")
+    span = SpanRef(name=name, version=version)
+    ref = RowsRef(span=span, prefix=f"runs/before/v{version}/rows/{name}", rows=len(values))
+    commit(store, ref.prefix, folder, ROWS_KIND, {"rows": len(values)})
+    return ref
 
 
 def job(

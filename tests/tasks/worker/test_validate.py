@@ -3,20 +3,18 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import CorruptFolder, commit, read_manifest
+from infra.store.manifest import CorruptFolder, read_manifest
 from tasks.contracts import progress
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.rows import ROWS_KIND, read_rows
+from tasks.contracts.references import RowsRef
+from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
 from tasks.worker.checks import row_checks
@@ -24,13 +22,13 @@ from tasks.worker.validation import drifts
 from tests.support.workspace.spans import (
     APRIL,
     MARCH,
-    TYPES,
     check,
     failed,
     job,
     quarantined,
     row,
     rows,
+    validated,
     write_span,
     written,
 )
@@ -128,19 +126,6 @@ def test_too_many_bad_rows_stop_the_run_without_clean_rows(store: DirectoryStore
 def test_a_share_of_exactly_the_limit_is_allowed(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(80), *rows(20, start=80, item=None)])
     assert validate.run(job(store)).rows_quarantined == 20
-
-
-def validated(
-    store: DirectoryStore, tmp_path: Path, values: Sequence[dict[str, Any]], name: str = "2026-02", version: int = 1
-) -> RowsRef:
-    folder = tmp_path / "validated" / f"{name} v{version}"
-    folder.mkdir(parents=True)
-    table = pa.table({name: pa.array([v.get(name) for v in values], kind) for name, kind in TYPES.items()})
-    pq.write_table(table, folder / "part-00000.parquet")
-    span = SpanRef(name=name, version=version)
-    ref = RowsRef(span=span, prefix=f"runs/before/v{version}/rows/{name}", rows=len(values))
-    commit(store, ref.prefix, folder, ROWS_KIND, {"rows": len(values)})
-    return ref
 
 
 DRIFTS = ["label drift", "query length drift", "item length drift"]
