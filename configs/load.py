@@ -12,8 +12,8 @@ from typing import Any, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from configs.schema.config import BESIDE_THE_WORK, Config
 from configs.own_suites import take_in
+from configs.schema.config import BESIDE_THE_WORK, Config
 from tasks.foundation.errors import ConfigError
 
 BASE = Path(__file__).with_name("base.yaml")

@@ -32,8 +32,12 @@ class ExpectationConfig(Record):
         return KNOWN[self.expectation].scope is Scope.rows
 
     @property
+    def about_columns(self) -> bool:
+        return KNOWN[self.expectation].scope is Scope.columns
+
+    @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that it reads."""
+        """The columns that it is about; they need not be there for an expectation on the table's columns."""
         pair = [self.arguments[name] for name in ("column_A", "column_B") if name in self.arguments]
         listed = self.arguments.get("column_list", ()) if self.about_rows else ()
         return tuple(dict.fromkeys([*([self.column] if self.column else ()), *pair, *listed]))

@@ -144,7 +144,8 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
     ]
     wanted += [("features.categorical names it", c, _NAMES) for c in config.features.categorical if c not in CORE]
     wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]
-    own = dict.fromkeys(column for each in config.validate_.expectations for column in each.columns)
+    judged = (each for each in config.validate_.expectations if not each.about_columns)
+    own = dict.fromkeys(column for each in judged for column in each.columns)
     wanted += [("validate.expectations names it", c, (*_NAMES, "int64")) for c in own if c not in CORE]
     return wanted
 
