@@ -57,8 +57,7 @@ def category_stability(earlier: pd.Series, now: pd.Series) -> Drift:
 
     The bins are the 20 commonest names of `earlier`, its other names together, names never seen before, and nulls.
     """
-    counts = earlier.value_counts()
-    ordered = sorted(counts.index, key=lambda name: (-counts[name], name))
+    ordered = list(counted(earlier))
     common = ordered[:_CATEGORIES]
     labels = [*common, OTHERS, NEVER_SEEN, MISSING]
     places = {name: min(place, len(common)) for place, name in enumerate(ordered)}
@@ -69,6 +68,12 @@ def category_stability(earlier: pd.Series, now: pd.Series) -> Drift:
     return _compared(labels, *numbered)
 
 
+def counted(names: pd.Series) -> dict[str, int]:
+    """Return how often each name occurs, the commonest first; nulls don't count."""
+    counts = {str(name): int(times) for name, times in names.value_counts().items()}
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
 def _compared(labels: Sequence[str], earlier: np.ndarray, now: np.ndarray) -> Drift:
     """Return the index of two columns of bin numbers; bins that are empty on both sides are left out."""
     e, n = (np.bincount(column, minlength=len(labels)) / len(column) for column in (earlier, now))
@@ -77,7 +82,9 @@ def _compared(labels: Sequence[str], earlier: np.ndarray, now: np.ndarray) -> Dr
     return Drift(
         psi=float(np.sum((clipped_n - clipped_e) * np.log(clipped_n / clipped_e))),
         by_chance=(len(used) - 1) * (1 / len(earlier) + 1 / len(now)),
-        bins=tuple(Bin(label=labels[b], earlier=round(float(e[b]), 6), now=round(float(n[b]), 6)) for b in used),
+        bins=tuple(
+            Bin(label=labels[b], earlier=round(float(e[b]), 6), now=round(float(n[b]), 6)) for b in used.tolist()
+        ),
     )
 
 

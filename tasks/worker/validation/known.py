@@ -3,9 +3,10 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 from tokenizers import Tokenizer
 
 from infra.store.base import Store
@@ -15,6 +16,8 @@ from tasks.foundation.errors import StoreError
 from tasks.worker.model import features, tokens
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.validation.columns import LANGUAGE_ROWS, spread
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
 @dataclass(frozen=True)

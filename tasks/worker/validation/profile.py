@@ -7,6 +7,7 @@ import pyarrow as pa
 from configs.schema.config import Config
 from tasks.contracts.profiles import ColumnProfile, Shared, SpanProfile
 from tasks.contracts.references import SpanRef
+from tasks.worker.checks.drift import counted
 from tasks.worker.validation.columns import Compared, compared, kind_of, language_of, length_of
 from tasks.worker.validation.known import Known
 from tasks.worker.validation.samples import DistinctCounts, RowSample
@@ -77,6 +78,5 @@ def _quantiles(numbers: pd.Series) -> dict[str, float]:
 
 
 def _top(names: pd.Series) -> tuple[Shared, ...]:
-    counts = names.value_counts()
-    ordered = sorted(counts.index, key=lambda name: (-counts[name], name))[:_TOP]
-    return tuple(Shared(value=name, share=round(float(counts[name]) / len(names), 6)) for name in ordered)
+    commonest = list(counted(names).items())[:_TOP]
+    return tuple(Shared(value=name, share=round(times / len(names), 6)) for name, times in commonest)

@@ -1,10 +1,14 @@
 """A sample of rows, and numbers of distinct values, in bounded memory and the same however the rows are cut up."""
 
+from typing import Any
+
 import numpy as np
-import pandas as pd
+import pandas.util
 import pyarrow as pa
 
 from tasks.data.rows import ROW_ID
+
+hash_array: Any = pandas.util.hash_array  # unknown to type checkers
 
 _HASHES = 4096  # kept of each column; up to so many distinct values are counted exactly
 
@@ -64,4 +68,4 @@ def _hashed(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if pa.types.is_temporal(column.type):
         column = column.cast(pa.int64())
     values = column.to_pandas().to_numpy()
-    return np.asarray(pd.util.hash_array(values if values.dtype.kind in "biuf" else values.astype(object)))
+    return np.asarray(hash_array(values if values.dtype.kind in "biuf" else values.astype(object)))

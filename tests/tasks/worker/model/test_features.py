@@ -75,6 +75,8 @@ def test_numbers_are_clipped_to_the_first_rows_quantiles():
     config = FeaturesConfig(numeric=("price",), categorical=(), query=())
     table = fit_features([pa.table({"price": values})], config)
     scale = table.numeric["price"]
+    assert scale.low is not None
+    assert scale.high is not None
     assert scale.low == pytest.approx(0.001, abs=3e-4)
     assert scale.high == pytest.approx(0.999, abs=3e-4)
     assert scale.mean == pytest.approx(0.5, abs=1e-3), "one wrong price must not set the scale"

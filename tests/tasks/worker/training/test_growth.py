@@ -2,7 +2,6 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 import torch
 
@@ -29,7 +28,7 @@ Trained = tuple[DirectoryStore, RowsRef, RowsRef, TrainOutcome]
 def with_many_locales(rows: pa.Table) -> pa.Table:
     """The rows of February: seven more locales, more than there were spare rows for."""
     locales = pa.array([f"l{number % 7}" if number % 2 else "en" for number in range(len(rows))])
-    ids = pc.replace_substring(rows["row_id"], "2026-01", "2026-02")
+    ids = pa.array([name.replace("2026-01", "2026-02") for name in rows["row_id"].to_pylist()])
     rows = rows.set_column(rows.schema.get_field_index("locale"), "locale", locales)
     return rows.set_column(rows.schema.get_field_index("row_id"), "row_id", ids)
 
@@ -44,9 +43,9 @@ def once_trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @pytest.fixture
 def trained(once_trained: Trained, tmp_path: Path) -> Trained:
-    store, *others = once_trained
+    store, january, february, outcome = once_trained
     shutil.copytree(store.root, tmp_path / "workspace")
-    return DirectoryStore(tmp_path / "workspace"), *others
+    return DirectoryStore(tmp_path / "workspace"), january, february, outcome
 
 
 def first_categories(parts: ModelParts, rows: pa.Table) -> torch.Tensor:
