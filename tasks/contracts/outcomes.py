@@ -54,7 +54,8 @@ class ValidateOutcome(Record):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return (*(rows.prefix for rows in self.rows), *((self.catalogue.prefix,) if self.catalogue else ()))
+        sides = (rows.sides for rows in self.rows if rows.sides is not None)
+        return (*(rows.prefix for rows in self.rows), *sides, *((self.catalogue.prefix,) if self.catalogue else ()))
 
 
 class HealthOutcome(Record):

@@ -10,9 +10,11 @@ import pyarrow.compute
 from configs.schema.config import Config
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
-from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, is_holdout, read_rows
+from tasks.data.holdout import read_sides
+from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import encode_features, joined_features
 from tasks.worker.model.tokens import joined_tokens, tokenize
@@ -21,12 +23,6 @@ from tasks.worker.training.batches import Pairs
 from tasks.worker.training.checkpoint import ModelParts
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
-
-
-def split_holdout(rows: pa.Table, share: float) -> tuple[pa.Table, pa.Table]:
-    """Return (training rows, holdout rows), by a stable hash of the row id."""
-    held = np.array([is_holdout(row_id, share) for row_id in rows[ROW_ID].to_pylist()], dtype=bool)
-    return rows.filter(pa.array(~held)), rows.filter(pa.array(held))
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -47,15 +43,14 @@ def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
 
 
 class TrainingRows:
-    """The rows of spans that are not held out, read again each time they are iterated over: no text stays in memory."""
+    """The rows of spans to train on, read again each time they are iterated over: no text stays in memory."""
 
     def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config) -> None:
         self._store, self._refs = store, refs
-        self._columns, self._share = used_columns(config), config.evaluate.holdout_share
+        self._columns, self._rule = used_columns(config), HoldoutRule.of(config.evaluate)
 
     def __iter__(self) -> Iterator[pa.Table]:
-        for table in read_rows(self._store, self._refs, self._columns):
-            training, _ = split_holdout(table, self._share)
+        for training, _ in read_sides(self._store, self._refs, self._rule, self._columns):
             if training.num_rows:
                 yield training
 
@@ -108,15 +103,17 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
     training = TrainingRows(job.store, inputs.rows, job.config)
     if next(iter(training), None) is None:
         rows = sum(ref.rows for ref in inputs.rows)
-        raise DataError(f"span {job.spec.span.name}: all {rows} rows are held out, none is left to train on")
+        raise DataError(
+            f"span {job.spec.span.name}: all {rows} rows are held out, or like one that is; none is left to train on"
+        )
     return training, _newest_holdout(job, (*inputs.history, *inputs.rows))
 
 
 def _newest_holdout(job: Job, refs: Sequence[RowsRef]) -> pa.Table:
     """Return at most `train.evaluate_rows` holdout rows, in order; no span is read that is not needed."""
     config, tables, missing = job.config, [], job.config.train.evaluate_rows
-    for table in read_rows(job.store, refs, used_columns(config), newest_first=True):
-        _, held = split_holdout(table, config.evaluate.holdout_share)
+    rule = HoldoutRule.of(config.evaluate)
+    for _, held in read_sides(job.store, refs, rule, used_columns(config), newest_first=True):
         tables.append(held.slice(max(0, held.num_rows - missing)))
         missing -= tables[-1].num_rows
         if not missing:
