@@ -51,6 +51,9 @@ class ValidateOutcome(Record):
     quarantine: str | None = Field(description="key of the Parquet file with the bad rows")
     checks: tuple[Check, ...]
     catalogue: CatalogueRef | None = Field(default=None, description="null: none was asked for, or a check failed")
+    # Null: made by a version that did not look for them.
+    left_out_of_training: int | None = Field(default=None, description="clean rows that are like a row held out")
+    left_out_of_holdout: int | None = Field(default=None, description="clean rows that are like one trained before")
 
     @property
     def outputs(self) -> tuple[str, ...]:

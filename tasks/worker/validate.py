@@ -42,6 +42,7 @@ from tasks.worker.checks.row_checks import (
     read_span,
     row_rules,
 )
+from tasks.worker.duplicates.sides import find_sides
 from tasks.worker.process.job import Job
 
 QUARANTINE_KIND = "quarantine"
@@ -128,7 +129,11 @@ def run(job: Job) -> ValidateOutcome:
         )
         _stop_if_critical(job, outcome, inputs.window)
         rows = tuple(_commit(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
-        outcome = outcome.model_copy(update={"rows": rows})
+        sides = f"{job.spec.attempt_prefix}/sides"
+        rows, left_out = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides")
+        outcome = outcome.model_copy(
+            update={"rows": rows, "left_out_of_training": left_out.training, "left_out_of_holdout": left_out.held}
+        )
         if not inputs.catalogue:
             return outcome
         catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config)
