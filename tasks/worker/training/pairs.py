@@ -1,5 +1,6 @@
 """Validated rows as training input: the split into training and holdout, token ids, features, classes."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,12 +15,12 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides
-from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY
+from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, normal_text
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import encode_features, joined_features
 from tasks.worker.model.tokens import joined_tokens, tokenize
 from tasks.worker.process.job import Job
-from tasks.worker.training.batches import Pairs
+from tasks.worker.training.batches import Pairs, Positives
 from tasks.worker.training.checkpoint import ModelParts
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -73,25 +74,39 @@ def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
 def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> Pairs:
     """Return training rows as arrays."""
     ladder, pad = config.train.shapes, parts.model.pad
-    query, item, query_features, item_features, keys, pair, label_class = ([] for _ in range(7))
+    query, item, query_features, item_features, keys, pair, label_class, texts, queries = ([] for _ in range(9))
     for table in rows:
         query.append(tokenize(parts.tokenizer, table[QUERY].to_pylist(), ladder.query[-1], pad))
         item.append(tokenize(parts.tokenizer, table[ITEM].to_pylist(), ladder.item[-1], pad))
         query_features.append(encode_features(parts.features, table, "query"))
         item_features.append(encode_features(parts.features, table, "item"))
         keys.append(table[ITEM_ID])
+        texts.append(_text_hashes(table[ITEM]))
+        queries.append(_text_hashes(table[QUERY]))
         pair.append(pair_mask(table, config.heads).astype(np.float32))
         label_class.append(label_classes(table, config.heads))
     ids = pa.chunked_array([chunk for column in keys for chunk in column.chunks], pa.string())
+    item_key = pc.rank(ids, tiebreaker="dense").to_numpy().astype(np.int64)
+    text_key, query_key = (np.unique(np.concatenate(each), return_inverse=True)[1] for each in (texts, queries))
+    belongs = np.concatenate(pair)
     return Pairs(
         query=joined_tokens(query),
         item=joined_tokens(item),
         query_features=joined_features(query_features),
         item_features=joined_features(item_features),
-        item_key=pc.rank(ids, tiebreaker="dense").to_numpy().astype(np.int64),
-        pair=np.concatenate(pair),
+        item_key=item_key,
+        text_key=text_key,
+        query_key=query_key,
+        positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
+        pair=belongs,
         label_class=np.concatenate(label_class),
     )
+
+
+def _text_hashes(texts: pa.ChunkedArray) -> np.ndarray:
+    """Return a hash of each normalised text, uint64 (rows,)."""
+    digests = (hashlib.blake2b(normal_text(text).encode(), digest_size=8).digest() for text in texts.to_pylist())
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
 def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.Table]:
