@@ -5,7 +5,7 @@ this span or before, and out of the evaluation if it is like a row that was trai
 bounded memory. Each span keeps the signatures of its rows, so the rows of the history are not read again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,11 +103,11 @@ def _compare(
     database.sql(f"CREATE TABLE own_keys AS SELECT {_KEYS} FROM own")
     database.sql(f"CREATE TABLE found (place UINTEGER, {ROW_ID} VARCHAR, span VARCHAR, similarity DOUBLE)")
     # In the span itself the holdout stays whole.
-    _find(database, drafted, name, f"NOT o.{HELD} AND f.{HELD}", config)
-    for ref in earlier:
-        if ref.sides is not None:
-            folder, _ = open_folder(store, ref.sides, SIDES_KIND)
-            _find(database, folder / SIGNATURES, ref.span.name, f"o.{HELD} <> f.{HELD}", config)
+    _find(database, {drafted: name}, f"NOT o.{HELD} AND f.{HELD}", config)
+    with_signatures = {ref.sides: ref.span.name for ref in earlier if ref.sides is not None}
+    files = {open_folder(store, sides, SIDES_KIND)[0] / SIGNATURES: span for sides, span in with_signatures.items()}
+    if files:
+        _find(database, files, f"o.{HELD} <> f.{HELD}", config)
     database.sql(f"""
         CREATE TABLE left_out AS
         SELECT own.{ROW_ID}, own.{HELD}, found.span AS like_span, found.{ROW_ID} AS like_row_id, similarity
@@ -121,28 +121,34 @@ def _compare(
 _KEYS = f"place, {HELD}, unnest(keys) AS key, generate_subscripts(keys, 1)::UTINYINT AS number"
 
 
-def _find(database: duckdb.DuckDBPyConnection, path: Path, span: str, sides: str, config: Config) -> None:
-    """Add the rows of the span that are like one of the other side, in another file of signatures."""
+def _find(database: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sides: str, config: Config) -> None:
+    """Add the rows of the span that are like one of the other side, in files of signatures: path -> name of the span.
+
+    Few rows share a key, so the files are read twice: keys alone, and then the runs of the rows that are compared.
+    """
     near = config.evaluate.near_duplicates
+    theirs = f"read_parquet([{', '.join(literal(str(path)) for path in files)}], filename = true)"
+    database.register("spans", pa.table({"filename": [str(path) for path in files], "span": list(files.values())}))
     database.sql(f"""
         INSERT INTO found
         WITH met AS (
-            SELECT * FROM (SELECT {_KEYS} FROM {_parquet(path)}) SEMI JOIN own_keys USING (number, key)
+            SELECT * FROM (SELECT filename, {_KEYS} FROM {theirs}) SEMI JOIN own_keys USING (number, key)
         ), few AS (
-            SELECT * FROM met QUALIFY row_number() OVER (PARTITION BY number, key, {HELD} ORDER BY place) <= {COMPARED}
+            SELECT * FROM met
+            QUALIFY row_number() OVER (PARTITION BY number, key, {HELD} ORDER BY filename, place) <= {COMPARED}
         ), pairs AS (
-            SELECT o.place, f.place AS other, min(number) AS number
+            SELECT o.place, f.filename, f.place AS other, min(number) AS number
             FROM own_keys o JOIN few f USING (number, key) WHERE {sides} GROUP BY ALL
         ), compared AS (
-            SELECT pairs.place, theirs.{ROW_ID}, number,
-                len(list_intersect(own.runs, theirs.runs)) AS shared, len(own.runs) + len(theirs.runs) AS together
-            FROM pairs JOIN own USING (place) JOIN {_parquet(path)} theirs ON theirs.place = pairs.other
+            SELECT pairs.place, filename, t.{ROW_ID}, number,
+                len(list_intersect(own.runs, t.runs)) AS shared, len(own.runs) + len(t.runs) AS together
+            FROM pairs JOIN own USING (place) JOIN {theirs} t USING (filename) WHERE t.place = pairs.other
         ), judged AS (
-            SELECT place, {ROW_ID},
+            SELECT place, filename, {ROW_ID},
                 CASE WHEN number <= {EXACT_KEYS} THEN 1.0 ELSE shared / (together - shared) END AS similarity
             FROM compared
         )
-        SELECT place, {ROW_ID}, {literal(span)}, similarity FROM judged
+        SELECT place, {ROW_ID}, span, similarity FROM judged JOIN spans USING (filename)
         WHERE similarity >= {near.similarity if near else 1.0}
     """)
 
