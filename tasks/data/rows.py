@@ -99,10 +99,11 @@ def group_keys(rows: pa.Table, group: str) -> list[str]:
         texts = [map(normal_text, rows[column].to_pylist()) for column in _TEXT_GROUPS[group]]
         return ["\n".join(each) for each in zip(*texts, strict=True)]
     values = rows[group].to_pylist()
+    names = [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
     if None not in values:
-        return [str(value) for value in values]
+        return names
     others = group_keys(rows, QUERY_AND_ITEM)
-    return [other if value is None else str(value) for value, other in zip(values, others, strict=True)]
+    return [other if value is None else name for value, name, other in zip(values, names, others, strict=True)]
 
 
 def is_holdout(group_key: str, share: float) -> bool:

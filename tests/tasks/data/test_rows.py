@@ -99,7 +99,12 @@ def test_rows_are_grouped_by_texts_or_by_a_column() -> None:
 
 def test_rows_without_a_group_are_grouped_by_their_texts() -> None:
     rows = table("a", "b").append_column("user", pa.array([None, 7.0]))
-    assert group_keys(rows, "user") == ["qa\nta", "7.0"]
+    assert group_keys(rows, "user") == ["qa\nta", "7"]
+
+
+def test_a_group_has_one_name_whatever_type_its_column_has_in_a_span() -> None:
+    names = [group_keys(table("a", user=value), "user") for value in (7.0, "7", 7)]
+    assert names == [["7"]] * 3
 
 
 # A row that was held out once must always be: these places were computed when the project began.
