@@ -9,12 +9,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.items import DELETED, FEED_KIND
+from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
 from tasks.data.sources import Format, SourceRow
 
@@ -72,12 +73,19 @@ class Canonicaliser:
     """Converts records one by one, and collects the kinds of value of each column over the whole input."""
 
     def __init__(
-        self, form: Format, time_column: str, span: SpanKind, mapping: Mapping[str, str], layout: Layout = ROWS
+        self,
+        form: Format,
+        time_column: str,
+        span: SpanKind,
+        mapping: Mapping[str, str],
+        layout: Layout = ROWS,
+        ids_of_records: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._texts_are_values = form is Format.csv
         self._layout = layout
         self._time_column = time_column
         self._span = span
+        self._ids_of_records = ids_of_records
         self._source = {layout.columns[name]: column for name, column in mapping.items()}
         self._mapped = {time_column, *mapping.values()}
         self._kinds: dict[str, set[str]] = {}
@@ -92,7 +100,7 @@ class Canonicaliser:
         moment = _moment(record, self._time_column)
         item = self._text(record, ITEM)
         core = (
-            self._text(record, ROW_ID) or _hash(_canonical_json(record.values)),
+            self._text(record, ROW_ID) or self._made_id(record, moment),
             (moment - _EPOCH) // _MICROSECOND,
             self._text(record, QUERY),
             item,
@@ -123,6 +131,13 @@ class Canonicaliser:
             kinds = self._kinds[column] or {"float64"}
             named[column] = (name, next(iter(kinds)) if len(kinds) == 1 else "string")
         return named
+
+    def _made_id(self, record: SourceRow, moment: dt.datetime) -> str:
+        """Return the id of a row whose source has none."""
+        if self._layout is ITEMS or self._ids_of_records(span_of(moment, self._span)):
+            return _hash(_canonical_json(record.values))
+        item = self._text(record, ITEM_ID) or self._text(record, ITEM)
+        return natural_id((moment - _EPOCH) // _MICROSECOND, self._text(record, QUERY), item)
 
     def _text(self, record: SourceRow, canonical: str) -> str | None:
         column = self._source.get(canonical)

@@ -21,6 +21,7 @@ from tasks.contracts.progress import Progress
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.spans import SpanKind, first_day, in_order, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.row_ids import FACT, OF_KEY, OF_RECORD, ids_of_records, number_alike
 from tasks.data.sources import Format, SourceReader
 from tasks.data.span_versions import latest_version, list_spans
 from tasks.data.spool import BuiltSpan, Spools, build_span
@@ -120,7 +121,9 @@ def ingest(
         _explaining_full_disk(temporary, "free some space, or set TMPDIR to a folder on a larger disk"),
         tempfile.TemporaryDirectory(prefix="millrace-ingest-") as scratch,
     ):
-        built = _build(reader, Path(scratch), Canonicaliser(form, time_column, span, mapping, layout), mapping, report)
+        of_records = ids_of_records(store)
+        canonicaliser = Canonicaliser(form, time_column, span, mapping, layout, of_records)
+        built = _build(reader, Path(scratch), canonicaliser, mapping, report)
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
             store.lock("ingest"),
@@ -129,7 +132,8 @@ def ingest(
                 _refuse_other_kinds(store, span)
             spans = []
             for done, built_span in enumerate(built, start=1):
-                spans.append(_commit(store, built_span, layout))
+                row_ids = OF_RECORD if layout is not ROWS or of_records(built_span.name) else OF_KEY
+                spans.append(_commit(store, built_span, layout, row_ids))
                 report(Progress(what="writing spans", done=done, total=len(built), note=built_span.name))
     return IngestSummary(spans=tuple(spans), rows=sum(each.rows for each in spans), files=len(reader.files))
 
@@ -159,6 +163,7 @@ def _build(
     _require(reader.files[0], mapping, seen)  # a JSONL record may omit nulls, so a column counts if any record has it
     built = []
     for name in in_order(list(spools.spans)):
+        number_alike(spools.path(name))
         built.append(build_span(name, spools.path(name), scratch / name, canonicaliser.columns()))
         spools.path(name).unlink()
     return built
@@ -182,7 +187,7 @@ def _refuse_other_kinds(store: Store, span: SpanKind) -> None:
             )
 
 
-def _commit(store: Store, built: BuiltSpan, layout: Layout) -> IngestedSpan:
+def _commit(store: Store, built: BuiltSpan, layout: Layout, row_ids: str) -> IngestedSpan:
     ref_type = SpanRef if layout is ROWS else FeedRef
     latest = latest_version(store, built.name, layout.root)
     if latest is not None:
@@ -197,6 +202,7 @@ def _commit(store: Store, built: BuiltSpan, layout: Layout) -> IngestedSpan:
         "rows": built.rows,
         "columns": built.columns,
         "content_sha256": built.content_sha256,
+        FACT: row_ids,
         "ingested_at": now(),
     }
     try:

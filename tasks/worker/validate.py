@@ -22,6 +22,7 @@ from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.foundation.errors import CodeError
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.checks.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
+from tasks.worker.duplicates.sides import find_sides
 from tasks.worker.process.job import Job
 from tasks.worker.validation import outputs, window
 from tasks.worker.validation.columns import joined
@@ -79,7 +80,16 @@ def run(job: Job) -> ValidateOutcome:
         )
         outputs.stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
         rows = tuple(outputs.commit_rows(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
-        outcome = outcome.model_copy(update={"rows": rows, "profiles": outputs.write_profiles(job, counts.profiles)})
+        sides = f"{job.spec.attempt_prefix}/sides"
+        rows, left_out = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides")
+        outcome = outcome.model_copy(
+            update={
+                "rows": rows,
+                "profiles": outputs.write_profiles(job, counts.profiles),
+                "left_out_of_training": left_out.training,
+                "left_out_of_holdout": left_out.held,
+            }
+        )
         if not inputs.catalogue:
             return outcome
         catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config)

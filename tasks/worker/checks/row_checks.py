@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
-from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND, TIME
+from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
 from tasks.gates.expectations import Expectation, Finding, between, in_set, judge, not_null
 
@@ -143,6 +144,8 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
         for column in config.features.numeric
     ]
     wanted += [("features.categorical names it", c, _NAMES) for c in config.features.categorical if c not in CORE]
+    group = HoldoutRule.of(config.evaluate).group
+    wanted += [("evaluate.group names it", c, _NUMBERS) for c in group_columns(group) if c not in CORE]
     wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]
     judged = (each for each in config.validate_.expectations if not each.about_columns)
     own = dict.fromkeys(column for each in judged for column in each.columns)

@@ -11,7 +11,7 @@ import torch
 
 from configs.schema.config import Config
 from infra.store.manifest import read_manifest
-from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import ConfigError
@@ -102,6 +102,7 @@ def make_start(
         consumed=inputs.history,
         parent=inputs.parent,
         seed=config.seed,
+        holdout=HoldoutRule.of(config.evaluate),
         losses=(),
         curve=(),
     )

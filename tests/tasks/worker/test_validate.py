@@ -40,7 +40,9 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
     values = rows(40)
     write_span(store, tmp_path, MARCH, values)
     outcome = validate.run(job(store))
-    assert outcome.rows == (RowsRef(span=MARCH, prefix="runs/k/validate/attempt-1/rows/2026-03", rows=40),)
+    (found,) = outcome.rows
+    prefix = "runs/k/validate/attempt-1"
+    assert found == RowsRef(span=MARCH, prefix=f"{prefix}/rows/2026-03", rows=40, sides=f"{prefix}/sides/2026-03")
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
     assert pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist() == values
