@@ -61,6 +61,31 @@ CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
 }
 
 
+def metrics_of(
+    ranks: np.ndarray,
+    losses: np.ndarray,
+    pair: np.ndarray,
+    label_class: np.ndarray,
+    probabilities: np.ndarray | None,
+) -> dict[str, float]:
+    """Return every metric of some rows, of a model's answers to them.
+
+    Args:
+        ranks: int (rows,), of each row's own item, from 1.
+        losses: float (rows,), in nats.
+        pair: bool (rows,), whether the row counts for ranks and losses.
+        label_class: int (rows,), 0, 1, or -1 without a class.
+        probabilities: float (rows,), of class 1; None: the model classifies nothing.
+    """
+    found = retrieval_metrics(ranks[pair])
+    if pair.any():
+        found["loss"] = float(losses[pair].mean(dtype=np.float64))
+    if probabilities is not None:
+        known = label_class >= 0
+        found |= classification_metrics(label_class[known], probabilities[known])
+    return found
+
+
 def retrieval_metrics(ranks: np.ndarray) -> dict[str, float]:
     """Return means over the queries, from int64 (queries,) ranks; empty for no queries."""
     return {name: float(each(ranks).mean()) for name, each in RANKING.items()} if len(ranks) else {}
