@@ -35,8 +35,8 @@ NO_VALUE = "(none)"  # the value of a column where the row has none
 class RowResults:
     """One entry for each row in every array. The rows of the golden set are among them, with the span GOLDEN.
 
-    `columns` holds texts, NO_VALUE for null. Each role that was measured is in `ranks` and `losses`; it is in
-    `probabilities` if its model classifies.
+    `columns` holds texts, NO_VALUE for null. Each role that was measured is in `ranks`; it is in `losses`
+    if the configuration has a contrastive head, and in `probabilities` if its model classifies.
     """
 
     row_id: np.ndarray  # object: str
@@ -67,10 +67,10 @@ class RowResults:
             KeyError: the role was not measured.
         """
         rows = ~self.golden if among is None else among
-        probabilities = self.probabilities.get(role)
+        losses, probabilities = self.losses.get(role), self.probabilities.get(role)
         return metrics_of(
             ranks=self.ranks[role][rows],
-            losses=self.losses[role][rows],
+            losses=None if losses is None else losses[rows],
             pair=self.pair[rows],
             label_class=self.label_class[rows],
             probabilities=None if probabilities is None else probabilities[rows],
@@ -84,27 +84,30 @@ def read_row_results(store: Store, key: str) -> RowResults:
         StoreError: the file is gone, damaged, or lacks a column; names the file and the way out.
     """
     try:
-        table = pq.read_table(store.local(key))
-        roles = [role for role in Role if rank_of(role) in table.column_names]
-        return RowResults(
-            row_id=_texts(table[ROW_ID]),
-            span=_texts(table[SPAN]),
-            query_key=table[QUERY_KEY].to_numpy(),
-            item_id=_texts(table[ITEM_ID]),
-            pair=table[PAIR].to_numpy(),
-            label_class=table[LABEL_CLASS].to_numpy(),
-            columns={name.removeprefix(COLUMN): _texts(table[name])
-                     for name in table.column_names if name.startswith(COLUMN)},
-            ranks={role: table[rank_of(role)].to_numpy() for role in roles},
-            losses={role: table[loss_of(role)].to_numpy() for role in roles},
-            probabilities={role: table[probability_of(role)].to_numpy()
-                           for role in roles if probability_of(role) in table.column_names},
-        )  # fmt: skip
+        return row_results(pq.read_table(store.local(key)))
     except (OSError, KeyError, pa.ArrowInvalid) as error:
         raise StoreError(
             f"{store.uri}/{key}, the row results of an evaluation, can't be read: {error}; restore it, or "
             "delete the result.json of this run's stage evaluate and run it again"
         ) from error
+
+
+def row_results(table: pa.Table) -> RowResults:
+    """Return the row results in a table with the columns of the file. Raises KeyError: it lacks one."""
+    there = set(table.column_names)
+    return RowResults(
+        row_id=_texts(table[ROW_ID]),
+        span=_texts(table[SPAN]),
+        query_key=table[QUERY_KEY].to_numpy(),
+        item_id=_texts(table[ITEM_ID]),
+        pair=table[PAIR].to_numpy(),
+        label_class=table[LABEL_CLASS].to_numpy(),
+        columns={name.removeprefix(COLUMN): _texts(table[name])
+                 for name in table.column_names if name.startswith(COLUMN)},
+        ranks={role: table[rank_of(role)].to_numpy() for role in Role if rank_of(role) in there},
+        losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
+        probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
+    )  # fmt: skip
 
 
 def _texts(column: pa.ChunkedArray) -> np.ndarray:
