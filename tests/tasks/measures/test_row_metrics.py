@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from tasks.measures.row_metrics import classification_metrics, retrieval_metrics
+from tasks.measures.row_metrics import classification_metrics, metrics_of, retrieval_metrics
 
 
 def test_retrieval_metrics_of_known_ranks():
@@ -33,3 +33,15 @@ def test_a_single_class_has_no_auc(cls: int, macro_f1: float):
 def test_no_rows_give_no_metrics():
     assert retrieval_metrics(np.array([], dtype=np.int64)) == {}
     assert classification_metrics(np.array([], dtype=np.int64), np.array([])) == {}
+
+
+def test_the_loss_is_the_mean_of_the_rows_that_are_pairs():
+    found = metrics_of(
+        ranks=np.array([1, 2, 3]),
+        losses=np.array([0.5, 1.5, np.nan], dtype=np.float32),
+        pair=np.array([True, True, False]),
+        label_class=np.array([-1, -1, -1]),
+        probabilities=None,
+    )
+    assert found["loss"] == 1.0
+    assert "accuracy" not in found

@@ -33,6 +33,5 @@ def test_items_with_the_text_of_a_relevant_one_are_as_right():
 def test_without_a_known_pair_only_texts_count():
     found = relevant()
     assert [items(found, 0, own) for own in range(5)] == [set(), set(), {3}, {2}, set()]
-    assert (
-        find_relevant(query_keys([]), text_numbers(TEXTS), query_keys([]), np.array([], dtype=np.int64)).query.size == 0
-    )
+    nothing = np.array([], dtype=np.int64)
+    assert find_relevant(nothing, text_numbers(TEXTS), nothing, nothing).query.size == 0
