@@ -11,7 +11,7 @@ from pydantic import Field
 
 from configs.schema.stages import Severity
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.evaluation import Measurement, SliceMetrics, SpanMetrics
+from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.stages import Chore, Stage
@@ -195,6 +195,7 @@ class EvaluateOutcome(Record):
     rows_key: str | None = Field(default=None, description="key of the Parquet file of row results")
     spans: tuple[SpanMetrics, ...] = Field(default=(), description="the newest spans with holdout rows, oldest first")
     golden_rows: int = Field(default=0, description="rows of the golden set, which are counted in no other number")
+    golden: dict[Role, dict[str, float]] = Field(default={}, description="each model's metrics on the golden set")
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from tasks.measures.row_metrics import classification_metrics, metrics_of, retrieval_metrics
 
@@ -45,3 +46,14 @@ def test_the_loss_is_the_mean_of_the_rows_that_are_pairs():
     )
     assert found["loss"] == 1.0
     assert "accuracy" not in found
+
+
+def test_classification_metrics_are_those_of_scikit_learn():
+    random = np.random.default_rng(2)
+    classes, probabilities = random.integers(0, 2, 300), random.integers(0, 20, 300) / 19  # with ties
+    predicted = (probabilities >= 0.5).astype(int)
+    assert classification_metrics(classes, probabilities) == {
+        "accuracy": pytest.approx(accuracy_score(classes, predicted)),
+        "macro_f1": pytest.approx(f1_score(classes, predicted, average="macro")),
+        "auc": pytest.approx(roc_auc_score(classes, probabilities)),
+    }
