@@ -15,6 +15,7 @@ NAMES = {"recall_1": "recall@1", "recall_10": "recall@10", "recall_100": "recall
 def test_the_metrics_are_those_of_trec_eval():
     random = np.random.default_rng(1)
     corpus = random.normal(size=(ITEMS, 6)).astype(np.float32)
+    corpus[1::2] = corpus[::2] + random.normal(scale=0.1, size=(ITEMS // 2, 6))  # items with one text are near
     targets = random.integers(0, ITEMS, QUERIES)
     queries = corpus[targets] + random.normal(scale=1.0, size=(QUERIES, 6)).astype(np.float32)
     keys, texts = np.arange(QUERIES) // 3, np.arange(ITEMS) // 2  # three rows a query, two items a text
