@@ -5,6 +5,7 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate
+from tasks.foundation.errors import ConfigError
 from tasks.gates import verdicts
 from tasks.runs import releases
 from tasks.runs.plan import plan_run
@@ -136,3 +137,9 @@ def test_a_changed_golden_set_is_measured_again_and_nothing_is_trained(store, ru
     evaluate.fn(plan, run.validated, run.warm, run.trained)
     assert (runner.stages.count("evaluate"), runner.stages.count("train")) == (2, 1)
     assert inputs_of_last_evaluation(runner).golden != known
+
+
+def test_a_golden_set_that_cant_be_used_is_refused_before_anything_is_trained(store, runner, tmp_path):
+    with pytest.raises(ConfigError, match="there is no file"):
+        carry_out(plan_run(store, small_config(f"evaluate.golden={tmp_path / 'gone.csv'}")))
+    assert runner.stages == []
