@@ -111,11 +111,10 @@ def _measure_all(
         if model is None:
             continue
         measured, answers = measure(job, accelerator, model, field.rows, field.corpus, field.relevant)
-        if Role.challenger in entrant.roles:
-            challenger = model.parts
-            if champion is not None:
-                agreement = compatibility_metrics(answers, champion)
-                measured = measured._replace(vectors=measured.vectors | agreement)
+        challenger = model.parts if Role.challenger in entrant.roles else None  # of which the next one is a copy
+        if challenger is not None and champion is not None:
+            agreement = compatibility_metrics(answers, champion)
+            measured = measured._replace(vectors=measured.vectors | agreement)
         champion = answers if entrant.is_champion else None
         yield Found(entrant, measured)
 
