@@ -31,6 +31,7 @@ COPY tasks/backfill tasks/backfill
 COPY tasks/contracts tasks/contracts
 COPY tasks/data tasks/data
 COPY tasks/doctor tasks/doctor
+COPY tasks/evaluating tasks/evaluating
 COPY tasks/foundation tasks/foundation
 COPY tasks/gates tasks/gates
 COPY tasks/hosts tasks/hosts

@@ -4,6 +4,7 @@ import datetime as dt
 
 from flows.presentation import html
 from flows.presentation.history import figures
+from flows.presentation.history.staleness import staleness
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
 from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share
 from infra.store.base import Store
@@ -150,7 +151,7 @@ def _sections(history: History, summed: Totals, at: dt.datetime) -> list[Section
         figures.compiling(worked),
         *figures.throughput(worked),
     ] if worked else []  # fmt: skip
-    shown = tuple(figure for figure in (fresh, *figures.quality(history)) if figure)
+    shown = tuple(figure for figure in (fresh, staleness(history), *figures.quality(history)) if figure)
     return [
         Section("Freshness and quality", id="quality", figures=shown) if shown else None,
         Section("What runs take", id="effort", figures=tuple(figure for figure in money if figure)) if money else None,
