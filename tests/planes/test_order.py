@@ -53,6 +53,7 @@ ORDER = """
     tasks.targets                 which release each search service serves
     tasks.hosts                   which machines failed checks, and which get no work for a while
     tasks.evaluating              what an evaluation compares with: released models, the golden set
+    tasks.planning                what the next run trains, and from which checkpoint
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.data                    from a user's files to spans
     tasks.gates                   gates before a release

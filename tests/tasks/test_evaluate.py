@@ -7,8 +7,8 @@ from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import ConfigError
 from tasks.gates import verdicts
+from tasks.planning.next_run import plan_run
 from tasks.runs import releases
-from tasks.runs.plan import plan_run
 from tasks.runs.results import judgement_key, read_judgement
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
