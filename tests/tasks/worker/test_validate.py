@@ -125,6 +125,10 @@ def test_too_many_bad_rows_stop_the_run_without_clean_rows(store: DirectoryStore
     assert (report.rows, report.rows_clean, report.rows_quarantined) == ((), 75, 25)
     assert "quarantined share" in failed(report)
     assert len(quarantined(store, report)) == 25
+    assert [(each.reason, each.values["row_id"]) for each in report.samples] == [
+        *(("item is null", f"r{number:04d}") for number in (75, 76, 77)),
+        *(("query is empty", f"r{number:04d}") for number in (95, 96, 97)),
+    ]
 
 
 def test_a_share_of_exactly_the_limit_is_allowed(store: DirectoryStore, tmp_path: Path):

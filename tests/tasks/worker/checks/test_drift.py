@@ -1,9 +1,10 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from tasks.worker.checks.drift import population_stability
+from tasks.worker.checks.drift import MISSING, NEVER_SEEN, OTHERS, category_stability, population_stability
 
 
 def test_equal_distributions_do_not_drift():
@@ -60,3 +61,14 @@ def test_only_nulls_on_both_sides_are_no_drift():
     drift = population_stability(np.full(60, np.nan), np.full(60, np.nan))
     assert drift.psi == 0.0
     assert len(drift.bins) == 1
+
+
+def test_names_have_bins_for_the_commonest_the_others_the_new_and_none():
+    earlier = pd.Series([f"c{number:02d}" for number in range(25) for _ in range(30 - number)], dtype=object)
+    now = pd.Series(["c00"] * 60 + ["c24"] * 20 + ["new"] * 15 + [None] * 5, dtype=object)
+    bins = {each.label: (each.earlier, each.now) for each in category_stability(earlier, now).bins}
+    assert len(bins) == 20 + 3
+    assert bins["c00"] == (round(30 / 450, 6), 0.6)
+    assert bins[OTHERS] == (round((10 + 9 + 8 + 7 + 6) / 450, 6), 0.2)
+    assert (bins[NEVER_SEEN], bins[MISSING]) == ((0.0, 0.15), (0.0, 0.05))
+    assert category_stability(earlier, earlier).psi == pytest.approx(0.0)
