@@ -11,10 +11,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-Argument = type | tuple[type, ...]
+Types = tuple[type, ...]
 
-NUMBER: Argument = (int, float)
-BOUND: Argument = (int, float, str)  # dates and times are compared as well
+NUMBER: Types = (int, float)
+BOUND: Types = (int, float, str)  # dates and times are compared as well
+WHOLE: Types = (int,)
+TEXT: Types = (str,)
+YES: Types = (bool,)
+LIST: Types = (list,)
+TREE: Types = (dict,)
 
 
 class Scope(enum.StrEnum):
@@ -29,56 +34,56 @@ class Known(NamedTuple):
     """`column`: whether it is about one column, which it then needs. The types are those that YAML gives."""
 
     scope: Scope
-    needed: Mapping[str, Argument] = {}
-    optional: Mapping[str, Argument] = {}
+    needed: Mapping[str, Types] = {}
+    optional: Mapping[str, Types] = {}
     column: bool = True
 
 
-_STRICT: dict[str, Argument] = {"strict_min": bool, "strict_max": bool}
-_BETWEEN: dict[str, Argument] = {"min_value": BOUND, "max_value": BOUND, **_STRICT}
-_NUMBERS: dict[str, Argument] = {"min_value": NUMBER, "max_value": NUMBER, **_STRICT}
-_PAIR: dict[str, Argument] = {"column_A": str, "column_B": str}
-_IGNORE: dict[str, Argument] = {"ignore_row_if": str}
-_LIST: dict[str, Argument] = {"column_list": list}
+_STRICT: dict[str, Types] = {"strict_min": YES, "strict_max": YES}
+_BETWEEN: dict[str, Types] = {"min_value": BOUND, "max_value": BOUND, **_STRICT}
+_NUMBERS: dict[str, Types] = {"min_value": NUMBER, "max_value": NUMBER, **_STRICT}
+_PAIR: dict[str, Types] = {"column_A": TEXT, "column_B": TEXT}
+_IGNORE: dict[str, Types] = {"ignore_row_if": TEXT}
+_LIST: dict[str, Types] = {"column_list": LIST}
 
 KNOWN: dict[str, Known] = {
     "expect_column_values_to_be_between": Known(Scope.rows, {}, _BETWEEN),
-    "expect_column_values_to_be_in_set": Known(Scope.rows, {"value_set": list}),
-    "expect_column_values_to_not_be_in_set": Known(Scope.rows, {"value_set": list}),
+    "expect_column_values_to_be_in_set": Known(Scope.rows, {"value_set": LIST}),
+    "expect_column_values_to_not_be_in_set": Known(Scope.rows, {"value_set": LIST}),
     "expect_column_values_to_be_null": Known(Scope.rows),
     "expect_column_values_to_not_be_null": Known(Scope.rows),
     "expect_column_value_lengths_to_be_between": Known(Scope.rows, {}, _NUMBERS),
     "expect_column_value_lengths_to_equal": Known(Scope.rows, {"value": NUMBER}),
-    "expect_column_values_to_match_regex": Known(Scope.rows, {"regex": str}),
-    "expect_column_values_to_not_match_regex": Known(Scope.rows, {"regex": str}),
-    "expect_column_values_to_match_regex_list": Known(Scope.rows, {"regex_list": list}, {"match_on": str}),
-    "expect_column_values_to_not_match_regex_list": Known(Scope.rows, {"regex_list": list}),
-    "expect_column_values_to_match_strftime_format": Known(Scope.rows, {"strftime_format": str}),
+    "expect_column_values_to_match_regex": Known(Scope.rows, {"regex": TEXT}),
+    "expect_column_values_to_not_match_regex": Known(Scope.rows, {"regex": TEXT}),
+    "expect_column_values_to_match_regex_list": Known(Scope.rows, {"regex_list": LIST}, {"match_on": TEXT}),
+    "expect_column_values_to_not_match_regex_list": Known(Scope.rows, {"regex_list": LIST}),
+    "expect_column_values_to_match_strftime_format": Known(Scope.rows, {"strftime_format": TEXT}),
     "expect_column_values_to_be_dateutil_parseable": Known(Scope.rows),
     "expect_column_values_to_be_json_parseable": Known(Scope.rows),
-    "expect_column_values_to_match_json_schema": Known(Scope.rows, {"json_schema": dict}),
+    "expect_column_values_to_match_json_schema": Known(Scope.rows, {"json_schema": TREE}),
     "expect_column_pair_values_to_be_equal": Known(Scope.rows, _PAIR, _IGNORE, column=False),
     "expect_column_pair_values_a_to_be_greater_than_b": Known(
-        Scope.rows, _PAIR, {"or_equal": bool, **_IGNORE}, column=False
+        Scope.rows, _PAIR, {"or_equal": YES, **_IGNORE}, column=False
     ),
     "expect_column_pair_values_to_be_in_set": Known(
-        Scope.rows, {**_PAIR, "value_pairs_set": list}, _IGNORE, column=False
+        Scope.rows, {**_PAIR, "value_pairs_set": LIST}, _IGNORE, column=False
     ),
     "expect_multicolumn_sum_to_equal": Known(Scope.rows, {**_LIST, "sum_total": NUMBER}, _IGNORE, column=False),
     "expect_multicolumn_values_to_be_equal": Known(Scope.rows, _LIST, _IGNORE, column=False),
     "expect_select_column_values_to_be_unique_within_record": Known(Scope.rows, _LIST, _IGNORE, column=False),
-    "expect_column_to_exist": Known(Scope.columns, {}, {"column_index": int}),
-    "expect_table_column_count_to_equal": Known(Scope.columns, {"value": int}, column=False),
+    "expect_column_to_exist": Known(Scope.columns, {}, {"column_index": WHOLE}),
+    "expect_table_column_count_to_equal": Known(Scope.columns, {"value": WHOLE}, column=False),
     "expect_table_column_count_to_be_between": Known(
-        Scope.columns, {}, {"min_value": int, "max_value": int}, column=False
+        Scope.columns, {}, {"min_value": WHOLE, "max_value": WHOLE}, column=False
     ),
     "expect_table_columns_to_match_set": Known(
-        Scope.columns, {"column_set": list}, {"exact_match": bool}, column=False
+        Scope.columns, {"column_set": LIST}, {"exact_match": YES}, column=False
     ),
     "expect_table_columns_to_match_ordered_list": Known(Scope.columns, _LIST, column=False),
-    "expect_table_row_count_to_equal": Known(Scope.number, {"value": int}, column=False),
+    "expect_table_row_count_to_equal": Known(Scope.number, {"value": WHOLE}, column=False),
     "expect_table_row_count_to_be_between": Known(
-        Scope.number, {}, {"min_value": int, "max_value": int}, column=False
+        Scope.number, {}, {"min_value": WHOLE, "max_value": WHOLE}, column=False
     ),
     "expect_column_mean_to_be_between": Known(Scope.number, {}, {"min_value": NUMBER, "max_value": NUMBER}),
     "expect_column_min_to_be_between": Known(Scope.number, {}, {"min_value": NUMBER, "max_value": NUMBER}),
@@ -148,7 +153,7 @@ def check_expectation(name: str, column: str | None, arguments: Mapping[str, Any
     if unknown := [argument for argument in arguments if argument not in allowed]:
         raise ValueError(f"{name} has no argument {unknown[0]!r}; it has {_listed(known)}")
     for argument, value in arguments.items():
-        wanted = allowed[argument] if isinstance(allowed[argument], tuple) else (allowed[argument],)
+        wanted = allowed[argument]
         if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
             names = " or ".join(kind.__name__ for kind in wanted)
             raise ValueError(f"{name}: {argument} must be {names}, got {value!r}")

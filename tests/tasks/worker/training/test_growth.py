@@ -96,6 +96,7 @@ def test_an_interrupted_run_with_new_categories_ends_with_the_same_weights(
 
     def stop(self: LoopRecorder, step: int) -> None:
         if step == stopped_at:
+            self.writer.wait()  # for the checkpoint of the step before
             raise KeyboardInterrupt
         plain(self, step)
 
