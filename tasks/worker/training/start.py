@@ -4,7 +4,7 @@ Nothing is trained here. Warmup begins in the same way, so that it meets the sam
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import torch
@@ -18,10 +18,10 @@ from tasks.foundation.errors import ConfigError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embedding_model import shape_of
+from tasks.worker.model.growth import grow
 from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, checkpoint_prefix, find_partial, load_optimizer, load_parts
-from tasks.worker.training.growth import grown
 from tasks.worker.training.optimizer import make_optimizer
 
 # The names of the encoder's sizes in model.scratch, and in the encoder's own config.
@@ -77,7 +77,7 @@ def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelP
         print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
         parts = load_parts(job.store, checkpoint, config.model.dropout)
         if not source.own:  # its vocabularies have grown before
-            parts = grown(parts, training)
+            parts = replace(parts, features=grow(parts.model, parts.features, training))
     _check_shape(parts, config)
     return parts
 

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,8 +10,8 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.worker.model.features import FeatureArrays, encode_features
+from tasks.worker.model.growth import grow
 from tasks.worker.training.checkpoint import ModelParts, load_parts
-from tasks.worker.training.growth import grown
 from tests.support.workspace.jobs import (
     FEATURES,
     all_rows,
@@ -61,7 +62,8 @@ def test_growing_changes_no_vector(trained: Trained):
     config = tiny_config(*FEATURES)
     rows = all_rows(store, [january, february], config)
     before = first_categories(load_parts(store, outcome.checkpoint), rows)
-    parts = grown(load_parts(store, outcome.checkpoint), [rows])
+    loaded = load_parts(store, outcome.checkpoint)
+    parts = replace(loaded, features=grow(loaded.model, loaded.features, [rows]))
     assert parts.features.categorical["locale"] == ("de", "en", *(f"l{number}" for number in range(7)))
     assert torch.equal(first_categories(parts, rows), before)
     assert parts.model.shape.interaction is not None

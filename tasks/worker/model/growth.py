@@ -4,25 +4,23 @@ Nothing is random: any number of workers grows the same model.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pyarrow as pa
 import torch
 from torch import nn
 
+from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable, grown_features
-from tasks.worker.training.checkpoint import ModelParts
 
 
-def grown(parts: ModelParts, training: Iterable[pa.Table]) -> ModelParts:
-    """Return the model with an embedding for every category of the training rows; log how many are new.
+def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
+    """Give the model an embedding for every category of the training rows; return its table, and log what is new.
 
     A new category starts as what it was until then, a category never seen, so no vector changes by growing.
     """
-    before, after = parts.features, grown_features(parts.features, training)
-    model = parts.model
+    after = grown_features(before, training)
     if after == before or model.interaction is None or model.shape.interaction is None:
-        return parts
+        return before
     for place, (name, rows) in enumerate(zip(after.categorical, after.categories, strict=True)):
         weight = model.interaction.tables[place].weight
         assert isinstance(weight, torch.Tensor)
@@ -32,7 +30,7 @@ def grown(parts: ModelParts, training: Iterable[pa.Table]) -> ModelParts:
             print(f"{name} has {new} new categories, {len(after.categorical[name])} in all", flush=True)
     shape = model.shape.interaction.model_copy(update={"categories": after.categories})
     model.shape = model.shape.model_copy(update={"interaction": shape})
-    return replace(parts, features=after)
+    return after
 
 
 def _with_rows(weight: torch.Tensor, rows: int, name: str, before: FeatureTable) -> torch.Tensor:
