@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from typer.main import get_command
 
+from flows.cli.app import app
 from flows.cli.results import outputs
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
@@ -417,11 +419,46 @@ def test_a_mistyped_workspace_does_not_look_empty(millrace: Command, tmp_path: P
     assert f"CONFIG: {tmp_path / 'typo'} holds no span" in result.err
 
 
+def with_a_workspace() -> list[str]:
+    commands = get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+    return sorted(name for name, each in commands.items() if "workspace" in {param.name for param in each.params})
+
+
+NEEDED = {
+    "ingest": [*INGEST, "--source", "none.jsonl"],
+    "backfill": ["--from", "2026-01", "--to", "2026-02"],
+    "backfill-control": ["b-1", "pause"],
+    "parity": ["--span", "2026-01"],
+    "warmup": ["--span", "2026-01", "--compare-optlevel", "1,2"],
+    "import-checkpoint": ["weights.pt"],
+    "search": ["a lamp"],
+    "diff": ["1", "2"],
+    "rollback": [],
+    "deploy": [],
+}
+
+
+@pytest.mark.parametrize("name", with_a_workspace())
+def test_a_workspace_inside_a_file_is_one_line_for_every_command(
+    millrace: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    (tmp_path / "file").write_text("not a folder")
+    result = millrace(name, "--workspace", str(tmp_path / "file" / "x"), *NEEDED.get(name, []))
+    if name == "doctor":  # a table of all that it looks at
+        assert result.code != 0
+        assert "Traceback" not in result.err
+        return
+    assert result.code == 78, result.err
+    assert result.err.splitlines()[-1].startswith(f"CONFIG: workspace '{tmp_path}/file/x': {tmp_path}/file is a file")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "last_line", "traceback"),
     [
         (ZeroDivisionError("division by zero"), 75, "CODE: ZeroDivisionError: division by zero (a bug, ours", True),
-        (PermissionError(13, "Permission denied", "/w"), 74, "STORE: [Errno 13] Permission denied: '/w'", False),
+        (PermissionError(13, "Permission denied", "/w"), 74, "STORE: /w: this user may not read or write it", False),
         (OSError(28, "No space left on device"), 74, "STORE: [Errno 28] No space left on device", False),
     ],
 )

@@ -11,8 +11,9 @@ from infra.store.manifest import read_manifest
 from tasks.contracts.progress import Progress
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import SpanKind
-from tasks.data import ingest as module
-from tasks.data.ingest import ingest, parse_map
+from tasks.data import source_spans
+from tasks.data.ingest import ingest
+from tasks.data.mapping import parse_map
 from tasks.data.rows import CORE, SPAN_KIND
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
@@ -100,11 +101,11 @@ def test_the_same_rows_again_write_nothing(store: DirectoryStore, tmp_path: Path
 def test_changed_rows_make_a_new_version_of_their_span_only(store: DirectoryStore, tmp_path: Path) -> None:
     run(store, write_input(tmp_path / "input", ROWS))
     changed = [*ROWS[:3], review(4, "2026-02-10", text="found it")]
-    summary = run(store, write_input(tmp_path / "changed", changed))
+    summary = run(store, write_input(tmp_path / "changed", changed), known="replace")
     assert versions(summary) == [("2026-01", 1, 1, False), ("2026-02", 2, 3, True)]
     assert rows_of(store, "2026-02", 1)["query"].to_pylist()[-1] is None
     assert rows_of(store, "2026-02", 2)["query"].to_pylist()[-1] == "found it"
-    back = run(store, tmp_path / "input")
+    back = run(store, tmp_path / "input", known="replace")
     assert versions(back)[1] == ("2026-02", 3, 3, True)
 
 
@@ -120,9 +121,10 @@ def test_types_are_chosen_from_the_whole_input(store: DirectoryStore, tmp_path: 
 
 
 def test_a_jsonl_record_may_leave_out_null_values(store: DirectoryStore, tmp_path: Path) -> None:
-    rows = [{"at": 0, "text": "a", "title": "b"}, {"at": 0, "text": "c", "id": "r2", "stars": 1, "extra": True}]
+    at = 1_000_000_000
+    rows = [{"at": at, "text": "a", "title": "b"}, {"at": at, "text": "c", "id": "r2", "stars": 1, "extra": True}]
     run(store, write_input(tmp_path / "input", rows), span=SpanKind.day)
-    table = rows_of(store, "1970-01-01")
+    table = rows_of(store, "2001-09-09")
     assert table["item"].to_pylist() == ["b", None]
     assert table["extra"].to_pylist() == [None, True]
     assert table["row_id"].to_pylist()[1] == "r2"
@@ -131,7 +133,7 @@ def test_a_jsonl_record_may_leave_out_null_values(store: DirectoryStore, tmp_pat
 def test_progress_counts_bytes_and_then_spans(
     store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ROWS_BETWEEN_REPORTS", 2)
+    monkeypatch.setattr(source_spans, "ROWS_BETWEEN_REPORTS", 2)
     steps: list[Progress] = []
     source = write_input(tmp_path / "input", ROWS)
     run(store, source, progress=steps.append)
