@@ -7,6 +7,7 @@ from tasks.contracts.references import CatalogueRef
 from tasks.contracts.runs import RunPlan
 from tasks.data.span_versions import list_feeds
 from tasks.foundation.errors import StoreError
+from tasks.preflight.columns import check_labels
 from tasks.running.stage import run_stage, stage_task, warn_of
 from tasks.runs import catalogues
 
@@ -19,9 +20,11 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
         catalogue: whether items will be embedded; a comparison of two trainings needs none.
 
     Raises:
+        ConfigError: a head learns from labels, and no row has one.
         DataError: a critical check failed; the message has its numbers.
     """
     store = open_store(plan.workspace)
+    check_labels(store, plan.config, plan.window)
     inputs = ValidateInputs(
         window=plan.window,
         history=plan.history,

@@ -37,6 +37,7 @@ COPY tasks/hosts tasks/hosts
 COPY tasks/measures tasks/measures
 COPY tasks/monitoring tasks/monitoring
 COPY tasks/parity tasks/parity
+COPY tasks/preflight tasks/preflight
 COPY tasks/pruning tasks/pruning
 COPY tasks/running tasks/running
 COPY tasks/runs tasks/runs

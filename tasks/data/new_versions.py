@@ -92,6 +92,7 @@ def commit_version(store: Store, layout: Layout, version: Version) -> IngestedSp
             "version": version.number,
             "rows": built.rows,
             "columns": built.columns,
+            "labels": built.labels,
             "content_sha256": built.content_sha256,
             "ingested_at": now(),
         }

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.data.reading.values import as_bool, as_float, as_text
-from tasks.data.rows import CORE
+from tasks.data.rows import CORE, LABEL
 from tasks.foundation.records import Record
 
 OPEN_SPOOLS = 64
@@ -23,6 +23,7 @@ ROWS_IN_GROUP = 1000
 CHARS_IN_GROUP = 2**18  # with long texts, a row group has fewer rows
 ROWS_IN_PART = 100_000
 
+_LABEL = list(CORE).index(LABEL)
 Columns = Mapping[str, tuple[str, str]]  # source column -> (name in the span, one of float64, bool, string)
 
 _TYPES: dict[str, tuple[pa.DataType, Callable[[Any], bool | float | str | None]]] = {
@@ -40,6 +41,7 @@ class BuiltSpan(Record):
     rows: int
     columns: dict[str, str]
     content_sha256: str
+    labels: int  # rows that have one
 
 
 class Spools:
@@ -90,7 +92,7 @@ def build_span(name: str, spool: Path, folder: Path, others: Columns) -> BuiltSp
     columns = {field.name: str(field.type) for field in schema}
     digest = hashlib.sha256(json.dumps(list(columns.items())).encode())
     folder.mkdir(parents=True, exist_ok=True)
-    parts = rows = rows_in_part = 0
+    parts = rows = rows_in_part = labels = 0
     with contextlib.ExitStack() as part, spool.open("rb") as lines:
         writer: pq.ParquetWriter | None = None
         for group in _groups(lines):
@@ -107,7 +109,10 @@ def build_span(name: str, spool: Path, folder: Path, others: Columns) -> BuiltSp
             arrays = [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)]
             writer.write_table(pa.table(arrays, schema=schema))
             rows, rows_in_part = rows + len(group), rows_in_part + len(group)
-    return BuiltSpan(name=name, folder=folder, rows=rows, columns=columns, content_sha256=digest.hexdigest())
+            labels += len(group) - arrays[_LABEL].null_count
+    return BuiltSpan(
+        name=name, folder=folder, rows=rows, columns=columns, content_sha256=digest.hexdigest(), labels=labels
+    )
 
 
 def _groups(lines: BinaryIO) -> Iterator[list[bytes]]:

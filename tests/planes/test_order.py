@@ -49,8 +49,10 @@ ORDER = """
     tasks.worker.neuron           the Neuron SDK's tools
     tasks.targets                 which release each search service serves
     tasks.hosts                   which machines failed checks, and which get no work for a while
+    tasks.preflight               what can't work, found before a run begins
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.data                    from a user's files to spans
+    tasks.data.reading            single values, times and forms of a user's files
     tasks.gates                   gates before a release
     tasks.measures                quality numbers from the results of single rows
     infra.compute                 where stages run: one entry for each place
