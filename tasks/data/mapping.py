@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.reading.csv_form import looks_like_a_row
+from tasks.data.reading.nested import root_of
 from tasks.data.sources import Format, SourceRow
 from tasks.foundation.errors import ConfigError, DataError
 
@@ -46,7 +47,9 @@ def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
 
 
 def require_columns(record: SourceRow, form: Format, time_column: str, mapping: Mapping[str, str]) -> None:
-    """Check the columns of a file by its first record; a record of JSONL may leave out what is null.
+    """Check the columns of a file by its first record, before nested ones are taken apart.
+
+    A record of JSONL may leave out what is null.
 
     Raises:
         DataError: a column is missing, perhaps since the file has no header; names file and column.
@@ -54,7 +57,7 @@ def require_columns(record: SourceRow, form: Format, time_column: str, mapping: 
     if form is Format.jsonl:
         return
     wanted = {**{column: f"--map gives as {name}" for name, column in mapping.items()}, time_column: "has the time"}
-    missing = [column for column in wanted if column not in record.values]
+    missing = [column for column in wanted if not {column, root_of(column)} & record.values.keys()]
     if form is Format.csv and len(missing) == len(wanted) and looks_like_a_row(list(record.values)):
         raise DataError(
             f"{record.file}: its first line is no header: {', '.join(list(record.values)[:5])}; put a line with the "

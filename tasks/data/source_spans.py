@@ -50,9 +50,9 @@ def spool_rows(
     rows = 0
     with Spools(scratch) as spools:
         for record in reader:
-            record = record._replace(values=take_apart(record.values))
             if record.row == 1:
                 require_columns(record, reader.form, canonicaliser.time_column, canonicaliser.mapping)
+            record = record._replace(values=take_apart(record.values))
             columns.update(record.values)
             try:
                 row = canonicaliser.convert(record)

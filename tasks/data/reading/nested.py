@@ -12,32 +12,30 @@ Values = dict[str, Any]
 def taken_apart(names: Iterable[str]) -> Callable[[Values], Values]:
     """Return what takes the values of a record apart, so that all `names` are columns.
 
-    A column whose own name has a dot stays as it is. A list is no nested column; a null leaves its parts null.
+    A column whose own name has a dot stays as it is. A list is no nested column. A null has no parts.
     """
     roots: dict[str, list[str]] = {}
     for name in names:
         if "." in name:
-            roots.setdefault(name.partition(".")[0], []).append(name)
+            roots.setdefault(root_of(name), []).append(name)
 
     def take_apart(values: Values) -> Values:
-        entered = [
-            root
-            for root, inside in roots.items()
-            if root in values
-            and isinstance(values[root], Mapping | None)
-            and not all(name in values for name in inside)
-        ]
+        entered = [root for root in roots if isinstance(values.get(root, ""), Mapping | None)]
+        entered = [root for root in entered if not all(name in values for name in roots[root])]
         if not entered:
             return values
         apart: Values = {name: value for name, value in values.items() if name not in entered}
         for root in entered:
-            if values[root] is None:
-                apart.update(dict.fromkeys(roots[root]))
-            else:
+            if values[root] is not None:
                 _put(apart, root, values[root])
         return apart
 
     return take_apart if roots else lambda values: values
+
+
+def root_of(name: str) -> str:
+    """Return the column that a name enters."""
+    return name.partition(".")[0]
 
 
 def _put(into: Values, path: str, value: Any) -> None:

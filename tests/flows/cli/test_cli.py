@@ -261,6 +261,36 @@ def test_ingest_cuts_a_source_into_spans(millrace: Command, tmp_path: Path) -> N
     assert re.findall(r"^(\S+) +v1 +1 +as before", again.out, re.M) == ["2022-Q4", "2023-Q1"]
 
 
+def test_a_span_that_is_there_with_other_rows_is_a_question_with_two_answers(millrace: Command, tmp_path: Path) -> None:
+    ids = ("--map", "query=text,item=title,id=id")
+    call = functools.partial(millrace, "ingest", "--workspace", str(tmp_path / "workspace"), *INGEST, *ids)
+    first = source(tmp_path, *({**REVIEW, "id": number} for number in range(4)))
+    assert call("--source", str(first)).code == 0
+    part = source(tmp_path, {**REVIEW, "id": 2, "text": "leaks"}, {**REVIEW, "id": 9})
+    asked = call("--source", str(part))
+    assert (asked.code, asked.out) == (78, "")
+    assert "2022-Q4: v1 has 4 rows, the source 2: 1 changed, 1 new, 3 of v1 missing" in asked.err
+    assert re.findall(r"^  (--\w+)", asked.err, re.M) == ["--replace", "--merge"]
+    assert call("--source", str(part), "--merge", "--replace").code == 78
+    merged = call("--source", str(part), "--merge")
+    assert re.search(r"^2022-Q4 +v2 +5 +new: 1 changed, 1 added, 0 gone *$", merged.out, re.M), merged.out
+    replaced = call("--source", str(part), "--replace")
+    assert re.search(r"^2022-Q4 +v3 +2 +new: 0 changed, 0 added, 3 gone *$", replaced.out, re.M), replaced.out
+
+
+def test_what_is_said_about_a_source_reaches_its_reading(millrace: Command, tmp_path: Path) -> None:
+    rows = source(tmp_path, REVIEW, {**REVIEW, "when": "2004-01-01"}, {**REVIEW, "when": "2024-01-01"})
+    aside = tmp_path / "aside.jsonl"
+    called = ["ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST]
+    days = ["--not-before", "2022-01-01", "--not-after", "2022-12-31"]
+    assert "2004-01-01 is before 2022-01-01" in millrace(*called, *days).err
+    result = millrace(*called, *days, "--set-aside", str(aside))
+    assert (result.code, len(aside.read_text().splitlines())) == (0, 2)
+    assert "note: 2 rows can't be used and are in " in result.out
+    assert "write a day as 2026-11-20" in millrace(*called, "--not-before", "January").err
+    assert "jsonl has none" in millrace(*called, "--delimiter", "tab").err
+
+
 def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, tmp_path: Path) -> None:
     rows = source(tmp_path, {**REVIEW, "when": "last week"})
     result = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)

@@ -18,7 +18,8 @@ from tasks.data.rows import CORE, SPAN_KIND
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.foundation.clock import now
-from tests.support.workspace.inputs import ROWS, files_in, review, rows_of, run, versions, write_input
+from tasks.foundation.errors import DataError
+from tests.support.workspace.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input
 
 ROOT = Path(__file__).resolve().parents[3]
 REVIEWS = ROOT / "../shared/data/amazon-reviews-sample/reviews.jsonl.gz"
@@ -148,6 +149,78 @@ def test_progress_counts_bytes_and_then_spans(
     assert [p.done for p in steps[2:]] == [size, 1, 2]
 
 
+def test_parts_of_nested_columns_are_columns(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [
+        {"meta": {"at": "2026-01-01"}, "request": {"text": "lamp", "user": {"country": "de"}}, "hit": {"title": "Lamp"}}
+        | {"raw": {"a": 1}},
+        {"meta": {"at": "2026-01-02"}, "request": None, "hit": {"title": "Pot"}, "raw": None},
+    ]
+    mapping = {"query": "request.text", "item": "hit.title"}
+    for form in (Format.jsonl, Format.parquet):
+        source = write_input(tmp_path / f"nested.{form}", rows, form)
+        summary = ingest(store, source, form, "meta.at", SpanKind.month, mapping)
+        assert summary.rows == 2
+    table = rows_of(store, "2026-01")
+    assert table.select(["query", "item"]).to_pylist() == [
+        {"query": "lamp", "item": "Lamp"},
+        {"query": None, "item": "Pot"},
+    ]
+    assert table.column_names[len(CORE) :] == ["raw", "request.user.country"]
+    assert table["request.user.country"].to_pylist() == ["de", None]
+    assert table["raw"].to_pylist() == ['{"a": 1}', None], "no name enters it, so it stays JSON"
+    with pytest.raises(DataError, match=r"missing column 'request\.words'.* request\.text"):
+        ingest(
+            store, tmp_path / "nested.jsonl", Format.jsonl, "meta.at", SpanKind.month, mapping | {"id": "request.words"}
+        )
+
+
+def test_items_with_more_than_one_text_are_counted(store: DirectoryStore, tmp_path: Path) -> None:
+    texts = [("i1", "lamp"), ("i2", "pot"), ("i1", "red lamp"), ("i2", "pot"), ("i1", "lamp"), ("i3", None)]
+    rows = [review(n, "2026-01-01", sku=sku, title=title) for n, (sku, title) in enumerate(texts)]
+    summary = run(store, write_input(tmp_path / "input", rows), mapping=MAP | {"item_id": "sku"})
+    assert summary.notes == ("1 items have rows with different texts; the newest by time counts",)
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("semicolon", ";"), ("tab", "\t"), ("pipe", "|")])
+def test_a_delimiter_is_found_in_the_file_and_said(
+    store: DirectoryStore, tmp_path: Path, name: str, delimiter: str
+) -> None:
+    lines = [
+        ["at", "text", "title", "price"],
+        ["2026-01-01", "a, b", "Lamp", "1,5"],
+        ["2026-01-02", "c", "Pot, big", "2"],
+    ]
+    source = tmp_path / "input.csv"
+    source.write_text("\ufeff" + "\r\n".join(delimiter.join(cells) for cells in lines))
+    summary = run(store, source, Format.csv, mapping={"query": "text", "item": "title"})
+    assert summary.notes == (f"fields are separated by {name}, as the first lines show",)
+    assert rows_of(store, "2026-01")["item"].to_pylist() == ["Lamp", "Pot, big"]
+
+
+def test_a_csv_file_without_a_header_is_named_as_such(store: DirectoryStore, tmp_path: Path) -> None:
+    source = tmp_path / "input.csv"
+    source.write_text("r1,2026-01-01,keeps water hot,Kettle\nr2,2026-01-02,broke soon,Lamp\n")
+    with pytest.raises(DataError, match=r"its first line is no header: r1, 2026-01-01, keeps water hot"):
+        run(store, source, Format.csv)
+    source.write_text("id;at;words;title\nr1;2026-01-01;keeps water hot;Kettle\n")
+    with pytest.raises(DataError, match=r"missing column 'text'.* the columns are at, id, title, words"):
+        run(store, source, Format.csv, mapping={"query": "text", "item": "title"})
+
+
+def test_nan_is_a_missing_number_in_every_format(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [review(1, "2026-01-01", stars=float("nan"), price=float("nan")), review(2, "2026-01-02", text="nan")]
+    found = []
+    for form in Format:
+        run(store, write_input(tmp_path / f"input.{form}", rows, form), form, known="replace")
+        latest = [ref.version for ref in list_spans(store)][-1]
+        found.append(rows_of(store, "2026-01", latest).select(["query", "label", "price"]).to_pylist())
+    assert found[0] == [
+        {"query": "review 1", "label": None, "price": None},
+        {"query": "nan", "label": 2.0, "price": 3.0},
+    ]
+    assert found[1:] == found[:1] * 2
+
+
 MEASURE = """
 import re, sys
 from pathlib import Path
@@ -156,7 +229,7 @@ from tasks.data.ingest import ingest
 from tasks.data.sources import Format
 from tasks.contracts.spans import SpanKind
 source, form, workspace = sys.argv[1:]
-names = {"query": "text", "item": "title", "id": "id"}
+names = {"query": "text", "item": "title", "id": "id", "item_id": "id"}
 summary = ingest(open_store(workspace), Path(source), Format(form), "at", SpanKind.month, names)
 print(summary.rows, re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
 """
