@@ -19,14 +19,14 @@ from infra.store.manifest import read_manifest
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ROWS, Canonicaliser, Layout
-from tasks.data.far_spans import refuse_far_spans
-from tasks.data.item_texts import ItemTexts
 from tasks.data.known_spans import Known
 from tasks.data.mapping import check_map
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
 from tasks.data.reading.csv_form import name_of
+from tasks.data.reading.far_spans import refuse_far_spans
+from tasks.data.reading.item_texts import ItemTexts
+from tasks.data.reading.set_aside import SetAside
 from tasks.data.reading.times import believed
-from tasks.data.set_aside import SetAside
 from tasks.data.source_spans import build_spans, spool_rows
 from tasks.data.sources import Format, SourceReader
 from tasks.data.span_versions import list_spans
@@ -134,9 +134,9 @@ def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[
     if found and reader.delimiter is None:
         yield f"fields are separated by {' or '.join(sorted(map(name_of, found)))}, as the first lines show"
     if aside.rows:
-        yield f"{aside.rows:,} rows can't be used and are in {aside.path}; the first: {aside.first}"
+        yield f"rows that can't be used: {aside.rows:,}, in {aside.path}; the first: {aside.first}"
     if changed := items.with_several_texts():
-        yield f"{changed:,} items have rows with different texts; the newest by time counts"
+        yield f"items with more than one text: {changed:,}; the newest by time counts"
 
 
 def _known_rows(store: Store) -> dict[str, Callable[[], int]]:

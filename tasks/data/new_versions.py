@@ -11,8 +11,8 @@ from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, read_manifest
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
-from tasks.data.item_texts import ItemTexts
 from tasks.data.known_spans import Comparison, Difference, Known, compare
+from tasks.data.reading.item_texts import ItemTexts
 from tasks.data.span_versions import latest_version
 from tasks.data.spool import BuiltSpan, Spools, build_span
 from tasks.foundation.clock import now

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
-from tasks.data.far_spans import Seen
-from tasks.data.item_texts import ItemTexts
 from tasks.data.mapping import require_columns, require_seen
+from tasks.data.reading.far_spans import Seen
+from tasks.data.reading.item_texts import ItemTexts
 from tasks.data.reading.nested import taken_apart
+from tasks.data.reading.set_aside import SetAside
 from tasks.data.rows import ITEM_ID
-from tasks.data.set_aside import SetAside
 from tasks.data.sources import SourceReader
 from tasks.data.spool import BuiltSpan, Spools, build_span
 from tasks.foundation.errors import DataError
@@ -58,7 +58,7 @@ def spool_rows(
                 row = canonicaliser.convert(record)
                 line = row.to_line(record)
             except DataError as error:
-                aside.take(record, error)
+                aside.take(record.values, error)
                 continue
             spools.append(row.span, line)
             if row.span not in firsts:

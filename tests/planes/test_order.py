@@ -52,7 +52,7 @@ ORDER = """
     tasks.preflight               what can't work, found before a run begins
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.data                    from a user's files to spans
-    tasks.data.reading            single values, times and forms of a user's files
+    tasks.data.reading            a user's files: their form, single values, wrong times
     tasks.gates                   gates before a release
     tasks.measures                quality numbers from the results of single rows
     infra.compute                 where stages run: one entry for each place

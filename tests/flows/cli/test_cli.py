@@ -286,7 +286,7 @@ def test_what_is_said_about_a_source_reaches_its_reading(millrace: Command, tmp_
     assert "2004-01-01 is before 2022-01-01" in millrace(*called, *days).err
     result = millrace(*called, *days, "--set-aside", str(aside))
     assert (result.code, len(aside.read_text().splitlines())) == (0, 2)
-    assert "note: 2 rows can't be used and are in " in result.out
+    assert "note: rows that can't be used: 2, in " in result.out
     assert "write a day as 2026-11-20" in millrace(*called, "--not-before", "January").err
     assert "jsonl has none" in millrace(*called, "--delimiter", "tab").err
 

@@ -178,7 +178,7 @@ def test_items_with_more_than_one_text_are_counted(store: DirectoryStore, tmp_pa
     texts = [("i1", "lamp"), ("i2", "pot"), ("i1", "red lamp"), ("i2", "pot"), ("i1", "lamp"), ("i3", None)]
     rows = [review(n, "2026-01-01", sku=sku, title=title) for n, (sku, title) in enumerate(texts)]
     summary = run(store, write_input(tmp_path / "input", rows), mapping=MAP | {"item_id": "sku"})
-    assert summary.notes == ("1 items have rows with different texts; the newest by time counts",)
+    assert summary.notes == ("items with more than one text: 1; the newest by time counts",)
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("semicolon", ";"), ("tab", "\t"), ("pipe", "|")])

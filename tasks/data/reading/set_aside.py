@@ -1,10 +1,10 @@
 """Rows that can't be used, written to a file of the user instead of ending the ingest."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
-from tasks.data.sources import SourceRow
 from tasks.foundation.errors import ConfigError, DataError
 
 _WHY = "why"  # the column with the reason
@@ -31,12 +31,12 @@ class SetAside:
         if self._out is not None:
             self._out.close()
 
-    def take(self, record: SourceRow, error: DataError) -> None:
-        """Write a record. Raises `error` itself where no file was named."""
+    def take(self, values: Mapping[str, Any], error: DataError) -> None:
+        """Write the values of a record. Raises `error` itself where no file was named."""
         if self.path is None:
             raise error
         if self._out is None:
             self._out = self.path.open("x")
-        self._out.write(json.dumps({**record.values, _WHY: str(error)}, default=str) + "\n")
+        self._out.write(json.dumps({**values, _WHY: str(error)}, default=str) + "\n")
         self.first = self.first or str(error)
         self.rows += 1

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,8 @@ def test_one_row_far_from_all_others_is_refused_unless_it_is_confirmed(
     assert str(caught.value).endswith(truth)
     assert list_spans(store) == []
     option, value = truth.split()
-    run(store, source, **{option[2:].replace("-", "_"): value})
+    said: dict[str, Any] = {option[2:].replace("-", "_"): value}
+    run(store, source, **said)
     assert day[:7] in [span.name for span in list_spans(store)]
 
 
