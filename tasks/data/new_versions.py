@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
 from pydantic import Field
 
 from infra.store.base import Store
@@ -16,7 +17,7 @@ from tasks.data.reading.item_texts import ItemTexts
 from tasks.data.span_versions import latest_version
 from tasks.data.spool import BuiltSpan, Spools, build_span
 from tasks.foundation.clock import now
-from tasks.foundation.errors import ConfigError
+from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 
 MOST_NAMED = 5
@@ -115,24 +116,26 @@ def _changed(
     choice: Choice, built: BuiltSpan, latest: int, spools: Spools, canonicaliser: Canonicaliser, items: ItemTexts
 ) -> Version:
     """Return the version after `latest`; or `latest`, if it has the same rows, in another order or with other types."""
-    try:
-        folder, manifest = open_folder(choice.store, _prefix(choice.layout, built.name, latest), choice.layout.kind)
-    except CorruptFolder:
-        if choice.known is Known.merge:
-            raise
-        return Version(built, latest + 1, built.rows, True, None)  # nothing is lost that was not lost before
-    parts = [folder / entry.name for entry in manifest.files]
     scratch = choice.scratch / f"{built.name}-merged"
     scratch.mkdir()
-    compared = compare(
-        parts,
-        spools.path(built.name),
-        canonicaliser.columns(),
-        canonicaliser.empty_columns(),
-        scratch,
-        by_item=choice.layout is ITEMS,
-        elsewhere=items.__contains__ if choice.layout is ITEMS else None,
-    )
+    try:
+        folder, manifest = open_folder(choice.store, _prefix(choice.layout, built.name, latest), choice.layout.kind)
+        compared = compare(
+            [folder / entry.name for entry in manifest.files],
+            spools.path(built.name),
+            canonicaliser.columns(),
+            canonicaliser.empty_columns(),
+            scratch,
+            by_item=choice.layout is ITEMS,
+            elsewhere=items.__contains__ if choice.layout is ITEMS else None,
+        )
+    except (CorruptFolder, pa.ArrowInvalid) as error:
+        if choice.known is Known.merge:
+            raise StoreError(
+                f"v{latest} of {built.name} can't be read, so nothing can be merged with it: {error}; ingest the whole "
+                "span with --replace"
+            ) from error
+        return Version(built, latest + 1, built.rows, True, None)  # nothing is lost that was not lost before
     merging = choice.known is Known.merge
     difference = compared.difference
     if difference.is_none or (merging and not (difference.changed or difference.added)):
