@@ -12,6 +12,7 @@ from typing import Any, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from configs.own_suites import take_in
 from configs.schema.config import BESIDE_THE_WORK, Config
 from tasks.foundation.errors import ConfigError
 
@@ -39,6 +40,7 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
         for part in reversed(key.split(".")):
             patch = {part: patch}
         _merge(tree, patch, source=f"--set {override}")
+    take_in(tree)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:

@@ -32,6 +32,7 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
         bases=catalogues.bases(store, plan) if catalogue else (),
         others=catalogues.others(store, plan) if catalogue and plan.window else (),
         catalogue=catalogue,
+        parent=plan.parent,
     )
     outcome = run_stage(plan, inputs, ValidateOutcome)
     warn_of(outcome.checks)

@@ -20,11 +20,11 @@ from configs.schema.stages import (
     HealthConfig,
     InferConfig,
     ReleaseConfig,
-    ValidateConfig,
     WarmupConfig,
     WorkersConfig,
 )
 from configs.schema.training import FeaturesConfig, HeadsConfig, ModelConfig, TrainConfig
+from configs.schema.validation import ValidateConfig
 from tasks.foundation.records import Record
 
 BESIDE_THE_WORK = ("batch", "retry", "cost", "schedule", "freshness", "links", "publish")

@@ -26,21 +26,6 @@ class WorkersConfig(StageConfig):
     workers: Positive = Field(description="worker processes; results do not depend on their number")
 
 
-class ValidateConfig(StageConfig):
-    """Limits that great-expectations holds the rows of a run against."""
-
-    min_rows: Positive = Field(description="fewer clean rows than this stop the run")
-    max_quarantined_share: Share = Field(description="more bad rows than this share stop the run")
-    min_text_chars: Positive
-    max_text_chars: Positive
-    label_min: float
-    label_max: float
-    numeric_min: float = Field(description="lowest value of any numeric feature")
-    numeric_max: float = Field(description="highest value of any numeric feature")
-    max_label_drift: float = Field(gt=0, description="population stability index to the spans before")
-    max_length_drift: float = Field(gt=0, description="the same, for the length of query and item text")
-
-
 class HealthConfig(StageConfig):
     """Limits that a worker must meet before it may train."""
 
@@ -77,10 +62,30 @@ class GateConfig(Record):
     severity: Severity
 
 
+class NearDuplicatesConfig(Record):
+    """Which rows are so alike that they must not be on both sides of the holdout."""
+
+    similarity: Annotated[float, Field(ge=0.8, le=1.0)] = Field(
+        description="shared runs of three words, of those in either row; such rows are left out of training"
+    )
+
+
 class EvaluateConfig(StageConfig):
     """The holdout and the gates before a release."""
 
-    holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(description="share of rows, by a stable hash of the id")
+    holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="share of groups, by a stable hash; fixed when a lineage begins to train"
+    )
+    # Configurations of earlier versions lack the next two: they split by the id of the row.
+    group: str | None = Field(
+        default="row_id",
+        min_length=1,
+        description="rows of one group are on one side: query_and_item, query, item (their normalised texts), or a "
+        "column; null: as the lineage began, query_and_item for a new one",
+    )
+    near_duplicates: NearDuplicatesConfig | None = Field(
+        default=None, description="null: only rows with equal texts or ids are looked for"
+    )
     slices: tuple[str, ...] = Field(description="columns by whose values the metrics are also reported")
     min_slice_rows: Positive = Field(description="slices with fewer holdout rows are not reported")
     corpus_items: Positive = Field(

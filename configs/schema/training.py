@@ -12,8 +12,8 @@ from tasks.foundation.records import Record
 class FeaturesConfig(Record):
     """Columns that the interaction MLP sees in addition to the text. Items have all of them."""
 
-    numeric: tuple[str, ...] = Field(description="columns of numbers; standardised by the first run's rows")
-    categorical: tuple[str, ...] = Field(description="columns of names; the vocabulary is fixed by the first run")
+    numeric: tuple[str, ...] = Field(description="columns of numbers; clipped and standardised by the first run's rows")
+    categorical: tuple[str, ...] = Field(description="columns of names; the vocabulary grows with each run")
     query: tuple[str, ...] = Field(description="those of the above that queries have as well")
 
     @model_validator(mode="after")

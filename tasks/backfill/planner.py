@@ -20,6 +20,7 @@ from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.data import span_versions
+from tasks.data.holdout_rule import with_rule_of
 from tasks.foundation.errors import ConfigError
 from tasks.runs import branches, lineage, releases
 from tasks.runs.branches import branch_of
@@ -55,13 +56,16 @@ def plan_backfill(
         parallel: how many spans are evaluated and inferred at once, for the expected time.
 
     Raises:
-        ConfigError: the range or the stages are not possible; says which are.
+        ConfigError: the range or the stages are not possible, says which are; or the spans before it hold out other
+            rows.
         StoreError: a checkpoint, plan or result is not readable; names the file.
     """
     requested = _checked_stages(stages)
     on = branches.active(store, config.lineage)
     chain = lineage.completed(store, on)
     wanted = windows(span_versions.list_spans(store), [state for _, state in chain], first, last, config.lineage)
+    before = chain[: _before(chain, wanted[0])]
+    config = with_rule_of(store, config, before[-1][1] if before else None)
     start = _branch_point(store, config, chain, wanted)
     retrained = wanted[len(start.kept) :]
     if retrained and start.base is not None and lineage.is_pruned(store, start.base):

@@ -1,11 +1,16 @@
 """What a checkpoint says about itself: `state.json`. Only the worker plane reads the weights."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 from pydantic import Field
 
+from configs.schema.stages import EvaluateConfig
 from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.foundation.records import Record
+
+QUERY_AND_ITEM = "query_and_item"  # the group of a row in a lineage whose configuration names none
 
 
 class CurvePoint(Record):
@@ -13,6 +18,22 @@ class CurvePoint(Record):
 
     step: int
     metrics: dict[str, float]
+
+
+class HoldoutRule(Record):
+    """Which rows of a lineage are held out. It never changes once rows were trained on, or some would be on both sides.
+
+    A group is held out if the hash of its name is below `share` of all hashes.
+    """
+
+    version: Literal[1] = Field(default=1, description="of the hash and of how texts are normalised")
+    group: str = Field(description="query_and_item, query, item, or the column whose value names the group of a row")
+    share: float
+
+    @classmethod
+    def of(cls, settings: EvaluateConfig) -> HoldoutRule:
+        """Return the rule of a configuration; one that names no group has that of a new lineage."""
+        return cls(group=settings.group or QUERY_AND_ITEM, share=settings.holdout_share)
 
 
 class CheckpointState(Record):
@@ -31,5 +52,8 @@ class CheckpointState(Record):
     consumed: tuple[RowsRef, ...] = Field(description="all spans in the weights, oldest first; of this run if complete")
     parent: CheckpointRef | None
     seed: int
+    holdout: HoldoutRule | None = Field(
+        default=None, description="null: made by a version that split by row_id, with the share of the run's settings"
+    )
     losses: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.log_every_steps")
     curve: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.evaluate_every_steps")

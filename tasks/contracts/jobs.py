@@ -37,6 +37,7 @@ class ValidateInputs(Record):
     bases: tuple[CatalogueRef, ...]
     others: tuple[RowsRef, ...] = Field(default=(), description="for the catalogue; replace older versions")
     catalogue: bool = Field(default=True, description="false: nothing will be embedded, so none is built")
+    parent: CheckpointRef | None = Field(default=None, description="what training starts from: its categories, tokens")
 
 
 class HealthInputs(Record):
@@ -175,6 +176,11 @@ class JobSpec(Record):
 def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
     """Return the folder of a stage, or of a chore, of one run."""
     return f"runs/{run_key}/{stage.value}"
+
+
+def data_report_key(attempt_prefix: str) -> str:
+    """Return the key of the outcome of validate in an attempt that a critical check stopped."""
+    return f"{attempt_prefix}/report.json"
 
 
 def changes_key(run_key: str) -> str:

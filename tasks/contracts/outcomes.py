@@ -12,6 +12,7 @@ from pydantic import Field
 from configs.schema.stages import Severity
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Measurement, SliceMetrics
+from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.records import Record
@@ -51,10 +52,18 @@ class ValidateOutcome(Record):
     quarantine: str | None = Field(description="key of the Parquet file with the bad rows")
     checks: tuple[Check, ...]
     catalogue: CatalogueRef | None = Field(default=None, description="null: none was asked for, or a check failed")
+    # Empty: made before these were kept.
+    profiles: dict[str, str] = Field(default={}, description="span -> key of the profile of its clean rows")
+    drifts: tuple[ColumnDrift, ...] = Field(default=(), description="the columns that moved most, the first one most")
+    samples: tuple[SampleRow, ...] = Field(default=(), description="a few bad rows, where a check stopped the run")
+    # Null: made by a version that did not look for them.
+    left_out_of_training: int | None = Field(default=None, description="clean rows that are like a row held out")
+    left_out_of_holdout: int | None = Field(default=None, description="clean rows that are like one trained before")
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return (*(rows.prefix for rows in self.rows), *((self.catalogue.prefix,) if self.catalogue else ()))
+        sides = (rows.sides for rows in self.rows if rows.sides is not None)
+        return (*(rows.prefix for rows in self.rows), *sides, *((self.catalogue.prefix,) if self.catalogue else ()))
 
 
 class HealthOutcome(Record):

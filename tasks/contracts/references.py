@@ -24,6 +24,11 @@ class RowsRef(Record):
     span: SpanRef
     prefix: str
     rows: int
+    sides: str | None = Field(
+        default=None,
+        description="folder that says which rows are too like others to be on either side of the holdout; null: an "
+        "earlier version did not look",
+    )
 
 
 def newest_rows(*groups: Sequence[RowsRef]) -> tuple[RowsRef, ...]:

@@ -7,13 +7,14 @@ a number, and text that is not valid Unicode.
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.items import DELETED, FEED_KIND
 from tasks.data.reading.times import ANY_TIME, TimeRange, microseconds, parse_time
 from tasks.data.reading.values import NUMBER, Scalar, as_float, as_text, is_nan_text, kind_of_text, scalar, short
+from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
 from tasks.data.sources import Format, SourceRow
 
@@ -76,6 +77,7 @@ class Canonicaliser:
         mapping: Mapping[str, str],
         layout: Layout = ROWS,
         times: TimeRange = ANY_TIME,
+        ids_of_records: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._texts_are_values = form is Format.csv
         self.layout = layout
@@ -83,6 +85,7 @@ class Canonicaliser:
         self.mapping = mapping
         self._span = span
         self._times = times
+        self._ids_of_records = ids_of_records
         self._source = {layout.columns[name]: column for name, column in mapping.items()}
         self._mapped = {time_column, *mapping.values()}
         self._kinds: dict[str, set[str]] = {}
@@ -99,7 +102,7 @@ class Canonicaliser:
             raise record.error(self.time_column, problem)
         item = self._text(record, ITEM)
         core = (
-            self._text(record, ROW_ID) or _hash(_canonical_json(record.values)),
+            self._text(record, ROW_ID) or self._made_id(record, moment),
             microseconds(moment),
             self._text(record, QUERY),
             item,
@@ -134,6 +137,13 @@ class Canonicaliser:
     def empty_columns(self) -> set[str]:
         """Return the source columns of `columns` that have only nulls."""
         return {column for column, kinds in self._kinds.items() if not kinds}
+
+    def _made_id(self, record: SourceRow, moment: dt.datetime) -> str:
+        """Return the id of a row whose source has none."""
+        if self.layout is ITEMS or self._ids_of_records(span_of(moment, self._span)):
+            return _hash(_canonical_json(record.values))
+        item = self._text(record, ITEM_ID) or self._text(record, ITEM)
+        return natural_id(microseconds(moment), self._text(record, QUERY), item)
 
     def _text(self, record: SourceRow, canonical: str) -> str | None:
         column = self._source.get(canonical)

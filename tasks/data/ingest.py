@@ -27,6 +27,7 @@ from tasks.data.reading.far_spans import refuse_far_spans
 from tasks.data.reading.item_texts import ItemTexts
 from tasks.data.reading.set_aside import SetAside
 from tasks.data.reading.times import believed
+from tasks.data.row_ids import ids_of_records
 from tasks.data.source_spans import build_spans, spool_rows
 from tasks.data.sources import Format, SourceReader
 from tasks.data.span_versions import list_spans
@@ -92,7 +93,7 @@ def ingest(
         _refuse_other_kinds(store, span)
     reader = SourceReader(source, form, options.delimiter)
     times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after, since_first_year=layout is ROWS)
-    canonicaliser = Canonicaliser(form, time_column, span, mapping, layout, times)
+    canonicaliser = Canonicaliser(form, time_column, span, mapping, layout, times, ids_of_records(store))
     report = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
     with (

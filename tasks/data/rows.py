@@ -4,6 +4,7 @@ Ingest writes them, validate cleans them, and all later stages read them with `r
 """
 
 import hashlib
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from infra.store.manifest import open_folder
+from tasks.contracts.checkpoints import QUERY_AND_ITEM
 from tasks.contracts.references import RowsRef
 from tasks.foundation.errors import DataError
 
@@ -30,6 +32,8 @@ CORE = {
     LABEL: pa.float64(),
 }
 # Any other column keeps its source name and is float64, bool or string.
+
+_TEXT_GROUPS = {QUERY_AND_ITEM: [QUERY, ITEM], QUERY: [QUERY], ITEM: [ITEM]}
 
 BATCH_ROWS = 8192  # in memory at once, of a span of any size
 
@@ -57,8 +61,8 @@ def read_rows(
             with pq.ParquetFile(folder / entry.name, pre_buffer=False) as file:
                 if missing := [column for column in wanted if column not in file.schema_arrow.names]:
                     raise DataError(
-                        f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature "
-                        f"or slice; it has {', '.join(file.schema_arrow.names)}"
+                        f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature, "
+                        f"slice or group; it has {', '.join(file.schema_arrow.names)}"
                     )
                 if newest_first:
                     for group in reversed(range(file.num_row_groups)):
@@ -75,7 +79,34 @@ def distinct_items(rows: pa.Table) -> pa.Table:
     return rows.take(last.sort_by(ITEM_ID)["order_max"])
 
 
-def is_holdout(row_id: str, share: float) -> bool:
-    """Return whether a row is held out: a hash of its id decides, so other rows never change the answer."""
-    digest = hashlib.blake2b(row_id.encode(), digest_size=8).digest()
+def normal_text(text: str) -> str:
+    """Return the text without differences that people don't see: NFKC, case folded, single spaces, none around it."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def group_columns(group: str) -> list[str]:
+    """Return the columns that name the group of a row, for a group as `HoldoutRule` has it."""
+    return _TEXT_GROUPS.get(group, [group])
+
+
+def group_keys(rows: pa.Table, group: str) -> list[str]:
+    """Return the name of each row's group; rows without a value in the column of that group are grouped by their texts.
+
+    Args:
+        rows: with the core columns and those of `group_columns`.
+    """
+    if group in _TEXT_GROUPS:
+        texts = [map(normal_text, rows[column].to_pylist()) for column in _TEXT_GROUPS[group]]
+        return ["\n".join(each) for each in zip(*texts, strict=True)]
+    values = rows[group].to_pylist()
+    names = [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
+    if None not in values:
+        return names
+    others = group_keys(rows, QUERY_AND_ITEM)
+    return [other if value is None else name for value, name, other in zip(values, names, others, strict=True)]
+
+
+def is_holdout(group_key: str, share: float) -> bool:
+    """Return whether a group is held out: a hash of its name decides, so other rows never change the answer."""
+    digest = hashlib.blake2b(group_key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64

@@ -13,6 +13,7 @@ from tasks.data.reading.far_spans import Seen
 from tasks.data.reading.item_texts import ItemTexts
 from tasks.data.reading.nested import taken_apart
 from tasks.data.reading.set_aside import SetAside
+from tasks.data.row_ids import number_alike
 from tasks.data.rows import ITEM_ID
 from tasks.data.sources import SourceReader
 from tasks.data.spool import BuiltSpan, Spools, build_span
@@ -79,4 +80,6 @@ def spool_rows(
 def build_spans(spools: Spools, scratch: Path, canonicaliser: Canonicaliser) -> list[BuiltSpan]:
     """Return all spans as Parquet, oldest first; their types are those of the whole source."""
     columns = canonicaliser.columns()
+    for name in spools.spans:
+        number_alike(spools.path(name))
     return [build_span(name, spools.path(name), scratch / name, columns) for name in in_order(list(spools.spans))]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Expectation(NamedTuple):
-    """One expectation on one column; `kind` is its class in great-expectations, with `arguments`."""
+    """One expectation; `kind` is its class in great-expectations. `column` is empty if it is not about one."""
 
     name: str
     kind: str
@@ -27,10 +27,11 @@ class Expectation(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The result of an expectation; `unexpected` are positions of rows, ascending."""
+    """The result of an expectation; `unexpected` are positions of rows, ascending, of the rows that were `judged`."""
 
     passed: bool
     unexpected: Sequence[int]
+    judged: int = 0
 
 
 class Limit(NamedTuple):
@@ -67,7 +68,9 @@ def judge(frame: pd.DataFrame, expectations: Iterable[Expectation]) -> dict[str,
     suite = gx.ExpectationSuite(
         name="suite",
         expectations=[
-            getattr(gx.expectations, e.kind)(column=e.column, **e.arguments, meta={"name": e.name})
+            getattr(gx.expectations, e.kind)(
+                **({"column": e.column} if e.column else {}), **e.arguments, meta={"name": e.name}
+            )
             for e in wanted.values()
         ],
     )
@@ -82,7 +85,9 @@ def judge(frame: pd.DataFrame, expectations: Iterable[Expectation]) -> dict[str,
         name = result.expectation_config.meta["name"]
         if message := _exception(result.exception_info):
             raise CodeError(f"great-expectations could not judge {name!r} on {wanted[name].column!r}: {message}")
-        found[name] = Finding(bool(result.success), sorted(result.result.get("unexpected_index_list") or ()))
+        numbers = result.result
+        judged = numbers.get("element_count", 0) - numbers.get("missing_count", 0)
+        found[name] = Finding(bool(result.success), sorted(numbers.get("unexpected_index_list") or ()), judged)
     return {name: found[name] for name in wanted}
 
 

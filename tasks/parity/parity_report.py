@@ -100,8 +100,8 @@ def compare(lineage: str, left: Trained, right: Trained) -> ParityReport:
     points = paired(left.outcome.curve, right.outcome.curve, "holdout evaluation")
     if not points:
         raise DataError(
-            f"span {left.plan.span.name}: no row is held out, so there is no metric to compare; raise "
-            "evaluate.holdout_share, or compare on a larger span"
+            f"span {left.plan.span.name}: no row is held out, so there is no metric to compare; compare "
+            "on a larger span, or in a new lineage with a higher evaluate.holdout_share"
         )
     losses = paired(left.outcome.losses, right.outcome.losses, "loss")
     largest = _largest(points)

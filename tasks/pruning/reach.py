@@ -14,7 +14,7 @@ from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.outcomes import WarmupOutcome
-from tasks.contracts.references import CatalogueRef
+from tasks.contracts.references import CatalogueRef, RowsRef
 from tasks.contracts.runs import REFRESH, Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StoreError
@@ -63,7 +63,7 @@ def find_reach(store: Store, keep: int) -> Reach:
             folders.add(branch.base.prefix)
         if head is not None:
             ref, state = head
-            folders |= {ref.prefix, *(rows.prefix for rows in state.consumed)}
+            folders |= {ref.prefix, *_of_rows(state.consumed)}
             by_span = {rows.span.name: rows.prefix.split("/")[1] for rows in state.consumed}
             heads[name] = _Head(state.run_key, by_span)
             folders |= _of_catalogue(store, catalogues.of_run(store, state.run_key))
@@ -149,7 +149,7 @@ def _of_backfills(store: Store) -> set[str]:
 
 def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str]) -> set[str]:
     """Return the folders that a run has made, and those that it starts from."""
-    found = {rows.prefix for rows in plan.history}
+    found = _of_rows(plan.history)
     if plan.parent is not None:
         found.add(plan.parent.prefix)
     for stage in Stage:
@@ -163,6 +163,10 @@ def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str
             if isinstance(spec.inputs, InferInputs):
                 found |= {spec.inputs.vectors}
     return found
+
+
+def _of_rows(refs: Iterable[RowsRef]) -> set[str]:
+    return {folder for rows in refs for folder in (rows.prefix, rows.sides) if folder is not None}
 
 
 def _of_catalogue(store: Store, catalogue: CatalogueRef | None) -> set[str]:

@@ -19,6 +19,7 @@ from tasks.contracts.references import CheckpointRef, RowsRef, SpanRef
 from tasks.contracts.runs import REFRESH, Pruned, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.data import span_versions
+from tasks.data.holdout_rule import with_rule_of
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.runs import branches, lineage
@@ -41,11 +42,13 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
     Raises:
         NothingToDo: no span was named, and the lineage has trained all spans.
         ConfigError: there are no spans, the span is unknown, or it can't come next; says which can, and the way out.
+            Or another share or group of rows would be held out than the lineage holds out.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
     config = on_active(store, config)
     spans, wanted = _spans(store, span)
     head = lineage.head(store, config.lineage)
+    config = with_rule_of(store, config, head[1] if head else None)
     if head is None:
         return _plan(store, config, _first_window(spans, wanted), history=(), parent=None)
     parent, state = head
@@ -70,7 +73,9 @@ def plan_work(store: Store, config: Config, span: str) -> RunPlan:
     trained = None if head is None else next((rows.span for rows in head[1].consumed if rows.span.name == span), None)
     if trained is None:
         return plan_run(store, config, span)
+    assert head is not None
     then = _plan_that_trained(store, config.lineage, trained)
+    config = with_rule_of(store, config, head[1])
     return _plan(store, config, then.window, then.history, then.parent)
 
 
@@ -85,6 +90,7 @@ def plan_import(store: Store, config: Config, span: str | None = None) -> RunPla
     """
     config = on_active(store, config)
     spans, wanted = _spans(store, span)
+    config = with_rule_of(store, config, None)
     plan = _plan(store, config, _first_window(spans, wanted), history=(), parent=None)
     head = lineage.head(store, config.lineage)
     if head is None:
@@ -106,6 +112,7 @@ def plan_window(
     store: Store, config: Config, window: Sequence[SpanRef], head: tuple[CheckpointRef, CheckpointState] | None
 ) -> RunPlan:
     """Plan the run that trains exactly this window after `head`; the order of the spans is not checked."""
+    config = with_rule_of(store, config, head[1] if head else None)
     parent, history = (head[0], head[1].consumed) if head else (None, ())
     return _plan(store, config, window, history, parent)
 

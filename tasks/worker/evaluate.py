@@ -15,13 +15,15 @@ import torch
 
 from configs.schema.config import Config
 from infra.store.manifest import CorruptFolder, MissingFolder
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import SliceMetrics
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.progress import report
 from tasks.contracts.references import ModelRef
+from tasks.data.holdout import read_sides
 from tasks.data.items import CONTENT, TEXT
-from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, read_rows
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
 from tasks.foundation.errors import DataError
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.catalogue.choose import NEAR, choose
@@ -30,7 +32,7 @@ from tasks.worker.model.embed import EmbedSettings, embed, embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tasks.worker.training.holdout import Holdout, Judged, KnownVectors, judge, make_holdout, side_of
-from tasks.worker.training.pairs import pair_mask, split_holdout, used_columns
+from tasks.worker.training.pairs import pair_mask, used_columns
 from tasks.worker.vectors.reuse import EarlierVectors, best
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -121,13 +123,13 @@ def _released(job: Job, accelerator: Accelerator, champion: ModelRef, prefix: st
 def _read_holdout(job: Job, inputs: EvaluateInputs, features: list[str]) -> pa.Table:
     """Return the holdout rows of all spans, with what both models need. The other rows are never in memory at once."""
     columns = [*used_columns(job.config), *features]
-    tables = [split_holdout(table, job.config.evaluate.holdout_share)[1]
-              for table in read_rows(job.store, inputs.rows, columns)]  # fmt: skip
+    rule = HoldoutRule.of(job.config.evaluate)
+    tables = [sides.held for sides in read_sides(job.store, inputs.rows, rule, columns)]
     if not any(table.num_rows for table in tables):
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
-            f"no holdout row among the {rows} rows up to span {job.spec.span.name}; "
-            "raise evaluate.holdout_share or evaluate after more spans"
+            f"no holdout row among the {rows} rows up to span {job.spec.span.name}; evaluate after more spans, or "
+            "begin a new lineage with a higher share: --set lineage=NAME --set evaluate.holdout_share=SHARE"
         )
     return pa.concat_tables(tables, promote_options="permissive")
 

@@ -22,13 +22,14 @@ import pyarrow as pa
 
 from configs.load import load_config
 from infra.store.factory import open_store
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.spans import SpanKind
+from tasks.data.holdout import split_holdout
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.data.sources import Format
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
-from tasks.worker.training.pairs import split_holdout
 from tests.benchmarks.ingest_memory import peak_memory_mib
 from tests.benchmarks.ours import Millrace
 from tests.benchmarks.reviews import COLUMNS, CONFIG_FILE, read_spans
@@ -51,7 +52,7 @@ def main() -> None:
         ingest(store, source, Format.jsonl, "timestamp", SpanKind.quarter, COLUMNS)
         rows = read_spans(store)
     config = load_config(CONFIG_FILE, ["heads.classification=null"])
-    training, held = split_holdout(rows, config.evaluate.holdout_share)
+    training, held = split_holdout(rows, HoldoutRule.of(config.evaluate))
     queries, items = training[QUERY].to_pylist(), training[ITEM].to_pylist()
     with open_accelerator("cpu", ALONE) as accelerator:
         ours = Millrace(config, accelerator, training, EPOCHS)

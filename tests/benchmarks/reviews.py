@@ -20,9 +20,11 @@ from flows.cli.results.outputs import RunOutput
 from flows.cli.work import running
 from infra.store.base import Store
 from infra.store.factory import open_store
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.spans import SpanKind, first_day
+from tasks.data.holdout import held_out
 from tasks.data.ingest import ingest
-from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, distinct_items, is_holdout
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, distinct_items
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.runs import releases
@@ -42,8 +44,8 @@ def main() -> None:
     store = open_store(arguments.workspace)
     ingest(store, arguments.source, Format.jsonl, "timestamp", SpanKind.quarter, COLUMNS)
     rows = read_spans(store)
-    share = load_config(CONFIG_FILE).evaluate.holdout_share
-    untrained = Retrieval(pretrained_folder(), rows, share)
+    rule = HoldoutRule.of(load_config(CONFIG_FILE).evaluate)
+    untrained = Retrieval(pretrained_folder(), rows, rule)
     print("| span | rows trained | holdout rows | untrained | champion | challenger | result |")
     print("|---|---:|---:|---:|---:|---:|---|")
     for quarter in QUARTERS:
@@ -52,7 +54,7 @@ def main() -> None:
         print(line(store, quarter, output, untrained.recall_up_to(quarter)), flush=True)
     released = releases.current(store)
     assert released is not None
-    trained = Retrieval(store.local(released.model_prefix), rows, share)
+    trained = Retrieval(store.local(released.model_prefix), rows, rule)
     print(
         f"\nAll {len(trained.targets)} holdout rows of all spans against all {len(trained.corpus)} titles, recall@10: "
         f"untrained {untrained.recall():.1%}, release {released.number} ({released.span.name}) {trained.recall():.1%}"
@@ -78,12 +80,12 @@ def read_spans(store: Store) -> pa.Table:
 class Retrieval:
     """Ranks of the holdout's own titles under a sentence-transformers folder, with sentence-transformers alone."""
 
-    def __init__(self, folder: Path, rows: pa.Table, share: float) -> None:
+    def __init__(self, folder: Path, rows: pa.Table, rule: HoldoutRule) -> None:
         from sentence_transformers import SentenceTransformer
 
         model = SentenceTransformer(str(folder), device="cpu")
         model.max_seq_length = 128
-        held = rows.filter(pa.array([is_holdout(row_id, share) for row_id in rows[ROW_ID].to_pylist()]))
+        held = rows.filter(pa.array(held_out(rows, rule)))
         corpus = distinct_items(rows)
         self.corpus: np.ndarray = model.encode(corpus[ITEM].to_pylist(), batch_size=64, normalize_embeddings=True)
         self.queries: np.ndarray = model.encode(held[QUERY].to_pylist(), batch_size=64, normalize_embeddings=True)

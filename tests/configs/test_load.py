@@ -194,7 +194,12 @@ BOUND = {
     "compiler.efa": ["compiler.efa=true"],
     "compiler.parallel_jobs": ["compiler.parallel_jobs=4"],
     "evaluate.slices": ["evaluate.slices=[category]"],
+    "validate.drift.severity": ["validate.drift.severity=critical"],
+    "validate.suites": [f"validate.suites=[{BASE.with_name('suites') / 'texts.yaml'}]"],
+    "validate.expectations": ["validate.expectations=[{expectation: expect_column_to_exist, column: a}]"],
     "evaluate.gates": ["evaluate.gates=[]"],
+    "evaluate.group": ["evaluate.group=query"],
+    "evaluate.near_duplicates.similarity": ["evaluate.near_duplicates.similarity=0.95"],
     "infer.token_rungs": ["infer.token_rungs=[16, 32]"],
     "infer.precision": ["infer.precision=bf16"],
     "infer.vectors": ["infer.vectors=fp16"],
@@ -250,3 +255,25 @@ def test_place_time_and_patience_are_not_in_the_hash(override: str) -> None:
 def test_an_unknown_zone_is_refused(zone: str) -> None:
     with pytest.raises(ConfigError, match=r"schedule\.timezone"):
         load_config(overrides=(f"schedule.timezone={zone}",))
+
+
+def test_a_suite_becomes_part_of_the_configuration(tmp_path: Path) -> None:
+    suite = tmp_path / "own.yaml"
+    suite.write_text("- {expectation: expect_column_to_exist, column: brand}\n")
+    inline = "validate.expectations=[{expectation: expect_column_to_exist, column: locale}]"
+    config = load_config(overrides=(f"validate.suites=[{suite}]", inline))
+    assert [each.column for each in config.validate_.expectations] == ["brand", "locale"]
+    assert config.validate_.suites == ()
+    suite.write_text("expectation: expect_column_to_exist\n")
+    with pytest.raises(ConfigError, match=r"own\.yaml: expected a list"):
+        load_config(overrides=(f"validate.suites=[{suite}]",))
+    with pytest.raises(ConfigError, match=r"gone\.yaml: no such file"):
+        load_config(overrides=("validate.suites=[gone.yaml]",))
+
+
+def test_limits_of_drift_in_stored_plans_are_read() -> None:
+    tree = load_config().tree()
+    del tree["validate"]["drift"]
+    tree["validate"] |= {"max_label_drift": 0.1, "max_length_drift": 0.4}
+    drift = Config.model_validate(tree).validate_.drift
+    assert [drift.limit_of(name) for name in ("label", "query length", "item length", "price")] == [0.1, 0.4, 0.4, 0.25]

@@ -40,8 +40,10 @@ ORDER = """
     tasks.worker.targets          search services that get each release
     tasks.worker.search           a release, searched: its model, and the nearest of its vectors
     tasks.worker.vectors          the vectors of a catalogue, shard by shard
+    tasks.worker.duplicates       rows that are too like a row of the other side of the holdout
     tasks.worker.catalogue        every live item, partition by partition
     tasks.worker.training         batches, losses, steps, checkpoints
+    tasks.worker.validation       the rows of a span: profiled, compared, judged by own expectations
     tasks.worker.checks           checks of machines and of rows
     tasks.worker.model            the model
     tasks.worker.accelerators     cpu, cuda, xla, neuron behind one interface

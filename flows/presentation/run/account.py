@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flows.presentation.figures import PHASES, legend
 from flows.presentation.model import Cell, Figure, Section, table
-from flows.presentation.stages import checks
+from flows.presentation.stages import checks, data_failure
 from flows.presentation.wording import NONE, dollars, duration, moment, plural, seconds, sentence, share
 from infra.store.base import Store
 from tasks.contracts.jobs import stage_prefix
@@ -63,7 +63,7 @@ def attempts(records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
 
 
 def failures(store: Store, records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
-    """Return class and message of the attempts that failed, and the checks of machines that health refused.
+    """Return class and message of the attempts that failed, and the checks of machines or rows that stopped them.
 
     Raises:
         StoreError: what an attempt found is not readable; names the file.
@@ -71,14 +71,20 @@ def failures(store: Store, records: Sequence[LedgerRecord]) -> tuple[Section, ..
     failed = [(record, record.failure) for record in records if record.failure is not None]
     if not failed:
         return ()
+    unfit = [data_failure.read(store, record) for record, _ in failed]
     rows = [
-        (_name(record), Cell(failure.value, "!", "bad"), f"{record.message} ({POLICIES[failure].meaning})")
-        for record, failure in failed
+        (
+            _name(record),
+            Cell(failure.value, "!", "bad"),
+            f"{data_failure.message(record.message, data)} ({POLICIES[failure].meaning})",
+        )
+        for (record, failure), data in zip(failed, unfit, strict=True)
     ]
     found = [(_name(record), read_findings(store, _folder(record))) for record, _ in failed]
     parts = tuple(part for name, each in found if each for part in checks.section(each.checks, f"Found by {name}"))
+    last = [data_failure.section(data) for data in unfit[-1:] if data]  # those of earlier attempts say the same
     columns = ("attempt", "class", "~message, and what its class means")
-    return (Section("Failed attempts", id="failures", tables=(table("", columns, rows),), parts=parts),)
+    return (Section("Failed attempts", id="failures", tables=(table("", columns, rows),), parts=(*parts, *last)),)
 
 
 def by_stage(records: Sequence[LedgerRecord], results: Mapping[Stage, StageResult]) -> tuple[Section, ...]:

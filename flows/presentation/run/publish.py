@@ -10,7 +10,7 @@ from prefect.artifacts import create_markdown_artifact
 from flows.presentation import markdown
 from flows.presentation.model import Section, files
 from flows.presentation.run import account, origin
-from flows.presentation.stages import failure
+from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.facts import StageFacts, section_of
 from infra.store.base import Store
 from infra.store.factory import open_store
@@ -62,7 +62,8 @@ def stage_page(store: Store, plan: RunPlan, stage: Stage, value: Any) -> Section
     """
     attempts = tuple(Attempts(store, plan.run_key, stage).records())
     if isinstance(value, StageError):
-        made = failure.section(value.failure, str(value), stage.value)
+        found = data_failure.read(store, attempts[-1]) if attempts else None
+        made = failure.section(value.failure, data_failure.message(str(value), found), stage.value)
     else:
         made = section_of(stage, _facts(store, plan, attempts, value))
     whose = f"Span {plan.span.name} v{plan.span.version}, lineage {plan.config.lineage}, run {plan.run_key}."

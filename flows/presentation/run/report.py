@@ -19,7 +19,7 @@ from flows.presentation.model import (
 )
 from flows.presentation.run import account, origin
 from flows.presentation.run.origin import report_key
-from flows.presentation.stages import failure
+from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.facts import StageFacts, section_of
 from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share
 from infra.store.base import Store
@@ -180,10 +180,20 @@ def _trouble(store: Store, run: PastRun) -> tuple[Section, ...]:
             return (Section("It is running", (_running(run),), id="trouble", mood="going"),)
         case "Failed" | "Cancelled":
             stage = run.attempts[-1].stage.value if run.attempts and run.attempts[-1].failure else ""
-            return (failure.section(run.failure or FailureClass.CODE, run.message, stage, _again(store, run)),)
+            message = _message(store, run)
+            return (failure.section(run.failure or FailureClass.CODE, message, stage, _again(store, run)),)
         case _:
             go_on = Command("Run the span again, and it continues from here:", tuple(_again(store, run).splitlines()))
             return (Section("Not finished", id="trouble", mood="going", commands=(go_on,)),)
+
+
+def _message(store: Store, run: PastRun) -> str:
+    """Return what the run ended with; its first line where the rows are to blame, which have a section below."""
+    try:
+        found = data_failure.read(store, run.attempts[-1]) if run.attempts else None
+    except StoreError:  # _failures names it
+        found = None
+    return data_failure.message(run.message, found)
 
 
 def _running(run: PastRun) -> str:

@@ -1,7 +1,7 @@
 """Validate: how many rows are clean, why the others are not, and what was checked."""
 
 from flows.presentation.model import Section, Table, table
-from flows.presentation.stages import checks
+from flows.presentation.stages import checks, drift
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, plural, share
 from tasks.contracts.outcomes import ValidateOutcome
@@ -16,10 +16,13 @@ def section(facts: StageFacts) -> Section:
     return Section(
         f"{count(value.rows_clean)} of {count(value.rows_in)} rows are clean",
         (f"{warnings} of {plural(len(value.checks), 'check')} gave a warning." if warnings else all_passed,),
-        tables=(_rows(value), *_reasons(value), *_spans(value), *_catalogue(value)),
+        figures=tuple(drift.figures(value.drifts)),
+        tables=(_rows(value), *_reasons(value), *_spans(value), *_sides(value), *_catalogue(value)),
         parts=checks.section(value.checks),
         files=(
             *files,
+            *((f"profile of {span}", key) for span, key in value.profiles.items()),
+            *((f"rows on neither side of {rows.span.name}", rows.sides) for rows in value.rows if rows.sides),
             *((("rows set apart", value.quarantine),) if value.quarantine else ()),
             *((("catalogue", value.catalogue.prefix),) if value.catalogue else ()),
         ),
@@ -45,6 +48,14 @@ def _spans(value: ValidateOutcome) -> tuple[Table, ...]:
         return ()
     rows = [(f"{each.span.name} v{each.span.version}", count(each.rows)) for each in value.rows]
     return (table("Clean rows by span", ("span", ">rows"), rows),)
+
+
+def _sides(value: ValidateOutcome) -> tuple[Table, ...]:
+    if value.left_out_of_training is None or value.left_out_of_holdout is None:
+        return ()
+    row = (count(value.left_out_of_training), count(value.left_out_of_holdout))
+    caption = "Clean rows left out, since they are like a row of the other side"
+    return (table(caption, (">of training: like one held out", ">of the holdout: like one trained before"), [row]),)
 
 
 def _catalogue(value: ValidateOutcome) -> tuple[Table, ...]:

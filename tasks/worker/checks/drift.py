@@ -1,20 +1,27 @@
-"""How far a distribution has moved, as one number. The caller decides whether that is too far."""
+"""How far a distribution has moved, as one number and as bars. The caller decides whether that is too far."""
 
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+
+from tasks.contracts.profiles import Bin
 
 BINS = 10  # deciles of the earlier rows
 MIN_ROWS = 50  # on each side; with fewer, chance moves the index more than any shift worth a warning
+_CATEGORIES = 20  # that have a bin of their own, the commonest of the earlier rows
 _EPSILON = 1e-4  # replaces the share of an empty bin, which has no logarithm
+MISSING, NEVER_SEEN, OTHERS = "no value", "never seen before", "all others"
 
 
 class Drift(NamedTuple):
-    """The index, its number of bins, and the index that chance alone gives for so many rows of one distribution."""
+    """The index, and the index that chance alone gives for so many rows of one distribution."""
 
     psi: float
-    bins: int
     by_chance: float
+    bins: tuple[Bin, ...]
 
 
 def population_stability(earlier: np.ndarray, now: np.ndarray) -> Drift:
@@ -31,24 +38,60 @@ def population_stability(earlier: np.ndarray, now: np.ndarray) -> Drift:
     values = earlier[~np.isnan(earlier)]
     distinct = np.unique(values)
     if len(distinct) <= 2 * BINS:
-        bins = len(distinct) + 1
+        labels = [*(f"{value:g}" for value in distinct), NEVER_SEEN]
         earlier_bin, now_bin = (_by_value(column, distinct) for column in (earlier, now))
     else:
         edges = np.unique(np.quantile(values, np.arange(1, BINS) / BINS))
-        bins = len(edges) + 1
+        labels = _ranges(edges)
         earlier_bin, now_bin = (np.searchsorted(edges, column, side="right") for column in (earlier, now))
-    e, n = (
-        np.bincount(np.where(np.isnan(column), bins, numbered), minlength=bins + 1) / len(column)
-        for column, numbered in ((earlier, earlier_bin), (now, now_bin))
+    missing = len(labels)
+    return _compared(
+        [*labels, MISSING],
+        np.where(np.isnan(earlier), missing, earlier_bin),
+        np.where(np.isnan(now), missing, now_bin),
     )
-    used = (e > 0) | (n > 0)
-    e, n = np.clip(e[used], _EPSILON, None), np.clip(n[used], _EPSILON, None)
-    filled = int(used.sum())
+
+
+def category_stability(earlier: pd.Series, now: pd.Series) -> Drift:
+    """Return the same index for names, null where there is none.
+
+    The bins are the 20 commonest names of `earlier`, its other names together, names never seen before, and nulls.
+    """
+    ordered = list(counted(earlier))
+    common = ordered[:_CATEGORIES]
+    labels = [*common, OTHERS, NEVER_SEEN, MISSING]
+    places = {name: min(place, len(common)) for place, name in enumerate(ordered)}
+    numbered = [
+        np.where(column.isna(), len(common) + 2, column.map(places).fillna(len(common) + 1)).astype(np.int64)
+        for column in (earlier, now)
+    ]
+    return _compared(labels, *numbered)
+
+
+def counted(names: pd.Series) -> dict[str, int]:
+    """Return how often each name occurs, the commonest first; nulls don't count."""
+    counts = {str(name): int(times) for name, times in names.value_counts().items()}
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def _compared(labels: Sequence[str], earlier: np.ndarray, now: np.ndarray) -> Drift:
+    """Return the index of two columns of bin numbers; bins that are empty on both sides are left out."""
+    e, n = (np.bincount(column, minlength=len(labels)) / len(column) for column in (earlier, now))
+    used = np.flatnonzero((e > 0) | (n > 0))
+    clipped_e, clipped_n = np.clip(e[used], _EPSILON, None), np.clip(n[used], _EPSILON, None)
     return Drift(
-        psi=float(np.sum((n - e) * np.log(n / e))),
-        bins=filled,
-        by_chance=(filled - 1) * (1 / len(earlier) + 1 / len(now)),
+        psi=float(np.sum((clipped_n - clipped_e) * np.log(clipped_n / clipped_e))),
+        by_chance=(len(used) - 1) * (1 / len(earlier) + 1 / len(now)),
+        bins=tuple(
+            Bin(label=labels[b], earlier=round(float(e[b]), 6), now=round(float(n[b]), 6)) for b in used.tolist()
+        ),
     )
+
+
+def _ranges(edges: np.ndarray) -> list[str]:
+    texts = [f"{edge:.4g}" for edge in edges]
+    between = [f"{low} to {high}" for low, high in itertools.pairwise(texts)]
+    return [f"below {texts[0]}", *between, f"{texts[-1]} and more"]
 
 
 def _by_value(column: np.ndarray, distinct: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
-from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND
+from tasks.contracts.spans import first_day, last_day
+from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
 from tasks.gates.expectations import Expectation, Finding, between, in_set, judge, not_null
 
@@ -142,7 +144,12 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
         for column in config.features.numeric
     ]
     wanted += [("features.categorical names it", c, _NAMES) for c in config.features.categorical if c not in CORE]
+    group = HoldoutRule.of(config.evaluate).group
+    wanted += [("evaluate.group names it", c, _NUMBERS) for c in group_columns(group) if c not in CORE]
     wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]
+    judged = (each for each in config.validate_.expectations if not each.about_columns)
+    own = dict.fromkeys(column for each in judged for column in each.columns)
+    wanted += [("validate.expectations names it", c, (*_NAMES, "int64")) for c in own if c not in CORE]
     return wanted
 
 
@@ -198,6 +205,7 @@ def row_rules(config: Config) -> list[Rule]:
         for column in CORE
         if column != LABEL
     ]
+    rules.append(Rule("time in its span", between("time is outside of its span", "outside", 0, 0)))
     low, high = limits.min_text_chars, limits.max_text_chars
     for text in (QUERY, ITEM):
         short = f"{text} is empty" if low == 1 else f"{text} shorter than {low} characters"
@@ -228,7 +236,12 @@ ID_RULES = [
 
 
 def judge_rows(
-    span: SpanRef, table: pa.Table, config: Config, own_ids: pa.ChunkedArray, earlier_ids: pa.ChunkedArray
+    span: SpanRef,
+    table: pa.Table,
+    config: Config,
+    own_ids: pa.ChunkedArray,
+    earlier_ids: pa.ChunkedArray,
+    also: Callable[[pa.Table], Mapping[str, Finding]],
 ) -> JudgedRows:
     """Separate the clean rows from the bad ones.
 
@@ -237,9 +250,13 @@ def judge_rows(
     Args:
         own_ids: those of the rows of the span before these, as `JudgedRows.ids` has them.
         earlier_ids: the same of the earlier spans of the window.
+        also: judges the typed rows too; what it finds is a reason as well.
     """
     typed = as_typed(table, config)
-    findings = judge(_frame(table, typed, config), [rule.expectation for rule in row_rules(config)])
+    findings = {
+        **judge(_frame(span, table, typed, config), [rule.expectation for rule in row_rules(config)]),
+        **also(typed),
+    }
     reasons: dict[int, list[str]] = defaultdict(list)
     for reason, finding in findings.items():
         for row in finding.unexpected:
@@ -267,9 +284,11 @@ def judge_rows(
     return JudgedRows(typed.filter(pa.array(good)), bad, {**findings, **id_findings}, ids)
 
 
-def _frame(table: pa.Table, typed: pa.Table, config: Config) -> pd.DataFrame:
+def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> pd.DataFrame:
     """Return the columns that the rules name. `unreadable` is 1 where a source's text was not a number, else 0."""
     frame = {f"value:{c}": typed[c].to_pandas() for c in (*CORE, *config.features.numeric)}
+    days = frame[f"value:{TIME}"].dt.date
+    frame["outside"] = ((days < first_day(span.name)) | (days > last_day(span.name))).astype("int64")
     frame |= {f"characters:{c}": characters(typed[c]).to_pandas() for c in (QUERY, ITEM)}
     for column in config.features.numeric:
         unreadable = np.zeros(len(table), dtype="int64")

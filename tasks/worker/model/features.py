@@ -1,4 +1,4 @@
-"""Numeric and categorical columns as model input; the first run fixes scales and vocabularies."""
+"""Numeric and categorical columns as model input; the first run fixes the scales, and vocabularies grow."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,32 +6,45 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from configs.schema.training import FeaturesConfig
 from tasks.foundation.records import Record
 
 FILE = "features.json"
 Side = Literal["query", "item"]
+_LOWEST, _HIGHEST = 0.001, 0.999
 
 
 class Scale(Record):
-    """A numeric column becomes (value - mean) / deviation; a missing value becomes 0, the mean."""
+    """A numeric column is clipped, and becomes (value - mean) / deviation; a missing value becomes 0, the mean."""
 
     mean: float
     deviation: float
+    # Null: made before numbers were clipped.
+    low: float | None = Field(default=None, description="the 0.1 % quantile of the first run's rows")
+    high: float | None = Field(default=None, description="the 99.9 % quantile")
 
 
 class FeatureTable(Record):
-    """How columns become inputs. Category 0 is 'absent or never seen', category i > 0 is `categorical[name][i - 1]`."""
+    """How columns become inputs. Index 0 of a category is 'absent', 1 'never seen', then come those of `categorical`.
+
+    In tables that were made before vocabularies grew, index 0 is both 'absent' and 'never seen'; `rows` lacks them.
+    """
 
     numeric: dict[str, Scale]
     categorical: dict[str, tuple[str, ...]]
     query: tuple[str, ...]
+    rows: dict[str, int] = Field(default={}, description="of each categorical feature's embedding, with spare ones")
 
     @property
     def categories(self) -> list[int]:
         """Rows of each categorical feature's embedding."""
-        return [len(values) + 1 for values in self.categorical.values()]
+        return [self.rows.get(name, self.first(name) + len(values)) for name, values in self.categorical.items()]
+
+    def first(self, name: str) -> int:
+        """Return the index of a feature's first category; the one before it is that of a category never seen."""
+        return 2 if name in self.rows else 1
 
 
 @dataclass(frozen=True)
@@ -49,20 +62,46 @@ def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTab
     for table in rows if numbers or values else ():
         for name, parts in numbers.items():
             parts.append(_numbers(table[name]))
-        for name, seen in values.items():
-            seen.update(table[name].cast(pa.string()).drop_null().unique().to_pylist())
+        _see(values, table)
     return FeatureTable(
         numeric={name: _scale(np.concatenate(parts)) for name, parts in numbers.items()},
         categorical={name: tuple(sorted(seen)) for name, seen in values.items()},
         query=config.query,
+        rows={name: _with_spare(len(seen)) for name, seen in values.items()},
     )
+
+
+def grown_features(table: FeatureTable, rows: Iterable[pa.Table]) -> FeatureTable:
+    """Return the table with the categories that only `rows` have, in alphabetical order after the ones it had."""
+    values: dict[str, set[str]] = {name: set() for name in table.categorical}
+    for some in rows if values else ():
+        _see(values, some)
+    grown = {name: (*known, *sorted(values[name].difference(known))) for name, known in table.categorical.items()}
+    held = {
+        name: spare if table.first(name) + len(grown[name]) <= spare else _with_spare(len(grown[name]))
+        for name, spare in table.rows.items()
+    }
+    return table.model_copy(update={"categorical": grown, "rows": held})
+
+
+def _see(values: dict[str, set[str]], rows: pa.Table) -> None:
+    for name, seen in values.items():
+        seen.update(rows[name].cast(pa.string()).drop_null().unique().to_pylist())
+
+
+def _with_spare(categories: int) -> int:
+    """Return a power of two with room for more categories, so that few of them change the model's shapes."""
+    return 1 << (categories + 2).bit_length()
 
 
 def _scale(values: np.ndarray) -> Scale:
     known = values[~np.isnan(values)]
     if not len(known):
         return Scale(mean=0.0, deviation=1.0)
-    return Scale(mean=float(known.mean()), deviation=float(known.std()) or 1.0)
+    # Values that are there, so that nothing is clipped where the rows are few.
+    low, high = np.quantile(known, _LOWEST, method="lower"), np.quantile(known, _HIGHEST, method="higher")
+    clipped = np.clip(known, low, high)
+    return Scale(mean=float(clipped.mean()), deviation=float(clipped.std()) or 1.0, low=float(low), high=float(high))
 
 
 def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureArrays:
@@ -71,12 +110,15 @@ def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureA
     categorical = np.zeros((rows.num_rows, len(table.categorical)), dtype=np.int64)
     for column, (name, scale) in enumerate(table.numeric.items()):
         if side == "item" or name in table.query:
-            scaled = (_numbers(rows[name]) - scale.mean) / scale.deviation
+            clipped = np.clip(_numbers(rows[name]), _or(scale.low, -np.inf), _or(scale.high, np.inf))
+            scaled = (clipped - scale.mean) / scale.deviation
             numeric[:, column] = np.nan_to_num(scaled, nan=0.0)
     for column, (name, values) in enumerate(table.categorical.items()):
         if side == "item" or name in table.query:
-            number = {value: position + 1 for position, value in enumerate(values)}
-            categorical[:, column] = [number.get(value, 0) for value in rows[name].cast(pa.string()).to_pylist()]
+            first = table.first(name)
+            number = {None: 0, **{value: position for position, value in enumerate(values, start=first)}}
+            found = rows[name].cast(pa.string()).to_pylist()
+            categorical[:, column] = [number.get(value, first - 1) for value in found]
     return FeatureArrays(numeric, categorical)
 
 
@@ -85,6 +127,10 @@ def joined_features(parts: Sequence[FeatureArrays]) -> FeatureArrays:
     return FeatureArrays(
         np.concatenate([part.numeric for part in parts]), np.concatenate([part.categorical for part in parts])
     )
+
+
+def _or(bound: float | None, otherwise: float) -> float:
+    return otherwise if bound is None else bound
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:

@@ -36,16 +36,14 @@ class FeatureTransformer(Transformer):
     def _numeric(self, record: dict[str, Any]) -> list[float]:
         scales = self.table["numeric"]
         values = {name: record.get(name) for name in scales}
-        return [
-            0.0 if value is None or value != value else (value - scales[name]["mean"]) / scales[name]["deviation"]
-            for name, value in values.items()
-        ]
+        return [_scaled(value, scales[name]) for name, value in values.items()]
 
     def _categorical(self, record: dict[str, Any]) -> list[int]:
         found = []
         for name, values in self.table["categorical"].items():
             value = _name(record.get(name))
-            found.append(values.index(value) + 1 if value in values else 0)
+            first = 2 if name in self.table.get("rows", {}) else 1  # before it: a category never seen
+            found.append(0 if value is None else values.index(value) + first if value in values else first - 1)
         return found
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
@@ -57,6 +55,15 @@ class FeatureTransformer(Transformer):
         module = super().load(model_name_or_path, *args, **kwargs)
         module.table = json.loads((Path(model_name_or_path) / "features.json").read_text())
         return module
+
+
+def _scaled(value: Any, scale: dict[str, Any]) -> float:
+    if value is None or value != value:
+        return 0.0
+    low, high = scale.get("low"), scale.get("high")
+    value = value if low is None else max(value, low)
+    value = value if high is None else min(value, high)
+    return (value - scale["mean"]) / scale["deviation"]
 
 
 def _name(value: Any) -> str | None:

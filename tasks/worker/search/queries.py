@@ -7,9 +7,11 @@ import pyarrow as pa
 
 from configs.schema.config import Config
 from infra.store.base import Store
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.rows import CORE, read_rows
-from tasks.worker.training.pairs import pair_mask, split_holdout
+from tasks.data.holdout import read_sides
+from tasks.data.rows import CORE
+from tasks.worker.training.pairs import pair_mask
 
 
 def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa.Table:
@@ -22,8 +24,7 @@ def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa
         DataError: a span lacks a feature.
     """
     left, parts = config.release.queries, [pa.schema(CORE).empty_table()]
-    for rows in read_rows(store, refs, config.features.query, newest_first=True):
-        _, held = split_holdout(rows, config.evaluate.holdout_share)
+    for _, held in read_sides(store, refs, HoldoutRule.of(config.evaluate), config.features.query, newest_first=True):
         pairs = held.filter(pa.array(np.asarray(pair_mask(held, config.heads), dtype=bool)))
         parts.insert(1, pairs.slice(max(0, pairs.num_rows - left)))
         left -= parts[1].num_rows

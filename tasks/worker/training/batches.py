@@ -32,11 +32,53 @@ class PlannedBatch:
 
 
 @dataclass(frozen=True)
+class Positives:
+    """The keys of the items that belong to each query with several of them.
+
+    `offsets` int64 (queries + 1,): those of query q are `keys[offsets[q]:offsets[q + 1]]`, int64, distinct.
+    """
+
+    offsets: np.ndarray
+    keys: np.ndarray
+
+    @classmethod
+    def of(cls, query_key: np.ndarray, key: np.ndarray, pair: np.ndarray) -> Positives:
+        """Return the positives among rows; int64 (rows,) from 0, likewise, and float32 (rows,)."""
+        queries = int(query_key.max(initial=-1)) + 1
+        belongs = np.unique(np.stack([query_key, key])[:, pair > 0], axis=1)
+        counts = np.bincount(belongs[0], minlength=queries)
+        several = counts > 1  # the only item of a query is excluded as its own
+        belongs = belongs[:, several[belongs[0]]]
+        offsets = np.concatenate([[0], np.cumsum(np.where(several, counts, 0))])
+        return cls(offsets.astype(np.int64), belongs[1])
+
+    def among(self, query_key: np.ndarray, batch_key: np.ndarray) -> np.ndarray:
+        """Return whether each item of a batch belongs to each query, bool (queries, items).
+
+        The time grows with the positives of these queries, and not with the product of queries and items.
+        """
+        known = np.zeros((len(query_key), len(batch_key)), dtype=bool)
+        queries, row_of = np.unique(query_key, return_inverse=True)
+        counts = self.offsets[queries + 1] - self.offsets[queries]
+        if not counts.any():
+            return known
+        places = np.repeat(self.offsets[queries] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        keys, column_of = np.unique(batch_key, return_inverse=True)
+        wanted = self.keys[places]
+        column = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        hit = keys[column] == wanted
+        table = np.zeros((len(queries), len(keys)), dtype=bool)
+        table[np.repeat(np.arange(len(queries)), counts)[hit], column[hit]] = True
+        return table[row_of][:, column_of]
+
+
+@dataclass(frozen=True)
 class Pairs:
     """All training rows of a run in memory, without their texts, as arrays of the same length.
 
-    `item_key` int64 is equal for rows about one item; `pair` float32 is 1 where query and item belong together;
-    `label_class` int64 is 0, 1 or -1 for unlabelled.
+    `item_key` int64 is equal for rows about one item, `text_key` int64 for rows with one normalised item text, and
+    `query_key` int64 for rows with one normalised query; `positives` has the items, and the texts, of each query;
+    `pair` float32 is 1 where query and item belong together; `label_class` int64 is 0, 1 or -1 for unlabelled.
     """
 
     query: TokenLists
@@ -44,6 +86,9 @@ class Pairs:
     query_features: FeatureArrays
     item_features: FeatureArrays
     item_key: np.ndarray
+    text_key: np.ndarray
+    query_key: np.ndarray
+    positives: tuple[Positives, Positives]
     pair: np.ndarray
     label_class: np.ndarray
 
@@ -59,7 +104,7 @@ class Batch:
     item: Texts  # (b, Ti)
     label_class: torch.Tensor  # int64 (b,)
     pair: torch.Tensor  # float32 (b,): 1 where the row counts for the contrastive loss
-    excluded: torch.Tensor  # bool (b, B): items that are not negatives of a query: its own item again, or padding
+    excluded: torch.Tensor  # bool (b, B): items that are no negatives of a query: its own, known positives, padding
     position: torch.Tensor  # int64 (b,): where each row's own item is among the B
     pairs_in_all: torch.Tensor  # float32 (): rows of the global batch that count for the contrastive loss
     labels_in_all: torch.Tensor  # float32 (): rows of the global batch with a class
@@ -116,9 +161,12 @@ def make_batch(pairs: Pairs, planned: PlannedBatch, rank: Rank) -> Batch:
     real = whole >= 0
     pair = np.where(real, pairs.pair[whole], 0.0).astype(np.float32)
     label_class = np.where(real, pairs.label_class[whole], -1)
-    key = pairs.item_key[whole]
     position = np.arange(len(whole))[mine]
-    excluded = (key[mine, None] == key[None, :]) | ~real[None, :]
+    excluded = np.broadcast_to(~real, (part, len(whole))).copy()
+    for key, positives in zip((pairs.item_key, pairs.text_key), pairs.positives, strict=True):
+        batch_key = key[whole]
+        excluded |= batch_key[mine, None] == batch_key[None, :]
+        excluded |= positives.among(pairs.query_key[rows], batch_key)
     excluded[np.arange(part), position] = False
     return Batch(
         query=_texts(pairs.query, pairs.query_features, rows, planned.shape.query),

@@ -110,14 +110,24 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[st
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, torch.Tensor]) -> None:
-    """Restore the optimiser state of a checkpoint, on each parameter's device; the step count where it is counted."""
+    """Restore the optimiser state of a checkpoint, on each parameter's device; the step count where it is counted.
+
+    Rows that a parameter has gained since then start with zeros.
+    """
     by_name: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
         by_name.setdefault(name, {})[kind] = value
     for name, parameter in model.named_parameters():
         if name in by_name:
-            state = {kind: value.to(parameter.device, copy=True) for kind, value in by_name[name].items()}
+            held = {kind: _with_new_rows(value, parameter) for kind, value in by_name[name].items()}
+            state = {kind: value.to(parameter.device, copy=True) for kind, value in held.items()}
             if isinstance(optimizer, HostCountedAdamW):
                 state["step"] = by_name[name]["step"].clone()
             optimizer.state[parameter] = state
+
+
+def _with_new_rows(state: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """Return the state of a parameter with as many rows as the parameter; a step count has none."""
+    missing = parameter.shape[0] - state.shape[0] if state.ndim and parameter.ndim else 0
+    return state if missing <= 0 else torch.cat([state, state.new_zeros(missing, *state.shape[1:])])

@@ -1,5 +1,6 @@
 """Validated rows as training input: the split into training and holdout, token ids, features, classes."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,23 +11,19 @@ import pyarrow.compute
 from configs.schema.config import Config
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
-from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, is_holdout, read_rows
+from tasks.data.holdout import read_sides
+from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, normal_text
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import encode_features, joined_features
 from tasks.worker.model.tokens import joined_tokens, tokenize
 from tasks.worker.process.job import Job
-from tasks.worker.training.batches import Pairs
+from tasks.worker.training.batches import Pairs, Positives
 from tasks.worker.training.checkpoint import ModelParts
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
-
-
-def split_holdout(rows: pa.Table, share: float) -> tuple[pa.Table, pa.Table]:
-    """Return (training rows, holdout rows), by a stable hash of the row id."""
-    held = np.array([is_holdout(row_id, share) for row_id in rows[ROW_ID].to_pylist()], dtype=bool)
-    return rows.filter(pa.array(~held)), rows.filter(pa.array(held))
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -47,15 +44,14 @@ def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
 
 
 class TrainingRows:
-    """The rows of spans that are not held out, read again each time they are iterated over: no text stays in memory."""
+    """The rows of spans to train on, read again each time they are iterated over: no text stays in memory."""
 
     def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config) -> None:
         self._store, self._refs = store, refs
-        self._columns, self._share = used_columns(config), config.evaluate.holdout_share
+        self._columns, self._rule = used_columns(config), HoldoutRule.of(config.evaluate)
 
     def __iter__(self) -> Iterator[pa.Table]:
-        for table in read_rows(self._store, self._refs, self._columns):
-            training, _ = split_holdout(table, self._share)
+        for training, _ in read_sides(self._store, self._refs, self._rule, self._columns):
             if training.num_rows:
                 yield training
 
@@ -78,25 +74,39 @@ def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
 def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> Pairs:
     """Return training rows as arrays."""
     ladder, pad = config.train.shapes, parts.model.pad
-    query, item, query_features, item_features, keys, pair, label_class = ([] for _ in range(7))
+    query, item, query_features, item_features, keys, pair, label_class, texts, queries = ([] for _ in range(9))
     for table in rows:
         query.append(tokenize(parts.tokenizer, table[QUERY].to_pylist(), ladder.query[-1], pad))
         item.append(tokenize(parts.tokenizer, table[ITEM].to_pylist(), ladder.item[-1], pad))
         query_features.append(encode_features(parts.features, table, "query"))
         item_features.append(encode_features(parts.features, table, "item"))
         keys.append(table[ITEM_ID])
+        texts.append(_text_hashes(table[ITEM]))
+        queries.append(_text_hashes(table[QUERY]))
         pair.append(pair_mask(table, config.heads).astype(np.float32))
         label_class.append(label_classes(table, config.heads))
     ids = pa.chunked_array([chunk for column in keys for chunk in column.chunks], pa.string())
+    item_key = pc.rank(ids, tiebreaker="dense").to_numpy().astype(np.int64)
+    text_key, query_key = (np.unique(np.concatenate(each), return_inverse=True)[1] for each in (texts, queries))
+    belongs = np.concatenate(pair)
     return Pairs(
         query=joined_tokens(query),
         item=joined_tokens(item),
         query_features=joined_features(query_features),
         item_features=joined_features(item_features),
-        item_key=pc.rank(ids, tiebreaker="dense").to_numpy().astype(np.int64),
-        pair=np.concatenate(pair),
+        item_key=item_key,
+        text_key=text_key,
+        query_key=query_key,
+        positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
+        pair=belongs,
         label_class=np.concatenate(label_class),
     )
+
+
+def _text_hashes(texts: pa.ChunkedArray) -> np.ndarray:
+    """Return a hash of each normalised text, uint64 (rows,)."""
+    digests = (hashlib.blake2b(normal_text(text).encode(), digest_size=8).digest() for text in texts.to_pylist())
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
 def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.Table]:
@@ -108,15 +118,17 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
     training = TrainingRows(job.store, inputs.rows, job.config)
     if next(iter(training), None) is None:
         rows = sum(ref.rows for ref in inputs.rows)
-        raise DataError(f"span {job.spec.span.name}: all {rows} rows are held out, none is left to train on")
+        raise DataError(
+            f"span {job.spec.span.name}: all {rows} rows are held out, or like one that is; none is left to train on"
+        )
     return training, _newest_holdout(job, (*inputs.history, *inputs.rows))
 
 
 def _newest_holdout(job: Job, refs: Sequence[RowsRef]) -> pa.Table:
     """Return at most `train.evaluate_rows` holdout rows, in order; no span is read that is not needed."""
     config, tables, missing = job.config, [], job.config.train.evaluate_rows
-    for table in read_rows(job.store, refs, used_columns(config), newest_first=True):
-        _, held = split_holdout(table, config.evaluate.holdout_share)
+    rule = HoldoutRule.of(config.evaluate)
+    for _, held in read_sides(job.store, refs, rule, used_columns(config), newest_first=True):
         tables.append(held.slice(max(0, held.num_rows - missing)))
         missing -= tables[-1].num_rows
         if not missing:

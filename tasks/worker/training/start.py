@@ -11,7 +11,7 @@ import torch
 
 from configs.schema.config import Config
 from infra.store.manifest import read_manifest
-from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import ConfigError
@@ -21,6 +21,7 @@ from tasks.worker.model.embedding_model import shape_of
 from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, checkpoint_prefix, find_partial, load_optimizer, load_parts
+from tasks.worker.training.growth import grown
 from tasks.worker.training.optimizer import make_optimizer
 
 # The names of the encoder's sizes in model.scratch, and in the encoder's own config.
@@ -75,6 +76,8 @@ def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelP
         whose = "continuing from this run's own" if source.own else "starting from the lineage's"
         print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
         parts = load_parts(job.store, checkpoint, config.model.dropout)
+        if not source.own:  # its vocabularies have grown before
+            parts = grown(parts, training)
     _check_shape(parts, config)
     return parts
 
@@ -99,6 +102,7 @@ def make_start(
         consumed=inputs.history,
         parent=inputs.parent,
         seed=config.seed,
+        holdout=HoldoutRule.of(config.evaluate),
         losses=(),
         curve=(),
     )

@@ -84,6 +84,13 @@ def test_validate_shows_row_counts_and_the_most_frequent_reason_first(done: Done
     assert "1 of 1 check" in made.lines[0]
 
 
+def test_validate_counts_rows_on_neither_side_where_they_were_looked_for(done: Done) -> None:
+    counts = {"left_out_of_training": 1_234, "left_out_of_holdout": 0}
+    assert ["1,234", "0"] in rows(done.of(Stage.validate, done.run.validated, **counts))
+    before = done.of(Stage.validate, done.run.validated)
+    assert not [table for table in before.tables if "left out" in (table.caption or "")]
+
+
 def test_validate_lists_several_spans(store: DirectoryStore, runner: FakeRunner) -> None:
     plan = plan_run(store, small_config(), "2026-W47")
     made = stage_page(store, plan, Stage.validate, carry_out(plan).validated)

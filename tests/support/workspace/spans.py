@@ -1,7 +1,7 @@
 """Hand-made spans of a small shop, and the validate stage's job over them."""
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit, open_folder
 from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.outcomes import Check, ValidateOutcome
-from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.rows import CORE, SPAN_KIND
+from tasks.contracts.references import CheckpointRef, RowsRef, SpanRef
+from tasks.contracts.spans import first_day
+from tasks.data.rows import CORE, ROWS_KIND, SPAN_KIND
 from tasks.worker.process.job import Job, PhaseClock, Rank
 
 SCRATCH = (
@@ -58,7 +59,9 @@ def write_span(
     columns |= {name: kind for name, kind in types.items() if name not in columns}
     for name in [name for name, kind in columns.items() if kind == "gone"]:
         del columns[name]
-    table = pa.table({name: pa.array([v.get(name) for v in values], kind) for name, kind in columns.items()})
+    later = first_day(span.name) - first_day(MARCH.name)  # rows are made for March
+    moved = [{**v, "time": v["time"] and v["time"] + later} for v in values] if "time" in columns else values
+    table = pa.table({name: pa.array([v.get(name) for v in moved], kind) for name, kind in columns.items()})
     folder = tmp_path / "made" / span.name
     folder.mkdir(parents=True)
     half = len(table) // 2 if len(table) > 1 else len(table)
@@ -67,14 +70,37 @@ def write_span(
     commit(store, span.prefix, folder, SPAN_KIND, {"rows": len(table)})
 
 
+def validated(
+    store: DirectoryStore,
+    tmp_path: Path,
+    values: Sequence[dict[str, Any]],
+    name: str = "2026-02",
+    version: int = 1,
+    more: Mapping[str, pa.DataType] | None = None,
+) -> RowsRef:
+    """The clean rows of an earlier span."""
+    folder = tmp_path / "validated" / f"{name} v{version}"
+    folder.mkdir(parents=True)
+    types = TYPES | dict(more or {})
+    table = pa.table({name: pa.array([v.get(name) for v in values], kind) for name, kind in types.items()})
+    pq.write_table(table, folder / "part-00000.parquet")
+    span = SpanRef(name=name, version=version)
+    ref = RowsRef(span=span, prefix=f"runs/before/v{version}/rows/{name}", rows=len(values))
+    commit(store, ref.prefix, folder, ROWS_KIND, {"rows": len(values)})
+    return ref
+
+
 def job(
     store: DirectoryStore,
     window: Sequence[SpanRef] = (MARCH,),
     history: Sequence[RowsRef] = (),
     overrides: Sequence[str] = (),
     others: Sequence[RowsRef] = (),
+    parent: CheckpointRef | None = None,
 ) -> Job:
-    inputs = ValidateInputs(window=tuple(window), history=tuple(history), feeds=(), bases=(), others=tuple(others))
+    inputs = ValidateInputs(
+        window=tuple(window), history=tuple(history), feeds=(), bases=(), others=tuple(others), parent=parent
+    )
     spec = JobSpec(
         run_key="k",
         span=window[-1],

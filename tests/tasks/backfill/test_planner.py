@@ -321,3 +321,11 @@ def test_a_damaged_record_is_named(store: DirectoryStore) -> None:
         read_all(store)
     assert read(store, "none") is None
     assert releases.current(store) is not None
+
+
+def test_another_share_of_held_out_rows_needs_the_whole_lineage(store: DirectoryStore):
+    with pytest.raises(ConfigError, match=r"millrace backfill --from 2021-Q1 --to 2021-Q2"):
+        plan_of(store, "2021-Q3", "2022-Q1", "evaluate.holdout_share=0.4")
+    plan = plan_of(store, "2021-Q1", "2022-Q1", "evaluate.holdout_share=0.4")
+    assert plan.config.evaluate.group == "query_and_item"
+    assert plan.base is None

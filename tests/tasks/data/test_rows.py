@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, commit
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.rows import CORE, ROWS_KIND, distinct_items, is_holdout, read_rows
+from tasks.data.rows import CORE, ROWS_KIND, distinct_items, group_keys, is_holdout, normal_text, read_rows
 from tasks.foundation.errors import DataError
 
 
@@ -81,6 +81,30 @@ def test_the_last_row_about_an_item_counts() -> None:
         {"item_id": "b", "item": "new"},
         {"item_id": "c", "item": "other"},
     ]
+
+
+@pytest.mark.parametrize("text", ["Straße No 5", " STRASSE\u3000no\t５ ", "strasse no\n5"])
+def test_texts_that_look_alike_have_one_normal_form(text: str) -> None:
+    assert normal_text(text) == "strasse no 5"
+
+
+def test_rows_are_grouped_by_texts_or_by_a_column() -> None:
+    rows = table("a", "b", shop="x").set_column(2, "query", pa.array(["Red", " red "]))
+    assert group_keys(rows, "query_and_item") == ["red\nta", "red\ntb"]
+    assert group_keys(rows, "query") == ["red", "red"]
+    assert group_keys(rows, "item") == ["ta", "tb"]
+    assert group_keys(rows, "row_id") == ["a", "b"]
+    assert group_keys(rows, "shop") == ["x", "x"]
+
+
+def test_rows_without_a_group_are_grouped_by_their_texts() -> None:
+    rows = table("a", "b").append_column("user", pa.array([None, 7.0]))
+    assert group_keys(rows, "user") == ["qa\nta", "7"]
+
+
+def test_a_group_has_one_name_whatever_type_its_column_has_in_a_span() -> None:
+    names = [group_keys(table("a", user=value), "user") for value in (7.0, "7", 7)]
+    assert names == [["7"]] * 3
 
 
 # A row that was held out once must always be: these places were computed when the project began.

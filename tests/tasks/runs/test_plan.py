@@ -335,3 +335,38 @@ def test_another_plan_under_the_same_key_is_refused(store):
     with pytest.raises(Conflict, match="holds another plan"):
         save_plan(store, plan.model_copy(update={"span": SpanRef(name="2021-Q2", version=1)}))
     assert read_plan(store, plan.run_key) == plan
+
+
+def test_a_lineage_keeps_the_group_that_it_began_with(store: DirectoryStore):
+    first = plan_run(store, small_config(), "2021-Q1")
+    assert first.config.evaluate.group == "query_and_item"
+    trained(store, first)
+    assert plan_run(store, small_config(), "2021-Q1").run_key == first.run_key
+    trained(store, plan_run(store, small_config("lineage=other", "evaluate.group=item"), "2021-Q1"))
+    assert plan_run(store, small_config("lineage=other"), "2021-Q2").config.evaluate.group == "item"
+
+
+def test_a_lineage_of_an_earlier_version_is_split_by_row_id_and_its_plan_knows_the_share(store: DirectoryStore):
+    plan = plan_run(store, small_config("evaluate.holdout_share=0.3"), "2021-Q1")
+    trained(store, plan)
+    written = json.loads(store.read(f"runs/{plan.run_key}/plan.json"))
+    del written["config"]["evaluate"]["group"], written["config"]["evaluate"]["near_duplicates"]
+    store.write(f"runs/{plan.run_key}/plan.json", json.dumps(written).encode())
+    assert plan_run(store, small_config("evaluate.holdout_share=0.3")).config.evaluate.group == "row_id"
+    with pytest.raises(ConfigError, match=r"holdout_share=0.3 and evaluate.group=row_id, and the configuration has"):
+        plan_run(store, small_config("evaluate.holdout_share=0.1"))
+
+
+@pytest.mark.parametrize("change", ["evaluate.holdout_share=0.4", "evaluate.group=query"])
+def test_another_holdout_is_refused_once_rows_were_trained_on(store: DirectoryStore, change: str):
+    train_in_order(store, "2021-Q1", "2021-Q2")
+    for plan in (plan_run, plan_work):
+        with pytest.raises(ConfigError, match=r"lineage main has trained with .*--from 2021-Q1 --to 2021-Q2.*NAME"):
+            plan(store, small_config(change), "2021-Q3")
+    assert plan_run(store, small_config(change, "lineage=other"), "2021-Q1").parent is None
+
+
+def test_only_imported_weights_leave_the_holdout_open(store: DirectoryStore):
+    plan = plan_import(store, small_config())
+    write_checkpoint(store, checkpoint_state(0, run_key=plan.run_key))
+    assert plan_run(store, small_config("evaluate.holdout_share=0.4")).config.evaluate.holdout_share == 0.4

@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import ModelRef, RowsRef
-from tasks.data.rows import is_holdout
+from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
 from tasks.worker import evaluate
 from tasks.worker.process.job import Rank
@@ -66,7 +67,7 @@ def run(
 
 def held_rows(store: DirectoryStore, rows: RowsRef, share: float = 0.2) -> list[dict[str, Any]]:
     table = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")
-    return [row for row in table.to_pylist() if is_holdout(row["row_id"], share)]
+    return split_holdout(table, HoldoutRule(group="query_and_item", share=share)).held.to_pylist()
 
 
 def test_the_holdout_is_ranked_among_all_items(workspace: Workspace, challenger: ModelRef):
@@ -227,7 +228,7 @@ def test_metrics_by_slice(workspace: Workspace, challenger: ModelRef):
 
 def test_no_holdout_row_is_an_error_of_the_data(workspace: Workspace, challenger: ModelRef):
     store, rows = workspace
-    with pytest.raises(DataError, match=r"no holdout row among the 200 rows .* raise evaluate\.holdout_share"):
+    with pytest.raises(DataError, match=r"no holdout row among the 200 rows .* evaluate\.holdout_share=SHARE"):
         run(store, (rows,), challenger, "evaluate.holdout_share=1e-9")
 
 

@@ -18,9 +18,11 @@ from configs.load import load_config
 from configs.schema.config import Config
 from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import ImportInputs
 from tasks.contracts.outcomes import ImportOutcome
 from tasks.contracts.references import CheckpointRef, RowsRef
+from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import ConfigError, DataError, StageError
 from tasks.preflight.encoder import pretrained_folder
 from tasks.runs.lineage import head
@@ -33,7 +35,7 @@ from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, load_parts
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.optimizer import make_optimizer
-from tasks.worker.training.pairs import make_pairs, split_holdout
+from tasks.worker.training.pairs import make_pairs
 from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import (
     CLASSIFIER,
@@ -65,7 +67,7 @@ class Shop:
         self.store, self.rows, self.file = store, rows, file
 
     def new_parts(self, config: Config = CONFIG) -> ModelParts:
-        training, _ = split_holdout(all_rows(self.store, [self.rows], config), config.evaluate.holdout_share)
+        training, _ = split_holdout(all_rows(self.store, [self.rows], config), HoldoutRule.of(config.evaluate))
         return build_parts(config, [training])
 
     def take(self, config: Config = CONFIG) -> ImportOutcome:
@@ -166,7 +168,7 @@ def first_losses(shop: Shop, weights: Weights) -> dict[str, float]:
     parts = shop.new_parts()
     parts.model.load_state_dict(weights)
     parts.model.train()
-    training, _ = split_holdout(all_rows(shop.store, [shop.rows], CONFIG), CONFIG.evaluate.holdout_share)
+    training, _ = split_holdout(all_rows(shop.store, [shop.rows], CONFIG), HoldoutRule.of(CONFIG.evaluate))
     pairs, rank = make_pairs([training], parts, CONFIG), Rank(0, 1, 0)
     first, *_ = plan_for(CONFIG, 0, pairs.query.lengths, pairs.item.lengths)
     with open_accelerator("cpu", rank, CONFIG) as accelerator:

@@ -131,11 +131,13 @@ def test_a_model_with_interaction_takes_features_with_the_text(releases, kind: s
     entries = [{"text": row["text"], **{name: row[name] for name in names}} for row in made.items.to_pylist()]
     encoded = np.asarray(model.encode(entries, show_progress_bar=False))
     assert cosines(encoded, made.released_vectors).min() > 0.9999
-    # The features matter, and those left out count as unknown.
+    # The features matter, and those left out count as absent.
     alone = np.asarray(model.encode(made.items["text"].to_pylist(), show_progress_bar=False))
     assert cosines(alone, made.released_vectors).min() < 0.99
-    unknown = [{"text": row["text"], "price": None, "locale": "fr"} for row in made.items.to_pylist()]
-    assert np.asarray(model.encode(unknown, show_progress_bar=False)) == pytest.approx(alone, abs=1e-6)
+    absent = [{"text": row["text"], "price": None, "locale": None} for row in made.items.to_pylist()]
+    assert np.asarray(model.encode(absent, show_progress_bar=False)) == pytest.approx(alone, abs=1e-6)
+    unseen = [{"text": row["text"], "locale": "fr"} for row in made.items.to_pylist()]
+    assert np.asarray(model.encode(unseen, show_progress_bar=False)) != pytest.approx(alone, abs=1e-6)
 
 
 def test_order_and_length_of_a_batch_do_not_change_vectors(releases):

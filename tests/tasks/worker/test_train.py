@@ -8,12 +8,12 @@ import torch
 
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import CheckpointState, CurvePoint
+from tasks.contracts.checkpoints import CheckpointState, CurvePoint, HoldoutRule
 from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.results import StageResult
-from tasks.data.rows import is_holdout
+from tasks.data.holdout import held_out
 from tasks.foundation.errors import CodeError, ConfigError, DataError, StoreError
 from tasks.worker import train
 from tasks.worker.training import batches, device_use
@@ -67,9 +67,9 @@ def test_a_run_ends_with_a_complete_checkpoint(trained: Trained):
 
 def test_each_training_row_and_no_holdout_row_is_trained_on(trained: Trained):
     store, rows, outcome = trained
-    ids = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")["row_id"].to_pylist()
-    training = sum(not is_holdout(row_id, 0.2) for row_id in ids)
-    assert outcome.rows_trained == training < len(ids)
+    table = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")
+    training = int((~held_out(table, HoldoutRule(group="query_and_item", share=0.2))).sum())
+    assert outcome.rows_trained == training < len(table)
     assert outcome.last_step == -(-training // 16)
 
 

@@ -3,33 +3,32 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import CorruptFolder, commit, read_manifest
+from infra.store.manifest import CorruptFolder, read_manifest
 from tasks.contracts import progress
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.rows import ROWS_KIND, read_rows
+from tasks.contracts.references import RowsRef
+from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
 from tasks.worker.checks import row_checks
+from tasks.worker.validation import drifts
 from tests.support.workspace.spans import (
     APRIL,
     MARCH,
-    TYPES,
     check,
     failed,
     job,
     quarantined,
     row,
     rows,
+    validated,
     write_span,
     written,
 )
@@ -41,7 +40,9 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
     values = rows(40)
     write_span(store, tmp_path, MARCH, values)
     outcome = validate.run(job(store))
-    assert outcome.rows == (RowsRef(span=MARCH, prefix="runs/k/validate/attempt-1/rows/2026-03", rows=40),)
+    (found,) = outcome.rows
+    prefix = "runs/k/validate/attempt-1"
+    assert found == RowsRef(span=MARCH, prefix=f"{prefix}/rows/2026-03", rows=40, sides=f"{prefix}/sides/2026-03")
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
     assert pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist() == values
@@ -129,19 +130,6 @@ def test_a_share_of_exactly_the_limit_is_allowed(store: DirectoryStore, tmp_path
     assert validate.run(job(store)).rows_quarantined == 20
 
 
-def validated(
-    store: DirectoryStore, tmp_path: Path, values: Sequence[dict[str, Any]], name: str = "2026-02", version: int = 1
-) -> RowsRef:
-    folder = tmp_path / "validated" / f"{name} v{version}"
-    folder.mkdir(parents=True)
-    table = pa.table({name: pa.array([v.get(name) for v in values], kind) for name, kind in TYPES.items()})
-    pq.write_table(table, folder / "part-00000.parquet")
-    span = SpanRef(name=name, version=version)
-    ref = RowsRef(span=span, prefix=f"runs/before/v{version}/rows/{name}", rows=len(values))
-    commit(store, ref.prefix, folder, ROWS_KIND, {"rows": len(values)})
-    return ref
-
-
 DRIFTS = ["label drift", "query length drift", "item length drift"]
 
 
@@ -176,7 +164,7 @@ def test_small_spans_do_not_warn_about_chance(store: DirectoryStore, tmp_path: P
         ({"label": None}, "label drift"),
         ({"label": 9.0}, "label drift"),
         ({"query": "q" * 80}, "query length drift"),
-        ({"item": "a lamp that has grown a much longer title"}, "item length drift"),
+        ({"item": "Lamp No. 0001 " + "y" * 40}, "item length drift"),
     ],
 )
 def test_drift_is_a_warning(store: DirectoryStore, tmp_path: Path, changes: dict[str, Any], name: str):
@@ -190,7 +178,7 @@ def test_drift_is_a_warning(store: DirectoryStore, tmp_path: Path, changes: dict
     assert found.observed > 0.25 + 0.07
     assert "of 195 rows against 390 earlier ones" in found.sentence
     assert f"index {found.observed:.3f}" in found.sentence
-    lenient = ["validate.max_label_drift=99", "validate.max_length_drift=99"]
+    lenient = ["validate.drift.limit=99"]
     assert failed(validate.run(job(store, history=[history], overrides=lenient))) == []
 
 
@@ -212,7 +200,7 @@ def test_the_newest_rows_of_a_long_history_count(
     new = validated(store, tmp_path, rows(65, start=60), "2026-02")
     write_span(store, tmp_path, MARCH, rows(65, start=125))
     assert "against 125 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
-    monkeypatch.setattr(validate, "_HISTORY_ROWS", 65)
+    monkeypatch.setattr(drifts, "HISTORY_ROWS", 65)
     assert "against 65 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
 
 

@@ -152,6 +152,12 @@ def test_a_missing_column_stops_before_anything_is_written(store: DirectoryStore
     assert written(store) == []
 
 
+def test_the_column_that_groups_the_holdout_must_be_there(store: DirectoryStore, tmp_path: Path):
+    write_span(store, tmp_path, MARCH, rows(40))
+    with pytest.raises(DataError, match=r"no column .buyer.; evaluate\.group names it"):
+        validate.run(job(store, overrides=["evaluate.group=buyer"]))
+
+
 def test_all_problems_of_the_columns_are_reported_at_once(store: DirectoryStore, tmp_path: Path):
     gone: Any = {"brand": "gone", "label": pa.string(), "price": pa.timestamp("us")}
     write_span(store, tmp_path, MARCH, rows(40, label="good", price=None), **gone)

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from configs.schema.training import FeaturesConfig
-from tasks.worker.model.features import FeatureTable, encode_features, fit_features
+from tasks.worker.model.features import FeatureTable, encode_features, fit_features, grown_features
 
 ROWS = pa.table(
     {
@@ -23,10 +23,10 @@ def test_scales_are_of_the_known_values():
     assert table.numeric["weight"].deviation == 1.0, "a constant column must not divide by zero"
 
 
-def test_vocabularies_are_sorted_and_have_one_place_for_unknown():
+def test_vocabularies_are_sorted_and_have_spare_places():
     table = fit_features([ROWS], CONFIG)
     assert table.categorical == {"locale": ("de", "en"), "gift": ("false", "true")}
-    assert table.categories == [3, 3]
+    assert table.categories == [8, 8]
 
 
 def test_items_have_all_features():
@@ -34,19 +34,57 @@ def test_items_have_all_features():
     deviation = (8 / 3) ** 0.5
     assert arrays.numeric[:, 0].tolist() == pytest.approx([-2 / deviation, 0.0, 0.0, 2 / deviation])
     assert arrays.numeric[:, 1].tolist() == [0.0] * 4
-    assert arrays.categorical.tolist() == [[2, 2], [1, 1], [0, 0], [2, 2]]
+    assert arrays.categorical.tolist() == [[3, 3], [2, 2], [0, 0], [3, 3]]
     assert (arrays.numeric.dtype, arrays.categorical.dtype) == (np.float32, np.int64)
 
 
 def test_queries_have_only_the_features_listed_for_them():
     arrays = encode_features(fit_features([ROWS], CONFIG), ROWS, "query")
     assert not arrays.numeric.any()
-    assert arrays.categorical.tolist() == [[2, 0], [1, 0], [0, 0], [2, 0]]
+    assert arrays.categorical.tolist() == [[3, 0], [2, 0], [0, 0], [3, 0]]
 
 
-def test_a_new_category_is_unknown():
-    later = pa.table({"price": [3.0], "weight": [2.0], "locale": ["fr"], "gift": pa.array([True])})
-    assert encode_features(fit_features([ROWS], CONFIG), later, "item").categorical.tolist() == [[0, 2]]
+def test_a_category_never_seen_is_not_an_absent_one():
+    later = pa.table({"price": [3.0], "weight": [2.0], "locale": ["fr"], "gift": pa.array([None], pa.bool_())})
+    assert encode_features(fit_features([ROWS], CONFIG), later, "item").categorical.tolist() == [[1, 0]]
+
+
+def test_vocabularies_grow_at_their_end():
+    table = fit_features([ROWS], CONFIG)
+    later = pa.table({"locale": ["fr", "at", "en", None], "gift": pa.array([True, True, True, True])})
+    grown = grown_features(table, [later])
+    assert grown.categorical == {"locale": ("de", "en", "at", "fr"), "gift": ("false", "true")}
+    assert grown.categories == [8, 8], "spare rows are used before the shape changes"
+    many = pa.table({"locale": [f"l{n}" for n in range(7)], "gift": pa.array([True] * 7)})
+    assert grown_features(table, [many]).categories == [16, 8]
+    assert grown_features(grown, [later]) == grown
+
+
+def test_tables_made_before_vocabularies_grew_keep_their_indices():
+    old = FeatureTable(numeric={}, categorical={"locale": ("de", "en")}, query=())
+    rows = pa.table({"locale": ["de", "fr", None]})
+    assert old.categories == [3]
+    assert encode_features(old, rows, "item").categorical.tolist() == [[1], [0], [0]]
+    grown = grown_features(old, [rows])
+    assert grown.categories == [4]
+    assert encode_features(grown, rows, "item").categorical.tolist() == [[1], [3], [0]]
+
+
+def test_numbers_are_clipped_to_the_first_rows_quantiles():
+    values = [*np.linspace(0.0, 1.0, 5000).tolist(), 1e9]
+    config = FeaturesConfig(numeric=("price",), categorical=(), query=())
+    table = fit_features([pa.table({"price": values})], config)
+    scale = table.numeric["price"]
+    assert scale.low is not None
+    assert scale.high is not None
+    assert scale.low == pytest.approx(0.001, abs=3e-4)
+    assert scale.high == pytest.approx(0.999, abs=3e-4)
+    assert scale.mean == pytest.approx(0.5, abs=1e-3), "one wrong price must not set the scale"
+    late = pa.table({"price": [-5.0, 1e12]})
+    found = encode_features(table, late, "item").numeric[:, 0].tolist()
+    assert found == pytest.approx(
+        [(scale.low - scale.mean) / scale.deviation, (scale.high - scale.mean) / scale.deviation]
+    )
 
 
 def test_a_column_of_nulls_is_always_the_mean():

@@ -4,13 +4,20 @@ import pytest
 from tasks.worker.model.features import FeatureTable, Scale, encode_features
 from tasks.worker.model.released_modules import FeatureTransformer
 
-TABLE = FeatureTable(
+OLD = FeatureTable(
     numeric={"price": Scale(mean=10.0, deviation=4.0), "sale": Scale(mean=0.5, deviation=0.5)},
     categorical={"locale": ("de", "en"), "gift": ("false", "true"), "stars": ("0.5", "4", "5")},
     query=(),
 )
+TABLE = OLD.model_copy(
+    update={
+        "numeric": {**OLD.numeric, "price": Scale(mean=10.0, deviation=4.0, low=9.5, high=11.5)},
+        "rows": {"locale": 8, "gift": 8, "stars": 8},
+    }
+)
 
 
+@pytest.mark.parametrize("table", [TABLE, OLD])
 @pytest.mark.parametrize(
     "record",
     [
@@ -20,7 +27,7 @@ TABLE = FeatureTable(
         {"price": float("nan"), "sale": True, "locale": "fr", "gift": True, "stars": 3.0},
     ],
 )
-def test_features_are_encoded_as_in_training(record: dict):
+def test_features_are_encoded_as_in_training(record: dict, table: FeatureTable):
     types = {
         "price": pa.float64(),
         "sale": pa.bool_(),
@@ -29,9 +36,9 @@ def test_features_are_encoded_as_in_training(record: dict):
         "stars": pa.float64(),
     }
     rows = pa.table({name: pa.array([record[name]], kind) for name, kind in types.items()})
-    trained = encode_features(TABLE, rows, "item")
+    trained = encode_features(table, rows, "item")
     released = object.__new__(FeatureTransformer)
-    object.__setattr__(released, "table", TABLE.model_dump(mode="json"))
+    object.__setattr__(released, "table", table.model_dump(mode="json"))
     assert released._numeric(record) == pytest.approx(trained.numeric[0].tolist())
     assert released._categorical(record) == trained.categorical[0].tolist()
 

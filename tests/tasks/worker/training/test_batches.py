@@ -10,7 +10,7 @@ from configs.schema.training import Ladder, Shape
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
-from tasks.worker.training.batches import PADDING, Batch, Pairs, PlannedBatch, make_batch, plan_batches
+from tasks.worker.training.batches import PADDING, Batch, Pairs, PlannedBatch, Positives, make_batch, plan_batches
 
 LADDER = Ladder(query=(4, 8, 12), item=(4, 6))
 SHORT, MIDDLE = Shape(query=4, item=4), Shape(query=8, item=6)
@@ -32,8 +32,19 @@ def plans(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-def make_pairs(rows: int, keys: list[int] | None = None, seed: int = 0) -> Pairs:
+def make_pairs(
+    rows: int,
+    keys: list[int] | None = None,
+    seed: int = 0,
+    texts_of: list[int] | None = None,
+    queries: list[int] | None = None,
+    pair: list[float] | None = None,
+) -> Pairs:
     random = np.random.default_rng(seed)
+    item_key, text_key, query_key = (
+        np.array(range(rows) if each is None else each) for each in (keys, texts_of, queries)
+    )
+    belongs = np.array(pair, dtype=np.float32) if pair else (random.random(rows) < 0.7).astype(np.float32)
 
     def texts() -> TokenLists:
         offsets = np.concatenate([[0], np.cumsum(random.integers(2, 9, rows))])
@@ -47,8 +58,11 @@ def make_pairs(rows: int, keys: list[int] | None = None, seed: int = 0) -> Pairs
         item=texts(),
         query_features=features(),
         item_features=features(),
-        item_key=np.array(keys if keys is not None else range(rows)),
-        pair=(random.random(rows) < 0.7).astype(np.float32),
+        item_key=item_key,
+        text_key=text_key,
+        query_key=query_key,
+        positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
+        pair=belongs,
         label_class=random.integers(-1, 2, rows),
     )
 
@@ -154,8 +168,8 @@ def joined(parts: list[Batch]) -> dict[str, torch.Tensor]:
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from([1, 2, 4]), st.integers(1, 16), st.integers(0, 99), st.integers(1, 5))
 def test_the_parts_of_all_workers_are_the_batch_of_one(world: int, real: int, seed: int, items: int):
-    keys = np.random.default_rng(seed).integers(0, items, 20)
-    pairs = make_pairs(20, keys.tolist(), seed)
+    keys, texts, queries = np.random.default_rng(seed).integers(0, items, (3, 20)).tolist()
+    pairs = make_pairs(20, keys, seed, texts, queries)
     rows = np.full(16, PADDING)
     rows[:real] = np.random.default_rng(seed).permutation(20)[:real]
     planned = PlannedBatch(MIDDLE, rows)
@@ -175,6 +189,45 @@ def test_a_repeated_item_is_no_negative_of_itself():
     expected = torch.zeros(4, 4, dtype=torch.bool)
     expected[0, 2] = expected[2, 0] = True
     assert torch.equal(batch.excluded, expected)
+
+
+def excluded(pairs: Pairs) -> set[tuple[int, int]]:
+    """The rows whose items are no negatives of other rows' queries, in a batch of all rows."""
+    batch = make_batch(pairs, PlannedBatch(SHORT, np.arange(len(pairs))), ALONE)
+    return {(query, item) for query, item in zip(*np.nonzero(batch.excluded.numpy()), strict=True)}
+
+
+def test_the_same_text_under_another_id_is_no_negative():
+    assert excluded(make_pairs(4, texts_of=[5, 6, 5, 7])) == {(0, 2), (2, 0)}
+
+
+def test_other_positives_of_a_query_are_no_negatives_of_it():
+    # rows 0 and 1 have one query; row 2 is about the item of row 1
+    pairs = make_pairs(4, keys=[0, 1, 1, 3], queries=[0, 0, 1, 2], pair=[1.0] * 4)
+    assert excluded(pairs) == {(0, 1), (0, 2), (1, 0), (1, 2), (2, 1)}
+
+
+def test_a_positive_under_another_id_is_known_by_its_text():
+    pairs = make_pairs(4, texts_of=[0, 1, 1, 3], queries=[0, 0, 1, 2], pair=[1.0] * 4)
+    assert excluded(pairs) == {(0, 1), (0, 2), (1, 0), (1, 2), (2, 1)}
+
+
+def test_an_item_that_does_not_belong_to_the_query_stays_a_negative():
+    assert excluded(make_pairs(3, queries=[0, 0, 0], pair=[1.0, 1.0, 0.0])) == {(0, 1), (1, 0), (2, 0), (2, 1)}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
+def test_positives_are_those_of_all_rows_and_not_only_of_the_batch(queries: int, items: int, seed: int):
+    random = np.random.default_rng(seed)
+    query, key = random.integers(0, queries, 30), random.integers(0, items, 30)
+    pair = (random.random(30) < 0.6).astype(np.float32)
+    known = {(one, other) for one, other, belongs in zip(query, key, pair, strict=True) if belongs}
+    alone = {one for one in range(queries) if len({other for each, other in known if each == one}) < 2}
+    batch = random.permutation(30)[:8]
+    found = Positives.of(query, key, pair).among(query[batch], key[batch])
+    expected = [[(one, other) in known and one not in alone for other in key[batch]] for one in query[batch]]
+    assert found.tolist() == expected
 
 
 def test_padding_counts_for_nothing_and_is_no_negative():

@@ -4,6 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.data.holdout import split_holdout
 from tasks.data.rows import distinct_items
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embed import EmbedSettings
@@ -11,7 +13,6 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.holdout import Holdout, Judged, judge, make_holdout
-from tasks.worker.training.pairs import split_holdout
 from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
 
 CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
@@ -26,7 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """All rows, the holdout rows and a model."""
     store, ref = make_workspace(tmp_path_factory.mktemp("holdout"), rows=200, distinct=30)
     rows = all_rows(store, [ref], CONFIG)
-    return rows, split_holdout(rows, 0.2)[1], build_parts(CONFIG, [rows])
+    return rows, split_holdout(rows, HoldoutRule.of(CONFIG.evaluate)).held, build_parts(CONFIG, [rows])
 
 
 def judged(parts: ModelParts, holdout: Holdout) -> Judged:

@@ -4,7 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
+from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.pairs import (
@@ -14,7 +16,6 @@ from tasks.worker.training.pairs import (
     make_pairs,
     pair_mask,
     read_training_rows,
-    split_holdout,
 )
 from tests.support.workspace.jobs import (
     CLASSIFIER,
@@ -40,19 +41,6 @@ def test_a_missing_column_is_named(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     with pytest.raises(DataError, match="span 2026-01: no column 'weight'"):
         all_rows(store, [rows], tiny_config(*FEATURES, "features.numeric=[weight]"))
-
-
-def test_the_holdout_is_a_stable_share(tmp_path: Path):
-    store, rows = make_workspace(tmp_path, rows=1000)
-    table = all_rows(store, [rows], tiny_config())
-    training, held_out = split_holdout(table, 0.2)
-    ids = set(held_out["row_id"].to_pylist())
-    assert ids | set(training["row_id"].to_pylist()) == set(table["row_id"].to_pylist())
-    assert training.num_rows + held_out.num_rows == 1000
-    assert 150 < held_out.num_rows < 250
-    again = split_holdout(table.take(np.random.default_rng(0).permutation(1000)[:500]), 0.2)[1]
-    assert set(again["row_id"].to_pylist()) <= ids, "a row's side does not depend on the others"
-    assert ids < set(split_holdout(table, 0.3)[1]["row_id"].to_pylist()), "a larger share only adds rows"
 
 
 def test_labels_are_mapped_to_classes():
@@ -98,7 +86,7 @@ def test_rows_in_pieces_make_the_same_model_and_pairs_as_in_one(tmp_path: Path):
     for name in ("query_features", "item_features"):
         assert (getattr(whole, name).numeric == getattr(pieces, name).numeric).all()
         assert (getattr(whole, name).categorical == getattr(pieces, name).categorical).all()
-    for name in ("item_key", "pair", "label_class"):
+    for name in ("item_key", "text_key", "query_key", "pair", "label_class"):
         assert (getattr(whole, name) == getattr(pieces, name)).all()
 
 
@@ -106,7 +94,11 @@ def test_training_rows_come_again_and_without_the_holdout(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=200)
     config = tiny_config()
     training = TrainingRows(store, [rows, rows], config)
-    expected = split_holdout(all_rows(store, [rows, rows], config), 0.2)[0]["row_id"].to_pylist()
+    expected = (
+        split_holdout(all_rows(store, [rows, rows], config), HoldoutRule.of(config.evaluate))
+        .training["row_id"]
+        .to_pylist()
+    )
     for _ in range(2):
         assert [row_id for table in training for row_id in table["row_id"].to_pylist()] == expected
     first = first_rows(training, 130)
@@ -119,7 +111,9 @@ def test_the_newest_holdout_rows_are_read_and_no_span_that_is_not_needed(tmp_pat
     later = write_rows(store, "2026-02", 200, tmp_path)
     gone = first.model_copy(update={"prefix": "runs/gone"})
     config = tiny_config("train.evaluate_rows=50")
-    held = [split_holdout(all_rows(store, [ref], config), 0.2)[1]["row_id"].to_pylist() for ref in (first, later)]
+    rule = HoldoutRule.of(config.evaluate)
+    sides = [split_holdout(all_rows(store, [ref], config), rule) for ref in (first, later)]
+    held = [each.held["row_id"].to_pylist() for each in sides]
     assert len(held[1]) < 50 < len(held[0]) + len(held[1])
     inputs = TrainInputs(rows=(later,), history=(gone, first), parent=None)
     _, newest = read_training_rows(make_job(store, config, inputs), inputs)

@@ -1,0 +1,101 @@
+"""The configuration of validate: limits of rows and spans, drift, own expectations."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from configs.schema.compute import Positive
+from configs.schema.expectations import KNOWN, Scope, check_expectation
+from configs.schema.stages import Severity, Share, StageConfig
+from tasks.foundation.records import Record
+
+
+class ExpectationConfig(Record):
+    """One expectation of great-expectations on the rows of a run, by its standard name."""
+
+    expectation: str = Field(description="as expect_column_values_to_be_in_set")
+    column: str | None = Field(default=None, description="null for an expectation on several columns or on the table")
+    arguments: dict[str, Any] = Field(default={}, description="as great-expectations names them")
+    severity: Severity = "warning"
+    mostly: Share = Field(default=1.0, description="share of the rows that must pass, where rows are judged")
+    quarantine: bool = Field(default=False, description="whether rows that don't pass are set apart")
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Self:
+        check_expectation(self.expectation, self.column, self.arguments)
+        if (self.quarantine or self.mostly < 1) and not self.about_rows:
+            raise ValueError(f"{self.expectation} judges no single rows, so it has no mostly and no quarantine")
+        return self
+
+    @property
+    def about_rows(self) -> bool:
+        return KNOWN[self.expectation].scope is Scope.rows
+
+    @property
+    def about_columns(self) -> bool:
+        return KNOWN[self.expectation].scope is Scope.columns
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it is about; they need not be there for an expectation on the table's columns."""
+        pair = [self.arguments[name] for name in ("column_A", "column_B") if name in self.arguments]
+        listed = self.arguments.get("column_list", ()) if self.about_rows else ()
+        return tuple(dict.fromkeys([*([self.column] if self.column else ()), *pair, *listed]))
+
+
+class ColumnDriftConfig(Record):
+    """What differs for one column; null: as for all."""
+
+    limit: float | None = Field(default=None, gt=0)
+    severity: Severity | None = None
+
+
+class DriftConfig(Record):
+    """How far a column may move from the spans before; a limit is a population stability index."""
+
+    limit: float = Field(default=0.25, gt=0)
+    severity: Severity = "warning"
+    columns: dict[str, ColumnDriftConfig] = Field(
+        default={}, description="by column, or `query length`, `item length`, `query language`, `item language`"
+    )
+
+    def limit_of(self, column: str) -> float:
+        own = self.columns.get(column)
+        return own.limit if own and own.limit is not None else self.limit
+
+    def severity_of(self, column: str) -> Severity:
+        own = self.columns.get(column)
+        return own.severity if own and own.severity is not None else self.severity
+
+
+class ValidateConfig(StageConfig):
+    """Limits that great-expectations holds the rows of a run against."""
+
+    min_rows: Positive = Field(description="fewer clean rows than this stop the run")
+    max_quarantined_share: Share = Field(description="more bad rows than this share stop the run")
+    min_text_chars: Positive
+    max_text_chars: Positive
+    label_min: float
+    label_max: float
+    numeric_min: float = Field(description="lowest value of any numeric feature")
+    numeric_max: float = Field(description="highest value of any numeric feature")
+    drift: DriftConfig = DriftConfig()
+    max_unseen_share: Share = Field(
+        default=0.1, description="more rows than this share with a category that the parent has never seen: a warning"
+    )
+    max_unknown_tokens: Share = Field(
+        default=0.05, description="more tokens than this share that the parent's tokenizer does not know: a warning"
+    )
+    suites: tuple[str, ...] = Field(default=(), description="YAML files with lists of expectations; read on loading")
+    expectations: tuple[ExpectationConfig, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limits_of_earlier_versions(cls, values: Any) -> Any:
+        """Read the two limits that plans were stored with before each column had its own."""
+        if not isinstance(values, dict) or "max_label_drift" not in values or "drift" in values:
+            return values
+        kept = {name: value for name, value in values.items() if name not in ("max_label_drift", "max_length_drift")}
+        lengths = {"limit": values["max_length_drift"]}
+        columns = {"label": {"limit": values["max_label_drift"]}, "query length": lengths, "item length": lengths}
+        return {**kept, "drift": {"columns": columns}}

@@ -1,0 +1,64 @@
+"""How the columns of the rows have moved since the spans before: one figure for each of those that moved most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from flows.presentation.figures import BLUE, VERMILLION, legend
+from flows.presentation.model import Figure
+from flows.presentation.wording import number, share
+from tasks.contracts.profiles import ColumnDrift
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_MOST_BINS = 14  # those with the greatest shares; a bar more would be too thin for its name
+_NAME_CHARS = 18
+
+
+def figures(drifts: Sequence[ColumnDrift]) -> Iterator[Figure]:
+    """Yield a figure of each column: the shares of its values before, and now."""
+    for drift in drifts:
+        yield _figure(drift)
+
+
+def _figure(drift: ColumnDrift) -> Figure:
+    greatest = sorted(drift.bins, key=lambda each: -max(each.earlier, each.now))[:_MOST_BINS]
+    shown = [each for each in drift.bins if each in greatest]
+    moved = max(drift.bins, key=lambda each: abs(each.now - each.earlier))
+    beyond = "beyond its limit" if drift.psi > drift.limit else "within its limit"
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        places = range(len(shown))
+        axes.barh([p - 0.2 for p in places], [b.earlier * 100 for b in shown], 0.38, color=BLUE, label="before")
+        axes.barh(
+            [p + 0.2 for p in places],
+            [b.now * 100 for b in shown],
+            0.38,
+            label="now",
+            facecolor="white",
+            edgecolor=VERMILLION,
+            hatch="////",
+        )
+        axes.set_yticks(list(places), [_short(b.label) for b in shown])
+        axes.invert_yaxis()
+        axes.set_xlabel("% of rows")
+        axes.grid(axis="x")
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        legend(axes, columns=2)
+
+    return Figure(
+        f"Drift of {drift.name}",
+        f"population stability index {number(drift.psi)}, {beyond} of {number(drift.limit)}",
+        f"Bar chart of {drift.name} before and now. Most moved {moved.label}, from {share(moved.earlier)} to "
+        f"{share(moved.now)} of the rows.",
+        draw,
+        70 + 26 * len(shown),
+    )
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= _NAME_CHARS else f"{label[: _NAME_CHARS - 1]}…"

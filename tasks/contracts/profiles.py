@@ -1,0 +1,73 @@
+"""What the rows of a span look like, column by column, and how far that is from the spans before."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema.stages import Severity
+from tasks.foundation.records import Record
+
+ColumnKind = Literal["number", "category", "text", "id", "time"]
+
+
+class Shared(Record):
+    """A value, and its share of the rows."""
+
+    value: str
+    share: float
+
+
+class ColumnProfile(Record):
+    """One column of a span. Shares and quantiles are those of the profile's sample."""
+
+    name: str
+    kind: ColumnKind
+    type: str = Field(description="in Parquet")
+    null_share: float
+    distinct: int = Field(description="different values in the whole span; an estimate above some thousand")
+    quantiles: dict[str, float] = Field(
+        description="of the numbers, or of the lengths of the texts in characters; empty for other kinds"
+    )
+    top: tuple[Shared, ...] = Field(description="the commonest values, or languages of the texts; shares of all rows")
+
+
+class SpanProfile(Record):
+    """The clean rows of one span: `profiles/<span>.json` by their folder `rows/`."""
+
+    span: str
+    version: int
+    rows: int
+    sampled: int = Field(description="rows that shares and quantiles are of; the same as rows in a small span")
+    columns: tuple[ColumnProfile, ...]
+    unseen: dict[str, float] = Field(
+        default={}, description="share of rows, by feature, whose category the parent has never seen"
+    )
+    unknown_tokens: float | None = Field(
+        default=None, description="share of tokens that the parent's tokenizer does not know; null: without a parent"
+    )
+
+
+class Bin(Record):
+    """One bar of a distribution, earlier and now."""
+
+    label: str
+    earlier: float
+    now: float
+
+
+class ColumnDrift(Record):
+    """How one column has moved: `psi` is the population stability index, `limit` what chance and the rule allow."""
+
+    name: str
+    psi: float
+    limit: float
+    severity: Severity
+    bins: tuple[Bin, ...]
+
+
+class SampleRow(Record):
+    """A bad row as people may read it: long values are cut."""
+
+    reason: str
+    span: str
+    values: dict[str, str]

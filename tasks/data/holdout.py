@@ -1,0 +1,66 @@
+"""The two sides of the validated rows: those that a lineage trains on, and its holdout.
+
+A hash of its group decides the side of a row. Rows that validate found to be too like a row of the other side are on
+neither: they are listed in the folder `RowsRef.sides`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from infra.store.base import Store
+from infra.store.manifest import open_folder
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.references import RowsRef
+from tasks.data.rows import ROW_ID, group_columns, group_keys, is_holdout, read_rows
+
+SIDES_KIND = "sides"
+LEFT_OUT = "left_out.parquet"  # ROW_ID and HELD of the rows that are on neither side, and the row that each is like
+HELD = "held"  # bool: the side that a row would be on
+
+
+class Sides(NamedTuple):
+    """Rows by their side of the holdout."""
+
+    training: pa.Table
+    held: pa.Table
+
+
+def held_out(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
+    """Return whether each row belongs to the holdout, bool (rows,)."""
+    return np.array([is_holdout(key, rule.share) for key in group_keys(rows, rule.group)], dtype=bool)
+
+
+def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
+    """Return the rows by side, without those whose ids are in `left_out`."""
+    if left_out is not None and len(left_out):
+        rows = rows.filter(pyarrow.compute.invert(pyarrow.compute.is_in(rows[ROW_ID], value_set=left_out)))
+    held = held_out(rows, rule)
+    return Sides(rows.filter(pa.array(~held)), rows.filter(pa.array(held)))
+
+
+def read_sides(
+    store: Store, refs: Sequence[RowsRef], rule: HoldoutRule, columns: Sequence[str], newest_first: bool = False
+) -> Iterator[Sides]:
+    """Yield the rows of spans by side, some thousand at a time; arguments, order and errors are those of `read_rows`.
+
+    Raises:
+        MissingFolder, CorruptFolder: the rows of a span, or what is known about their sides, are gone or damaged.
+    """
+    wanted = [*columns, *group_columns(rule.group)]
+    for ref in reversed(refs) if newest_first else refs:
+        left_out = left_out_ids(store, ref)
+        for rows in read_rows(store, [ref], wanted, newest_first):
+            yield split_holdout(rows, rule, left_out)
+
+
+def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
+    """Return the ids of the rows of a span that are on neither side, string."""
+    if ref.sides is None:
+        return pa.array([], pa.string())
+    folder, _ = open_folder(store, ref.sides, SIDES_KIND)
+    return pq.read_table(folder / LEFT_OUT, columns=[ROW_ID])[ROW_ID].combine_chunks()

@@ -1,0 +1,81 @@
+"""What validate writes: clean rows by span, profiles, bad rows, and the report of a window that is not fit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.store.manifest import commit
+from tasks.contracts.jobs import data_report_key
+from tasks.contracts.outcomes import ValidateOutcome
+from tasks.contracts.profiles import SpanProfile
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.data.rows import ROWS_KIND
+from tasks.foundation.errors import DataError
+from tasks.worker.process.job import Job
+
+QUARANTINE_KIND = "quarantine"
+
+
+def rows_folder(scratch: Path, span: SpanRef) -> Path:
+    """Return the local folder of a span's clean rows."""
+    return scratch / "rows" / span.name
+
+
+def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
+    """Put the clean rows of a span into the workspace."""
+    prefix = f"{job.spec.attempt_prefix}/rows/{span.name}"
+    facts = {"span": span.name, "span_version": span.version, "rows": rows}
+    commit(job.store, prefix, rows_folder(scratch, span), ROWS_KIND, facts)
+    return RowsRef(span=span, prefix=prefix, rows=rows)
+
+
+def write_profiles(job: Job, profiles: Sequence[SpanProfile]) -> dict[str, str]:
+    """Write the profiles by their spans' rows; return their keys by span."""
+    keys = {}
+    for profile in profiles:
+        keys[profile.span] = f"{job.spec.attempt_prefix}/profiles/{profile.span}.json"
+        job.store.write(keys[profile.span], profile.to_json())
+    return keys
+
+
+def write_quarantine(job: Job, scratch: Path, bad: Sequence[pa.Table]) -> str | None:
+    """Write the bad rows of all spans; return the key of their file, None without bad rows."""
+    if not bad:
+        return None
+    try:
+        table = pa.concat_tables(bad, promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid):  # an unused column is text in one span, numbers in another
+        as_text = (t.cast(pa.schema([(name, pa.string()) for name in t.column_names])) for t in bad)
+        table = pa.concat_tables(as_text, promote_options="default")
+    folder = scratch / "quarantine"
+    folder.mkdir()
+    pq.write_table(table, folder / "quarantine.parquet")
+    prefix = f"{job.spec.attempt_prefix}/quarantine"
+    commit(job.store, prefix, folder, QUARANTINE_KIND, {"rows": len(table)})
+    return f"{prefix}/quarantine.parquet"
+
+
+def stop_if_critical(job: Job, outcome: ValidateOutcome, window: Sequence[SpanRef]) -> None:
+    """Write the report of a window that is not fit, and stop.
+
+    Raises:
+        DataError: a critical check failed; the message names each with its numbers, and the files.
+    """
+    failed = [check for check in outcome.checks if check.severity == "critical" and not check.passed]
+    if not failed:
+        return
+    key = data_report_key(job.spec.attempt_prefix)
+    job.store.write(key, outcome.to_json())
+    spans = window[0].name if len(window) == 1 else f"{window[0].name} to {window[-1].name}"
+    reasons = ", ".join(f"{reason} ({rows})" for reason, rows in outcome.reasons.items())
+    lines = [
+        f"span {spans} is not fit to train on:",
+        *(f"- {check.name}: {check.sentence}" for check in failed),
+        f"Bad rows by reason: {reasons or 'none'}.",
+        *([f"The bad rows are in {job.store.uri}/{outcome.quarantine}"] if outcome.quarantine else []),
+        f"All checks are in {job.store.uri}/{key}",
+        "Correct the source and ingest the span again, or change the limits under validate: in the configuration.",
+    ]
+    raise DataError("\n".join(lines))
