@@ -5,28 +5,30 @@ Call it like a function (a Prefect server must answer, see infra/prefect_server.
 
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
 from flows.refresh import refresh_after_rejection
-from flows.running.announcing import announce_rejection, announce_release
+from flows.running.announcing import announce_plan, announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
 from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
-from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.runs import Release
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer
+from tasks.planning.next_run import plan_run
+from tasks.planning.scheduled_span import due_span, missed, require_arrived, run_of
+from tasks.planning.start import adopt_branch, next_start
 from tasks.publish import publish_release
 from tasks.release import release
-from tasks.runs.plan import plan_run, save_plan
+from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.results import Judgement, Refusal
-from tasks.runs.run_report import RunReport, unfinished_before
-from tasks.runs.scheduled_span import due_span, missed, require_arrived, run_of
+from tasks.runs.run_report import RunReport
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -48,10 +50,11 @@ def pipeline(
     overrides: Overrides = (),
     scheduled_in: TimeZone = "",
 ) -> RunReport:
-    """Train on a span from the lineage's last checkpoint. Release the model and its vectors if the gates agree.
+    """Train on a span from the lineage's last accepted checkpoint. Release model and vectors if the gates agree.
 
     Finished stages are not run again: they show as Cached. A run whose model is refused ends in the state Rejected,
-    with the report as its data. A scheduled run first runs the spans that were missed before its own.
+    with the report as its data; its span is trained again with the next one. A scheduled run first runs the spans that
+    were missed before its own, and ends as NothingToDo if its span is skipped or waits for more rows.
 
     Args:
         workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
@@ -75,15 +78,22 @@ def pipeline(
                 pipeline(workspace, earlier, config_file, overrides)
         span = run_of(store, config, require_arrived(store, span))
     with lineage_turn(store, config.lineage):
-        plan = plan_run(store, config, span or None)
+        try:
+            plan = plan_run(store, config, span or None)
+        except NothingToDo as reason:
+            if scheduled is None:
+                raise
+            nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)
+            return nothing
         save_plan(store, plan)
         with record_invocation(store, plan, scheduled.isoformat() if scheduled else None) as recorded:
-            _announce(plan, unfinished_before(store, plan))
+            announce_plan(store, plan)
 
             validated = validate(plan)
             healthy = health(plan, after=validated)
             warm = warmup(plan, validated, after=healthy)
             trained = train(plan, validated, warm)
+            adopt_branch(store, plan)
             judged = evaluate(plan, validated, warm, trained)
             made: Release | Refusal | Judgement = judged
             if not judged.refused:
@@ -94,28 +104,10 @@ def pipeline(
                 announce_release(store, plan, made)
                 publish_release(store, config, made)
                 return recorded.report
-            announce_rejection(store, plan, made)
+            following = next_start(store, config)
+            announce_rejection(store, plan, made, following)
             refresh_after_rejection(store, config, plan.config.lineage)
             report = recorded.report
-            rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
+            why = f"{report.why} {following}"
+            rejected: Any = Completed(name="Rejected", message=why, data=report)  # the caller gets the data
             return rejected
-
-
-def _announce(plan: RunPlan, unfinished: str | None) -> None:
-    """Log the plan."""
-    logger = get_run_logger()
-    start = f"from step {plan.parent.step}" if plan.parent else "from nothing"
-    logger.info(
-        "run %s: lineage %s %s, %d span(s) up to %s",
-        plan.run_key,
-        plan.config.lineage,
-        start,
-        len(plan.window),
-        plan.span.name,
-    )
-    if unfinished:
-        logger.warning(
-            "span %s was trained but never released or rejected; to finish it, run it again: --span %s",
-            unfinished,
-            unfinished,
-        )

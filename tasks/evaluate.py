@@ -1,4 +1,4 @@
-"""Stage evaluate, control side: challenger and champion on the same holdout, then the gates, judged once."""
+"""Stage evaluate, control side: the challenger and those it is compared with on the same rows, then the gates."""
 
 from infra.store.base import Store
 from infra.store.factory import open_store
@@ -8,6 +8,8 @@ from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutc
 from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
+from tasks.evaluating.golden_set import store_golden_set
+from tasks.evaluating.rivals import begun_with, rivals_for
 from tasks.gates import verdicts
 from tasks.running.stage import run_stage, stage_task
 from tasks.runs import releases
@@ -18,18 +20,23 @@ from tasks.validate import catalogue_of
 
 @stage_task
 def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, trained: TrainOutcome) -> Judgement:
-    """Measure challenger and champion, and judge the gates. The champion is the current release at the first try.
+    """Measure the models and judge the gates. Champion and other releases are those of the first try.
 
     A refused gate is no error: it is in the verdicts.
     """
     store = open_store(plan.workspace)
     champion = champion_for(store, model_of(trained))
+    golden = plan.config.evaluate.golden
     inputs = EvaluateInputs(
         rows=(*plan.history, *validated.rows),
         catalogue=catalogue_of(plan, validated),
         challenger=model_of(trained),
         champion=champion.model if champion else None,
         champion_vectors=champion.vectors_prefix if champion and champion.catalogue else None,
+        champion_release=champion.number if champion else None,
+        rivals=rivals_for(store, plan.config, model_of(trained)),
+        begun_with=begun_with(store, plan.config),
+        golden=store_golden_set(store, golden) if golden is not None else None,
         compiled=warm.compiled,
     )
     return _judge(store, plan, run_stage(plan, inputs, EvaluateOutcome))

@@ -13,11 +13,12 @@ from tasks.contracts.outcomes import ImportOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Chore, compute_of
 from tasks.foundation.errors import ConfigError
+from tasks.planning.next_run import plan_import
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage import run_stage
 from tasks.running.stage_output import logger
 from tasks.runs import lineage
-from tasks.runs.plan import NEW_LINEAGE, plan_import
+from tasks.runs.plan import NEW_LINEAGE
 from tasks.runs.results import UnusableResult, read_result
 from tasks.validate import validate
 

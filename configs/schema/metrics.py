@@ -1,6 +1,6 @@
 """The metrics: one table of their names and what each needs.
 
-How each is computed is in tasks/measures/row_metrics.py.
+How each is computed is in tasks/measures/row_metrics.py and tasks/measures/vector_metrics.py.
 """
 
 import enum
@@ -12,26 +12,42 @@ from pydantic import AfterValidator
 class Family(enum.StrEnum):
     """What a metric is computed from."""
 
-    ranking = "ranking"  # the rank of each query's own item among all items
+    ranking = "ranking"  # the rank of each query's own item among all items that are not as right
+    likelihood = "likelihood"  # the cross entropy of each query's own item among the same items
     classification = "classification"  # the class of each row
+    vectors = "vectors"  # a model's vectors of the corpus; one number for each model
+    compatibility = "compatibility"  # the challenger's vectors next to the champion's; one number
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether each row has a part in the number, so that it can be of some rows alone."""
+        return self in (Family.ranking, Family.likelihood, Family.classification)
 
 
 class Metric(NamedTuple):
-    """One metric of the holdout. `head`: the section of `heads` without which it is not measured."""
+    """One metric of an evaluation. `head`: the section of `heads` without which it is not measured."""
 
     family: Family
-    head: Literal["classification"] | None
+    better: Literal["higher", "lower"] = "higher"
+    head: Literal["contrastive", "classification"] | None = None
 
 
 METRICS = {
-    "recall@1": Metric(Family.ranking, None),
-    "recall@10": Metric(Family.ranking, None),
-    "recall@100": Metric(Family.ranking, None),
-    "mrr@10": Metric(Family.ranking, None),
-    "ndcg@10": Metric(Family.ranking, None),
-    "accuracy": Metric(Family.classification, "classification"),
-    "macro_f1": Metric(Family.classification, "classification"),
-    "auc": Metric(Family.classification, "classification"),
+    "recall@1": Metric(Family.ranking),
+    "recall@10": Metric(Family.ranking),
+    "recall@100": Metric(Family.ranking),
+    "mrr@10": Metric(Family.ranking),
+    "ndcg@10": Metric(Family.ranking),
+    "loss": Metric(Family.likelihood, better="lower", head="contrastive"),
+    "accuracy": Metric(Family.classification, head="classification"),
+    "macro_f1": Metric(Family.classification, head="classification"),
+    "auc": Metric(Family.classification, head="classification"),
+    "effective_rank": Metric(Family.vectors),
+    "mean_cosine": Metric(Family.vectors, better="lower"),
+    "nan_share": Metric(Family.vectors, better="lower"),
+    "duplicate_share": Metric(Family.vectors, better="lower"),
+    "same_item_cosine": Metric(Family.compatibility),
+    "neighbour_overlap@10": Metric(Family.compatibility),
 }
 
 

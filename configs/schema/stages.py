@@ -93,6 +93,11 @@ class EvaluateConfig(StageConfig):
         description="in a larger catalogue, the holdout finds its items among so many others: up to half of them the "
         "champion's nearest to the queries, the rest by a stable hash of the id",
     )
+    golden: str | None = Field(
+        default=None,
+        description="Parquet, CSV or JSON Lines file with query, item and perhaps item_id, on which all models are "
+        "measured apart from the holdout; null: none",
+    )
     gates: tuple[GateConfig, ...]
 
 

@@ -150,6 +150,11 @@ class TrainConfig(WorkersConfig):
         description="bf16: products only (autocast); bf16-weights: the encoder's weights too, rounded stochastically; "
         "auto: bf16 where the device is fast at it, else fp32"
     )
+    after_rejection: Literal["accepted", "challenger"] = Field(
+        default="accepted",  # configurations of earlier runs lack it
+        description="what the next span is trained from: the last accepted checkpoint, with the rejected spans in its "
+        "window, or the rejected challenger's",
+    )
     on_new_graph: Literal["fail", "warn"] = Field(description="what a graph that warmup has not compiled does")
     evaluate_every_steps: Positive
     evaluate_rows: Positive = Field(description="holdout rows that the in-loop evaluation looks at, at most")

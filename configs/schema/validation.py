@@ -1,6 +1,6 @@
 """The configuration of validate: limits of rows and spans, drift, own expectations."""
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -72,6 +72,10 @@ class ValidateConfig(StageConfig):
     """Limits that great-expectations holds the rows of a run against."""
 
     min_rows: Positive = Field(description="fewer clean rows than this stop the run")
+    small_spans: Literal["stop", "merge"] = Field(
+        default="stop",  # configurations of earlier runs lack it
+        description="what becomes of a span with fewer rows: its run stops, or it is trained together with the next",
+    )
     max_quarantined_share: Share = Field(description="more bad rows than this share stop the run")
     min_text_chars: Positive
     max_text_chars: Positive

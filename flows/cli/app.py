@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Work": (
         work.ingest,
         work.run,
+        work.skip,
         work.refresh,
         work.backfill,
         work.backfills,

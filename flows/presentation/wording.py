@@ -17,6 +17,7 @@ SIGNS: Mapping[str, tuple[str, str]] = {
     "Cancelled": ("■", "quiet"),
     "Running": ("▶", "going"),
     "Unfinished": ("○", "quiet"),
+    "Corrected": ("!", "refused"),
 }
 
 
@@ -72,6 +73,12 @@ def count(value: float) -> str:
 def plural(how_many: int, what: str, several: str = "") -> str:
     """Format a number with a noun, as in `1 shard` and `2,000 shards`; `several` is a plural without a plain s."""
     return f"{how_many:,} {what if how_many == 1 else several or f'{what}s'}"
+
+
+def versions(newest: int | None, trained: int | None) -> str:
+    """Format the newest version of a span and another that was trained, as in `v2, v1 trained`; empty: none arrived."""
+    other = f", v{trained} trained" if trained is not None and trained != newest else ""
+    return f"v{newest}{other}" if newest is not None else ""
 
 
 def shortened(words: str, letters: int) -> str:

@@ -1,16 +1,37 @@
-"""Announces what became of a model, after the last stage of a flow or after a rollback. It never fails the caller."""
+"""Announces what a run will do, and what became of a model, after the last stage of a flow or after a rollback.
+
+What became of a model never fails the caller.
+"""
 
 import contextlib
 from collections.abc import Iterator
 
+from flows.presentation.wording import plural
 from flows.running.events import send_now, send_once
 from flows.running.release_events import made, rejected, rolled_back
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan
 from tasks.running.stage_output import logger
 from tasks.runs import releases
-from tasks.runs.plan import read_plan
+from tasks.runs.plan import listed, read_plan
 from tasks.runs.results import Judgement, Refusal
+from tasks.runs.run_report import unfinished_before
+
+
+def announce_plan(store: Store, plan: RunPlan) -> None:
+    """Log what the run trains and from where, with a warning about a run before it that was left unfinished."""
+    start = f"from step {plan.parent.step}" if plan.parent else "from nothing"
+    if plan.branch is not None:
+        again = listed([span.name for span in plan.branch.again])
+        start = f"{start}, the last accepted checkpoint, since the model of {again} was rejected,"
+    count = plural(len(plan.window), "span")
+    logger().info("run %s: lineage %s %s, %s up to %s", plan.run_key, plan.config.lineage, start, count, plan.span.name)
+    if unfinished := unfinished_before(store, plan):
+        logger().warning(
+            "span %s was trained but never released or rejected; to finish it, run it again: --span %s",
+            unfinished,
+            unfinished,
+        )
 
 
 def announce_release(store: Store, plan: RunPlan, release: Release) -> None:
@@ -20,10 +41,12 @@ def announce_release(store: Store, plan: RunPlan, release: Release) -> None:
         send_once(store, made(release, serving.number if serving else None, plan.config.lineage))
 
 
-def announce_rejection(store: Store, plan: RunPlan, judged: Judgement | Refusal) -> None:
-    """Send the event of a refused model, once for each run."""
+def announce_rejection(store: Store, plan: RunPlan, judged: Judgement | Refusal, following: str = "") -> None:
+    """Send the event of a refused model, once for each run; `following` says what the next span is trained from."""
+    if following:
+        logger().warning("%s was rejected. %s", plan.span.name, following)
     with _only_logged(f"the rejection of {plan.span.name}"):
-        send_once(store, rejected(plan, judged))
+        send_once(store, rejected(plan, judged, following))
 
 
 def announce_rollback(store: Store, release: Release, previous: int | None) -> None:

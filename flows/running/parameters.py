@@ -10,7 +10,7 @@ from pydantic import Field, WithJsonSchema
 
 from tasks.backfill.backfill_plan import BackfillStage
 
-_SPAN = r"\d{4}(-\d{2}-\d{2}|-W\d{2}|-\d{2}|-Q[1-4])"
+_SPAN = r"\d{4}(-\d{2}-\d{2}|-W\d{2}|-\d{2}|-Q[1-4])?"
 
 Workspace = Annotated[str, Field(min_length=1)]
 SpanName = Annotated[str, Field(pattern=f"^{_SPAN}$")]

@@ -29,8 +29,12 @@ def rolled_back(release: Release, previous: int | None, lineage: str) -> Event:
     return _event(ROLLED_BACK, f"rollback-{release.number}", release, release.number, lineage, sentence)
 
 
-def rejected(plan: RunPlan, judged: Judgement | Refusal) -> Event:
-    """Return the event of a model, or of a refresh, that the gates refused."""
+def rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = "") -> Event:
+    """Return the event of a model, or of a refresh, that the gates refused.
+
+    Args:
+        following: a sentence about what the next span is trained from; empty for a refresh.
+    """
     what = "refresh" if plan.run_key.startswith(REFRESH) else "model"
     return Event(
         what=f"rejected-{plan.run_key}",
@@ -42,10 +46,11 @@ def rejected(plan: RunPlan, judged: Judgement | Refusal) -> Event:
             "millrace.span": plan.span.name,
             "millrace.lineage": plan.config.lineage,
         },
-        sentence=f"The {what} of {plan.span.name} was rejected: {judged.why}",
+        sentence=f"The {what} of {plan.span.name} was rejected: {judged.why} {following}".rstrip(),
         payload={
             "span": plan.span.name,
             "run_key": plan.run_key,
+            "next_start": following,
             "verdicts": [verdict.sentence for verdict in judged.all_verdicts],
         },
     )

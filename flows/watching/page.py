@@ -6,7 +6,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from flows.presentation.markdown import page
 from flows.presentation.model import Cell, Command, Section, table
-from flows.presentation.wording import moment
+from flows.presentation.wording import moment, versions
 from tasks.foundation.durations import old
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.monitoring.problems import Problem
@@ -55,13 +55,10 @@ def rows(report: FreshnessReport) -> list[dict[str, str]]:
 
 
 def _row(row: SpanRow) -> dict[str, str]:
-    version = f"v{row.version}" if row.version else ""
-    if row.trained_version and row.trained_version != row.version:
-        version += f", v{row.trained_version} trained"
     return {
         "span": row.span,
         "state": row.state,
-        "version": version,
+        "version": versions(row.version, row.trained_version),
         "arrived": _short(row.arrived_at),
         "trained": _short(row.trained_at),
         "embedded": _short(row.embedded_at),

@@ -31,6 +31,7 @@ COPY tasks/backfill tasks/backfill
 COPY tasks/contracts tasks/contracts
 COPY tasks/data tasks/data
 COPY tasks/doctor tasks/doctor
+COPY tasks/evaluating tasks/evaluating
 COPY tasks/foundation tasks/foundation
 COPY tasks/gates tasks/gates
 COPY tasks/hosts tasks/hosts
@@ -38,6 +39,7 @@ COPY tasks/measures tasks/measures
 COPY tasks/monitoring tasks/monitoring
 COPY tasks/parity tasks/parity
 COPY tasks/preflight tasks/preflight
+COPY tasks/planning tasks/planning
 COPY tasks/pruning tasks/pruning
 COPY tasks/running tasks/running
 COPY tasks/runs tasks/runs

@@ -6,37 +6,25 @@ It writes nothing. Planning the same backfill again gives the same id, with less
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from configs.differences import differences
 from configs.load import config_hash
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.backfill.backfill_estimate import estimate_backfill
 from tasks.backfill.backfill_plan import BACKFILL_STAGES, Action, BackfillPlan, SpanPlan
+from tasks.backfill.branch_point import Chain, count_before, find_branch_point
 from tasks.backfill.windows import windows
-from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
-from tasks.data import span_versions
 from tasks.data.holdout_rule import with_rule_of
 from tasks.foundation.errors import ConfigError
+from tasks.planning.skips import spans_to_train
 from tasks.runs import branches, lineage, releases
 from tasks.runs.branches import branch_of
 from tasks.runs.estimates import past
-from tasks.runs.plan import listed, read_plan, run_key
+from tasks.runs.plan import listed, run_key
 from tasks.runs.results import Judgement, UnusableResult, read_judgement, result_key
-
-Chain = list[tuple[CheckpointRef, CheckpointState]]
-
-
-class _BranchPoint(NamedTuple):
-    """Where the branch starts: keys of the runs that are kept, the checkpoint after them, and a reason per window."""
-
-    kept: list[str]
-    base: CheckpointRef | None
-    reasons: list[str]
 
 
 def plan_backfill(
@@ -63,10 +51,12 @@ def plan_backfill(
     requested = _checked_stages(stages)
     on = branches.active(store, config.lineage)
     chain = lineage.completed(store, on)
-    wanted = windows(span_versions.list_spans(store), [state for _, state in chain], first, last, config.lineage)
-    before = chain[: _before(chain, wanted[0])]
+    spans = spans_to_train(store, on, first, last)
+    wanted = windows(spans, [state for _, state in chain], first, last, config.lineage)
+    before = chain[: count_before(chain, wanted[0])]
     config = with_rule_of(store, config, before[-1][1] if before else None)
-    start = _branch_point(store, config, chain, wanted)
+    start = find_branch_point(store, config, spans, chain, wanted)
+    wanted = start.windows
     retrained = wanted[len(start.kept) :]
     if retrained and start.base is not None and lineage.is_pruned(store, start.base):
         raise ConfigError(_no_base(store, chain, start.base, retrained[0][0].name))
@@ -74,14 +64,14 @@ def plan_backfill(
     work = _hash(config.lineage, on, start.base, retrained or wanted, config_hash(config), *kept)
     branch = f"{config.lineage}-backfill-{work[:8]}" if retrained else None
     keys = [*start.kept, *_keys_on_branch(store, config, branch, start.base, retrained)]
-    spans = [
+    to_do = [
         _span_plan(store, requested, window, key, reason, branch if number >= len(start.kept) else None)
         for number, (window, key, reason) in enumerate(zip(wanted, keys, start.reasons, strict=True))
     ]
-    spans[-1] = _with_release(store, requested, spans[-1], adopted=branch is None or on == branch)
-    _check_trained(spans, requested)
+    to_do[-1] = _with_release(store, requested, to_do[-1], adopted=branch is None or on == branch)
+    _check_trained(to_do, requested)
     consumed = chain[-1][1].consumed if chain else ()
-    expected = estimate_backfill(store, config, past(store, consumed), spans, parallel)
+    expected = estimate_backfill(store, config, past(store, consumed), to_do, parallel)
     beyond = [rows.span for rows in consumed] if retrained else []
     serving = releases.current(store)
     after = {span.name for window in retrained for span in window}
@@ -124,26 +114,6 @@ def _checked_stages(stages: Sequence[str]) -> set[str]:
     return requested
 
 
-def _branch_point(store: Store, config: Config, chain: Chain, wanted: list[tuple[SpanRef, ...]]) -> _BranchPoint:
-    """Compare the windows with the runs of the lineage, up to the first that must be trained again."""
-    position = _before(chain, wanted[0])
-    kept: list[str] = []
-    reasons: list[str] = []
-    for window in wanted:
-        if _reason(store, config, chain, position, window) is not None:
-            break
-        kept.append(chain[position][1].run_key)
-        reasons.append(_together("as it was trained before", window))
-        position += 1
-    consumed = {rows.span.name: rows.span for _, state in chain[-1:] for rows in state.consumed}
-    cause = wanted[len(kept)][-1].name if len(kept) < len(wanted) else ""
-    for number, window in enumerate(wanted[len(kept) :]):
-        own = _reason(store, config, chain, position, window) if number == 0 else _corrected(consumed, window)
-        follows = f"follows {cause}, which is trained again" if window[-1].name in consumed else "not trained yet"
-        reasons.append(_together(own or follows, window))
-    return _BranchPoint(kept, chain[position - 1][0] if position else None, reasons)
-
-
 def _no_base(store: Store, chain: Chain, base: CheckpointRef, first: str) -> str:
     """Return why nothing can be trained from a pruned checkpoint, and from where it can be."""
     position = next(number for number, (ref, _) in enumerate(chain) if ref == base)
@@ -154,48 +124,6 @@ def _no_base(store: Store, chain: Chain, base: CheckpointRef, first: str) -> str
         f"{first} would be trained again from {base.prefix}, whose weights were deleted by millrace prune; the nearest "
         f"earlier start is --from {span}"
     )
-
-
-def _before(chain: Chain, window: tuple[SpanRef, ...]) -> int:
-    """Count the checkpoints before the one that has, or should have, this window's first span."""
-    names = {span.name for span in window}
-    count = 0
-    for _, state in chain:
-        if any(rows.span.name in names for rows in state.consumed):
-            break
-        if state.consumed and _later(state.consumed[-1].span, window[0]):
-            break
-        count += 1
-    return count
-
-
-def _reason(store: Store, config: Config, chain: Chain, position: int, window: tuple[SpanRef, ...]) -> str | None:
-    """Return why the window must be trained; None if the lineage's run at this position did exactly this work."""
-    if position >= len(chain):
-        return "not trained yet"
-    state = chain[position][1]
-    if found := _corrected({rows.span.name: rows.span for rows in state.consumed}, window):
-        return found
-    before = len(chain[position - 1][1].consumed) if position else 0
-    if tuple(rows.span for rows in state.consumed[before:]) != window:
-        return "arrived after later spans were trained"
-    plan = read_plan(store, state.run_key)
-    requested = config.model_copy(update={"lineage": plan.config.lineage})
-    if run_key(requested, plan.window, plan.parent) != plan.run_key:
-        return f"settings changed: {listed(differences(plan.config, requested), most=3)}"
-    return None
-
-
-def _corrected(consumed: dict[str, SpanRef], window: tuple[SpanRef, ...]) -> str | None:
-    changed = [span for span in window if span.name in consumed and consumed[span.name] != span]
-    if not changed:
-        return None
-    return "corrected: " + listed([f"{s.name} v{consumed[s.name].version} -> v{s.version}" for s in changed])
-
-
-def _together(reason: str, window: tuple[SpanRef, ...]) -> str:
-    others = [span.name for span in window[:-1]]
-    return f"{reason}; together with {listed(others)} in the lineage's first run" if others else reason
 
 
 def _keys_on_branch(

@@ -1,4 +1,4 @@
-"""The windows of a backfill: the spans of each run. A window has one span, except for a lineage's first run."""
+"""The windows of a backfill: the spans of each run. A window has one span, or those that a run trained together."""
 
 from collections.abc import Sequence
 
@@ -27,29 +27,46 @@ def windows(
     start, end = (spans.index(span_versions.find(spans, name)) for name in (first, last))
     if start > end:
         raise ConfigError(f"--from {first} is later than --to {last}; did you mean --from {last} --to {first}?")
-    runs = [state.consumed for state in states if state.consumed]
-    if not runs:
+    ranges = _ranges(names, states)
+    if not ranges:
         return [tuple(spans[: start + 1]), *((span,) for span in spans[start + 1 : end + 1])]
-    together = [names.index(rows.span.name) for rows in runs[0] if rows.span.name in names]
-    newest = max(names.index(rows.span.name) for rows in runs[-1] if rows.span.name in names)
-    if end < together[0]:
+    oldest, newest = ranges[0][0], max(last for _, last in ranges)
+    if end < oldest:
         raise ConfigError(
-            f"lineage {lineage} starts with {names[together[0]]}, and the range from {first} to {last} is before it: a "
+            f"lineage {lineage} starts with {names[oldest]}, and the range from {first} to {last} is before it: a "
             f"model of this range alone would not know the later spans; extend the range to --to "
-            f"{names[together[-1]]} or later, or start a new lineage: --set lineage=NAME"
+            f"{names[ranges[0][1]]} or later, or start a new lineage: --set lineage=NAME"
         )
     if gap := names[newest + 1 : start]:
         raise ConfigError(
             f"lineage {lineage} is trained up to {names[newest]}, and {listed(gap)} would be skipped before {first}; "
             f"spans are trained in order, so start with --from {gap[0]}"
         )
-    if len(together) == 1 or start > together[-1]:
-        return [(span,) for span in spans[start : end + 1]]
-    if end < together[-1]:
-        raise ConfigError(
-            f"lineage {lineage} trained {names[together[0]]} to {names[together[-1]]} together in its first run, so "
-            f"no run ends with {last}; extend the range to --to {names[together[-1]]}"
-        )
-    start = min(start, together[0])
-    first_run = tuple(spans[start : together[-1] + 1])
-    return [first_run, *((span,) for span in spans[together[-1] + 1 : end + 1])]
+    several = [(begin, until) for begin, until in ranges if begin < until]
+    if several and several[0][0] == oldest and start < oldest:
+        several[0] = (start, several[0][1])  # what arrived before the first run joins it
+    for begin, until in several:
+        if begin <= end < until:
+            raise ConfigError(
+                f"lineage {lineage} trained {names[begin]} to {names[until]} together in one run, so "
+                f"no run ends with {last}; extend the range to --to {names[until]}"
+            )
+        if begin < start <= until:
+            start = begin
+    found: list[tuple[SpanRef, ...]] = []
+    while start <= end:
+        until = next((until for begin, until in several if begin == start), start)
+        found.append(tuple(spans[start : until + 1]))
+        start = until + 1
+    return found
+
+
+def _ranges(names: Sequence[str], states: Sequence[CheckpointState]) -> list[tuple[int, int]]:
+    """Return the first and the last span that each run trained, as indices of `names`; a skipped one has none."""
+    found, before = [], 0
+    for state in states:
+        new = [names.index(rows.span.name) for rows in state.consumed[before:] if rows.span.name in names]
+        before = len(state.consumed)
+        if new:
+            found.append((min(new), max(new)))
+    return found

@@ -63,6 +63,14 @@ class Measurement(Record):
     vectors: dict[str, float] = Field(description="of its vectors of the corpus: metrics of the families of vectors")
 
 
+class SpanMetrics(Record):
+    """Each model on the holdout rows of one span."""
+
+    span: str
+    rows: int
+    metrics: dict[Role, dict[str, float]]
+
+
 class SliceMetrics(Record):
     column: str
     value: str

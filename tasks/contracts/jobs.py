@@ -78,6 +78,10 @@ class EvaluateInputs(Record):
     challenger: ModelRef
     champion: ModelRef | None = Field(description="null: nothing is released yet")
     champion_vectors: str | None = Field(default=None, description="folder of the vectors that its release holds")
+    champion_release: int | None = Field(default=None, description="number of that release")
+    begun_with: CheckpointRef | None = Field(
+        default=None, description="imported weights, which nothing trained; null: the lineage began with a new model"
+    )
     rivals: tuple[Rival, ...] = Field(default=(), description="other releases that gates may compare with")
     golden: str | None = Field(default=None, description="key of the golden set's Parquet file; null: there is none")
     compiled: CompileRef | None = None

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from configs.schema.stages import Severity
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.evaluation import Measurement, SliceMetrics
+from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.stages import Chore, Stage
@@ -193,7 +193,9 @@ class EvaluateOutcome(Record):
     # Empty or null: made before these were measured.
     measured: tuple[Measurement, ...] = Field(default=(), description="every model, the challenger first")
     rows_key: str | None = Field(default=None, description="key of the Parquet file of row results")
+    spans: tuple[SpanMetrics, ...] = Field(default=(), description="the newest spans with holdout rows, oldest first")
     golden_rows: int = Field(default=0, description="rows of the golden set, which are counted in no other number")
+    golden: dict[Role, dict[str, float]] = Field(default={}, description="each model's metrics on the golden set")
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -24,6 +24,14 @@ class RunState(StrEnum):
     RUNNING = "Running"
 
 
+class BranchStart(Record):
+    """What the branch continues that a run begins, since the models after its parent were rejected."""
+
+    of: str = Field(description="the lineage that the parent is in; without a parent, the one that was begun first")
+    instead_of: str = Field(description="the lineage that runs continue until this one has trained")
+    again: tuple[SpanRef, ...] = Field(description="what the rejected models were trained on after the parent")
+
+
 class RunPlan(Record):
     """`runs/<run key>/plan.json`: what one run will do, fixed before it does it."""
 
@@ -37,6 +45,7 @@ class RunPlan(Record):
     parent: CheckpointRef | None
     workspace: str
     config: Config
+    branch: BranchStart | None = Field(default=None, description="null: the run continues a lineage that is there")
 
 
 class Pruned(Record):

@@ -1,6 +1,7 @@
 """Spans: how time is cut into named partitions, and in what order they come.
 
-A span is named in ISO form: `2026-11-20` (day), `2026-W47` (week), `2026-11` (month), `2026-Q4` (quarter).
+A span is named in ISO form: `2026-11-20` (day), `2026-W47` (week), `2026-11` (month), `2026-Q4` (quarter) or `2026`
+(year).
 """
 
 import datetime as dt
@@ -18,6 +19,7 @@ class SpanKind(enum.StrEnum):
     week = "week"
     month = "month"
     quarter = "quarter"
+    year = "year"
 
 
 _FORMS = {
@@ -25,6 +27,7 @@ _FORMS = {
     SpanKind.week: re.compile(r"(\d{4})-W(\d{2})"),
     SpanKind.month: re.compile(r"(\d{4})-(\d{2})"),
     SpanKind.quarter: re.compile(r"(\d{4})-Q([1-4])"),
+    SpanKind.year: re.compile(r"(\d{4})"),
 }
 
 # From the first day of a span into the next one, and not beyond it, however long the two are.
@@ -33,6 +36,7 @@ _INTO_THE_NEXT = {
     SpanKind.week: dt.timedelta(days=7),
     SpanKind.month: dt.timedelta(days=31),
     SpanKind.quarter: dt.timedelta(days=92),
+    SpanKind.year: dt.timedelta(days=366),
 }
 
 
@@ -48,6 +52,8 @@ def span_of(moment: dt.datetime, kind: SpanKind) -> str:
             return f"{moment.year:04d}-{moment.month:02d}"
         case SpanKind.quarter:
             return f"{moment.year:04d}-Q{(moment.month + 2) // 3}"
+        case SpanKind.year:
+            return f"{moment.year:04d}"
 
 
 def kind_of(span: str) -> SpanKind:
@@ -56,7 +62,7 @@ def kind_of(span: str) -> SpanKind:
 
 
 def first_day(span: str) -> dt.date:
-    """Return the first day of a span. Raises ConfigError: `span` is not a day, week, month or quarter in ISO form."""
+    """Return the first day of a span. Raises ConfigError: `span` is none in ISO form."""
     return _parse(span)[1]
 
 
@@ -114,9 +120,13 @@ def _parse(span: str) -> tuple[SpanKind, dt.date]:
                         return kind, dt.date(numbers[0], numbers[1], 1)
                     case SpanKind.quarter:
                         return kind, dt.date(numbers[0], 3 * numbers[1] - 2, 1)
+                    case SpanKind.year:
+                        return kind, dt.date(numbers[0], 1, 1)
             except ValueError as error:
                 raise ConfigError(f"span {span!r} is not on the calendar: {error}") from error
-    raise ConfigError(f"span {span!r} is not a day (2026-11-20), week (2026-W47), month (2026-11) or quarter (2026-Q4)")
+    raise ConfigError(
+        f"span {span!r} is not a day (2026-11-20), week (2026-W47), month (2026-11), quarter (2026-Q4) or year (2026)"
+    )
 
 
 def _midnight(day: dt.date) -> dt.datetime:

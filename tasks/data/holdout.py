@@ -5,7 +5,7 @@ neither: they are listed in the folder `RowsRef.sides`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,8 @@ from infra.store.manifest import open_folder
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.rows import ROW_ID, group_columns, group_keys, is_holdout, read_rows
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 SIDES_KIND = "sides"
 LEFT_OUT = "left_out.parquet"  # ROW_ID and HELD of the rows that are on neither side, and the row that each is like
@@ -38,7 +40,7 @@ def held_out(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
 def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
     """Return the rows by side, without those whose ids are in `left_out`."""
     if left_out is not None and len(left_out):
-        rows = rows.filter(pyarrow.compute.invert(pyarrow.compute.is_in(rows[ROW_ID], value_set=left_out)))
+        rows = rows.filter(pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)))
     held = held_out(rows, rule)
     return Sides(rows.filter(pa.array(~held)), rows.filter(pa.array(held)))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_folder
+from infra.store.manifest import open_folder, read_manifest
 from tasks.contracts.checkpoints import QUERY_AND_ITEM
 from tasks.contracts.references import RowsRef
 from tasks.foundation.errors import DataError
@@ -70,6 +70,13 @@ def read_rows(
                 else:
                     for batch in file.iter_batches(BATCH_ROWS, columns=wanted):
                         yield pa.Table.from_batches([batch]).select(wanted)
+
+
+def other_columns(store: Store, ref: RowsRef) -> list[str]:
+    """Return the columns of a span's rows that are not core ones, in their order."""
+    manifest = read_manifest(store, ref.prefix)
+    schema = pq.read_schema(store.local(f"{ref.prefix}/{manifest.files[0].name}"))
+    return [name for name in schema.names if name not in CORE]
 
 
 def distinct_items(rows: pa.Table) -> pa.Table:

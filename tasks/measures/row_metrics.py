@@ -1,6 +1,7 @@
 """Quality numbers from the results of single rows: ranking of the own item, its loss, and two-class classification.
 
-Names and definitions are the field's: recall@k (one relevant item per query), MRR@10, nDCG@10, accuracy, macro F1, AUC.
+Names and definitions are the field's: recall@k, MRR@10, nDCG@10, accuracy, macro F1, AUC. Each row has one relevant
+item; ranks are filtered: items that are as right as that one are out of the competition.
 It needs neither torch nor a model, so that numbers can be made again later, for other rows.
 """
 
@@ -16,6 +17,9 @@ RANKING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mrr@10": lambda ranks: np.where(ranks <= 10, 1.0 / ranks, 0.0),
     "ndcg@10": lambda ranks: np.where(ranks <= 10, 1.0 / np.log2(ranks + 1), 0.0),
 }
+
+# Likewise from losses, float (rows,) in nats.
+LIKELIHOOD: dict[str, Callable[[np.ndarray], np.ndarray]] = {"loss": lambda losses: losses}
 
 
 def _accuracy(classes: np.ndarray, probabilities: np.ndarray) -> float:
@@ -59,6 +63,31 @@ CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
     "macro_f1": _macro_f1,
     "auc": _auc,
 }
+
+
+def metrics_of(
+    ranks: np.ndarray,
+    losses: np.ndarray | None,
+    pair: np.ndarray,
+    label_class: np.ndarray,
+    probabilities: np.ndarray | None,
+) -> dict[str, float]:
+    """Return every metric of some rows, of a model's answers to them.
+
+    Args:
+        ranks: int (rows,), of each row's own item, from 1.
+        losses: float (rows,), in nats; None: not measured.
+        pair: bool (rows,), whether the row counts for ranks and losses.
+        label_class: int (rows,), 0, 1, or -1 without a class.
+        probabilities: float (rows,), of class 1; None: the model classifies nothing.
+    """
+    found = retrieval_metrics(ranks[pair])
+    if losses is not None and pair.any():
+        found |= {name: float(each(losses[pair]).mean(dtype=np.float64)) for name, each in LIKELIHOOD.items()}
+    if probabilities is not None:
+        known = label_class >= 0
+        found |= classification_metrics(label_class[known], probabilities[known])
+    return found
 
 
 def retrieval_metrics(ranks: np.ndarray) -> dict[str, float]:

@@ -21,7 +21,8 @@ from tasks.monitoring.problems import Age, Problem, Waiting, find_problems, held
 from tasks.monitoring.reader import Reader
 from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import SpanRow, Survey, span_end, span_rows, survey
-from tasks.runs import releases, scheduled_span
+from tasks.planning import scheduled_span
+from tasks.runs import releases
 from tasks.runs.invocations import Invocation
 
 

@@ -17,7 +17,7 @@ from tasks.monitoring.span_progress import SpanRow, Survey
 
 Kind = Literal[
     "stale", "late", "will be late", "lost", "failed", "cancelled", "missed", "not arrived", "unreleased",
-    "hole", "too late", "corrected", "catalogue stale",
+    "hole", "too late", "corrected", "skipped", "catalogue stale",
 ]  # fmt: skip
 _MOST = 240  # characters of a message
 
@@ -25,6 +25,7 @@ _MOST = 240  # characters of a message
 _WAITS_FOR = {
     "Absent": ("{span} has not arrived", "Once it has, its run starts by itself: millrace ingest"),
     "Arrived": ("the run over {span} is not due yet", "It starts by itself; at once by: millrace run --span {span}"),
+    "Skipped": ("{span} is skipped", "Ask for a corrected version, then: millrace ingest"),
     "Missed": ("{span} was missed", "By hand: millrace run --span {span}"),
     "Running": ("the run over {span} is still going on", "Its report: millrace report --span {span}"),
     "Lost": ("the run over {span} was lost", "Go on with: millrace run --span {span}"),
@@ -35,6 +36,10 @@ _WAITS_FOR = {
         "Go on with: millrace run --span {span}",
     ),
     "Rejected": ("the model of {span} was rejected", "The verdicts: millrace report --span {span}"),
+    "Corrected": (
+        "{span} was corrected and not trained again",
+        "What that takes: millrace backfill --from {span} --to {span} --dry-run",
+    ),
     "Released": ("{span} was released, and then rolled back", "All releases: millrace releases"),
 }
 
@@ -91,6 +96,7 @@ def find_problems(
         *_of_missed(rows, missed),
         *_of_gaps(seen, gaps),
         *_of_the_past(seen),
+        *_of_skips(rows),
     ]
     return sorted(found, key=lambda problem: not problem.urgent)
 
@@ -229,8 +235,9 @@ def _of_the_past(seen: Survey) -> Iterator[Problem]:
     if seen.watermark is None:
         return
     reached = first_day(seen.watermark)
-    late = [span for span in seen.versions if span not in seen.consumed and first_day(span) < reached]
-    corrected = [span for span, ref in seen.consumed.items() if seen.versions.get(span, 0) > ref.version]
+    known = {span: version for span, version in seen.versions.items() if span not in seen.skipped}
+    late = [span for span in known if span not in seen.consumed and first_day(span) < reached]
+    corrected = [span for span, ref in seen.consumed.items() if known.get(span, 0) > ref.version]
     say: list[tuple[Kind, list[str], Callable[[str], str]]] = [
         ("too late", late, lambda spans: f"{spans} arrived after later spans had been trained."),
         ("corrected", corrected, lambda spans: f"{spans} was corrected since it was trained."),
@@ -239,6 +246,13 @@ def _of_the_past(seen: Survey) -> Iterator[Problem]:
         for group in together(spans):
             way_out = f"millrace backfill --from {group[0]} --to {seen.watermark} --dry-run shows what that would take"
             yield _known(kind, group, sentence(named(group)), way_out)
+
+
+def _of_skips(rows: Sequence[SpanRow]) -> Iterator[Problem]:
+    for row in rows:
+        if row.state == "Skipped":
+            sentence = f"{row.span} v{row.version} is skipped: {row.message}"
+            yield _known("skipped", (row.span,), sentence, "A corrected version is not skipped: millrace ingest")
 
 
 def _urgent(kind: Kind, spans: tuple[str, ...], sentence: str, way_out: str) -> Problem:

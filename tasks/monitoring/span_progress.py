@@ -19,6 +19,8 @@ from tasks.data import span_versions
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.reader import Reader
+from tasks.planning.skips import Skip, skips
+from tasks.planning.start import is_after_rejection
 from tasks.runs import branches, lineage
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
@@ -28,9 +30,11 @@ from tasks.runs.run_state import run_state
 ROWS = 60  # of the newest spans: two months of days, more than a year of weeks
 LONGEST_HOLE = 400  # spans in a row that did not arrive: more than a year of days
 
+# Skipped: a person left it out. Corrected: a version came after the run that is named.
 State = Literal[
-    "Absent", "Arrived", "Missed", "Running", "Lost", "Failed", "Cancelled", "Unfinished", "Rejected", "Released"
-]
+    "Absent", "Arrived", "Skipped", "Missed", "Running", "Lost", "Failed", "Cancelled", "Unfinished", "Rejected",
+    "Corrected", "Released",
+]  # fmt: skip
 
 _ATTEMPT = re.compile(r"attempt-(\d+)/ledger\.json")
 _INVOCATION = re.compile(r"invocations/(\d+)\.json")
@@ -52,7 +56,7 @@ class SpanRow(Record):
     released_at: str | None
     run_key: str | None = Field(description="the run that trained it, else the one that was requested last")
     failure: FailureClass | None = Field(description="of a run that failed or was cancelled")
-    message: str
+    message: str = Field(description="why it failed or is skipped; else empty")
     page: str = Field(description="the page of the last flow run; empty: none is known")
 
 
@@ -63,6 +67,7 @@ class Survey(NamedTuple):
     continues: str  # the branch that runs of the lineage continue; else the lineage itself
     versions: Mapping[str, int]  # the newest of each span that has arrived
     consumed: Mapping[str, SpanRef]  # what the weights have seen
+    skipped: Mapping[str, Skip]  # of each span, its newest version
     trained_by: Mapping[str, str]  # span -> key of the run
     files: Mapping[str, Sequence[str]]  # run key -> the files in its folder, by their path below it
     released: frozenset[str]  # keys of the runs that have a release
@@ -93,7 +98,9 @@ def survey(reader: Reader, name: str, due: str | None) -> Survey:
     """
     store = reader.store
     continues = branches.active(store, name)
-    versions = {ref.name: ref.version for ref in span_versions.list_spans(store)}
+    arrived = span_versions.list_spans(store)
+    versions = {ref.name: ref.version for ref in arrived}
+    left_out = skips(store, name)
     head = lineage.head(store, continues)
     consumed = head[1].consumed if head else ()
     trained_by = {rows.span.name: rows.prefix.split("/")[1] for rows in consumed}
@@ -102,6 +109,7 @@ def survey(reader: Reader, name: str, due: str | None) -> Survey:
         continues=continues,
         versions=versions,
         consumed={rows.span.name: rows.span for rows in consumed},
+        skipped={ref.name: left_out[ref] for ref in arrived if ref in left_out},
         trained_by=trained_by,
         files={run: [key.split("/", 2)[2] for key in keys] for run, keys in reader.runs.items()},
         released=frozenset(release.run_key for release in reader.releases),
@@ -121,8 +129,7 @@ def span_rows(reader: Reader, seen: Survey, missed: Sequence[str], working: bool
     by_span = {one.span: one for one in seen.invocations}  # of several the one that began last
     runs: dict[str, str | None] = {}
     for span in seen.newest:
-        asked = by_span.get(span)
-        runs[span] = seen.trained_by.get(span) or (asked.run_key if asked else None)
+        runs[span] = _run_of(seen, span, by_span.get(span))
     manifests = {span: f"spans/{span}/v{seen.versions[span]}/{MANIFEST}" for span in runs if span in seen.versions}
     records = {key: _last_ledgers(seen, key) for key in runs.values() if key}
     judgements = {key: judgement_key(key) for key in records if key not in seen.released}
@@ -137,6 +144,7 @@ def span_rows(reader: Reader, seen: Survey, missed: Sequence[str], working: bool
         state = _state(seen, span, run_key, one, judged, working)
         ended = {stage: _ended(reader, key) for stage, key in records.get(run_key or "", {}).items()}
         failed = one if state in ("Failed", "Cancelled") else None
+        message = failed.message if failed else seen.skipped[span].reason if state == "Skipped" else ""
         rows.append(
             SpanRow(
                 span=span,
@@ -152,11 +160,19 @@ def span_rows(reader: Reader, seen: Survey, missed: Sequence[str], working: bool
                 released_at=ended.get(Stage.release),
                 run_key=run_key,
                 failure=failed.failure if failed else None,
-                message=failed.message if failed else "",
+                message=message,
                 page=one.page if one else "",
             )
         )
     return rows
+
+
+def _run_of(seen: Survey, span: str, asked: Invocation | None) -> str | None:
+    """Return the run that trained the span, or the last that was asked for, if it is to do better and has not."""
+    trained_by = seen.trained_by.get(span)
+    if asked is None or (trained_by and asked.state in (RunState.RELEASED, RunState.REJECTED, RunState.UNFINISHED)):
+        return trained_by
+    return asked.run_key
 
 
 def _calendar(arrived: Sequence[str], due: str | None) -> list[str]:
@@ -189,7 +205,9 @@ def _invocations(reader: Reader, seen: Survey) -> list[Invocation]:
             wanted.append(f"runs/{run_key}/invocations/{max(numbers)}.json")
     reader.fetch(wanted)
     known = [one for key in wanted if (one := reader.read(key, Invocation)) is not None]
-    ours = {seen.lineage, seen.continues}
+    root = branches.root(reader.store, seen.lineage)
+    begun = {one.lineage for one in known if is_after_rejection(one.lineage, root)}  # adopted once they have trained
+    ours = {seen.lineage, seen.continues, *begun}
     trained = set(seen.trained_by.values())
     return sorted((one for one in known if one.lineage in ours or one.run_key in trained), key=lambda one: one.began_at)
 
@@ -215,8 +233,13 @@ def _state(
 ) -> State:
     if span not in seen.versions:
         return "Absent"
+    if span in seen.skipped and span not in seen.consumed:
+        return "Skipped"
     if run_key is None:
         return "Arrived"
+    trained = seen.consumed.get(span)
+    if trained is not None and run_key == seen.trained_by[span] and trained.version != seen.versions[span]:
+        return "Corrected"
     state = run_state(run_key in seen.released, judged, one)
     if state is RunState.UNFINISHED and one is None and span not in seen.consumed:
         return "Arrived"

@@ -10,7 +10,8 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import ConfigError
-from tasks.runs.plan import plan_work, run_key, with_settings
+from tasks.planning.next_run import plan_work
+from tasks.runs.plan import run_key, with_settings
 
 
 class ParityRuns(NamedTuple):

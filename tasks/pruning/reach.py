@@ -19,6 +19,7 @@ from tasks.contracts.runs import REFRESH, Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StoreError
 from tasks.monitoring.reader import Reader
+from tasks.planning.start import last_accepted
 from tasks.runs import branches, catalogues, lineage, releases
 from tasks.runs.plan import plan_key
 from tasks.runs.results import Judgement, judgement_key, read_result
@@ -58,6 +59,9 @@ def find_reach(store: Store, keep: int) -> Reach:
     heads: dict[str, _Head] = {}
     for name in names:
         head = lineage.head(store, name)
+        accepted = last_accepted(store, name)  # a lineage goes on from there after a rejection
+        if accepted is not None:
+            folders |= {accepted[0].prefix, *(rows.prefix for rows in accepted[1].consumed)}
         branch = branches.branch_of(store, name)
         if branch is not None and branch.base is not None:
             folders.add(branch.base.prefix)

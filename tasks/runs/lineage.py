@@ -25,8 +25,29 @@ _WAY_OUT = "restore the folder from a backup, or move it out of lineages/: the o
 
 def head(store: Store, lineage: str) -> tuple[CheckpointRef, CheckpointState] | None:
     """Return the last completed checkpoint, from which the next run starts; None if none. Raises as `completed`."""
-    own = next(_own_newest_first(store, lineage), None)  # the others, many after a year, are not read
-    return own or next(reversed(_inherited(store, lineage)), None)
+    return next(newest_first(store, lineage), None)  # the others, many after a year, are not read
+
+
+def newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRef, CheckpointState]]:
+    """Yield the checkpoints at the end of a run, the last one first; each is read when its turn comes.
+
+    Raises:
+        CorruptFolder, StoreError: as `completed`.
+    """
+    yield from _own_newest_first(store, lineage)
+    branch = branch_of(store, lineage)
+    if branch is None or branch.base is None:
+        return
+    inherited = newest_first(store, branch.of)
+    for each in inherited:
+        if each[0] == branch.base:
+            yield each
+            yield from inherited
+            return
+    raise CorruptFolder(
+        f"{store.uri}/{branch.base.prefix}, from which branch {lineage} continues lineage {branch.of}, is gone or was "
+        f"replaced; restore the folder from a backup"
+    )
 
 
 def completed(store: Store, lineage: str) -> list[tuple[CheckpointRef, CheckpointState]]:
@@ -37,7 +58,7 @@ def completed(store: Store, lineage: str) -> list[tuple[CheckpointRef, Checkpoin
             way out.
         StoreError: the record of a branch is not readable; names the file.
     """
-    return [*_inherited(store, lineage), *reversed(list(_own_newest_first(store, lineage)))]
+    return list(newest_first(store, lineage))[::-1]
 
 
 def is_pruned(store: Store, ref: CheckpointRef) -> bool:
@@ -69,21 +90,6 @@ def partial(store: Store, lineage: str) -> list[str]:
     """
     folders = [key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}") if key.endswith(f"/{MANIFEST}")]
     return sorted(folder for folder in folders if read_manifest(store, folder).facts.get("complete") is False)
-
-
-def _inherited(store: Store, lineage: str) -> list[tuple[CheckpointRef, CheckpointState]]:
-    """Return those of the lineage that a branch continues, up to its base; none for a branch without a base."""
-    branch = branch_of(store, lineage)
-    if branch is None or branch.base is None:
-        return []
-    chain = completed(store, branch.of)
-    for position, (ref, _) in enumerate(chain):
-        if ref == branch.base:
-            return chain[: position + 1]
-    raise CorruptFolder(
-        f"{store.uri}/{branch.base.prefix}, from which branch {lineage} continues lineage {branch.of}, is gone or was "
-        f"replaced; restore the folder from a backup"
-    )
 
 
 def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRef, CheckpointState]]:

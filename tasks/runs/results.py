@@ -27,7 +27,10 @@ from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.gates.verdicts import refusals, refused
 
-_NOT_DECISIVE = {"champion", "champion_vectors", "compiled", "feeds", "others", "bases", "reuse", "before", "metrics"}
+_NOT_DECISIVE = {
+    "champion", "champion_vectors", "champion_release", "rivals", "begun_with", "compiled", "feeds", "others", "bases",
+    "reuse", "before", "metrics",
+}  # fmt: skip
 
 
 class UnusableResult(StoreError):

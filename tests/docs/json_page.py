@@ -36,6 +36,7 @@ from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.parity.optlevels import LevelReport
+from tasks.planning.skips import Skip
 from tasks.pruning.prune_plan import PrunePlan
 
 _WORDS = {
@@ -56,6 +57,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "ingest": IngestSummary,
     "run": RunOutput,
     "run --dry-run": DryRunOutput,
+    "skip": Skip,
     "refresh": RefreshOutput,
     "backfill": BackfillOutput,
     "backfill --dry-run": BackfillPlanOutput,

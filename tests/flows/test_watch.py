@@ -27,7 +27,8 @@ from tasks.backfill.planner import plan_backfill
 from tasks.contracts.spans import after
 from tasks.foundation.errors import FailureClass
 from tasks.monitoring.freshness import FreshnessReport
-from tasks.runs.plan import plan_run, save_plan
+from tasks.planning.next_run import plan_run
+from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.processes.prefect_server import PrefectServer

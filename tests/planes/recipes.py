@@ -78,15 +78,24 @@ def _of_stage(stage: Stage, about: str) -> Iterator[str]:
 
 
 def _of_metric(name: str) -> Iterator[str]:
-    from tasks.measures.row_metrics import CLASSIFICATION, RANKING
+    from tasks.measures.row_metrics import CLASSIFICATION, LIKELIHOOD, RANKING
+    from tasks.measures.vector_metrics import COMPATIBILITY, VECTORS
 
     about, metric = f"metric {name}", METRICS[name]
-    table = {Family.ranking: "RANKING", Family.classification: "CLASSIFICATION"}[metric.family]
-    if name not in {"RANKING": RANKING, "CLASSIFICATION": CLASSIFICATION}[table]:
-        yield f"{about}: add its formula to {table} in tasks/measures/row_metrics.py"
+    tables = {
+        Family.ranking: ("RANKING", RANKING),
+        Family.likelihood: ("LIKELIHOOD", LIKELIHOOD),
+        Family.classification: ("CLASSIFICATION", CLASSIFICATION),
+        Family.vectors: ("VECTORS", VECTORS),
+        Family.compatibility: ("COMPATIBILITY", COMPATIBILITY),
+    }
+    table, formulas = tables[metric.family]
+    file = "row_metrics" if metric.family.of_rows else "vector_metrics"
+    if name not in formulas:
+        yield f"{about}: add its formula to {table} in tasks/measures/{file}.py"
     if metric.head is not None and metric.head not in HeadsConfig.model_fields:
         yield f"{about}: its head {metric.head} is not in HeadsConfig in configs/schema/training.py"
-    yield from _untested(about, name, "tests/tasks/measures/test_row_metrics.py")
+    yield from _untested(about, name, f"tests/tasks/measures/test_{file}.py")
 
 
 def _of_accelerator(name: str) -> Iterator[str]:

@@ -39,6 +39,7 @@ ORDER = """
     tasks.worker.compile          graphs compiled ahead of time
     tasks.worker.targets          search services that get each release
     tasks.worker.search           a release, searched: its model, and the nearest of its vectors
+    tasks.worker.evaluation       models, rows and items of an evaluation
     tasks.worker.vectors          the vectors of a catalogue, shard by shard
     tasks.worker.duplicates       rows that are too like a row of the other side of the holdout
     tasks.worker.catalogue        every live item, partition by partition
@@ -52,6 +53,8 @@ ORDER = """
     tasks.targets                 which release each search service serves
     tasks.hosts                   which machines failed checks, and which get no work for a while
     tasks.preflight               what can't work, found before a run begins
+    tasks.evaluating              what an evaluation compares with: released models, the golden set
+    tasks.planning                what the next run trains, and from which checkpoint
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.data                    from a user's files to spans
     tasks.data.reading            a user's files: their form, single values, wrong times

@@ -1,12 +1,14 @@
 import pytest
 
+from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate
+from tasks.foundation.errors import ConfigError
 from tasks.gates import verdicts
+from tasks.planning.next_run import plan_run
 from tasks.runs import releases
-from tasks.runs.plan import plan_run
 from tasks.runs.results import judgement_key, read_judgement
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
@@ -110,3 +112,34 @@ def test_a_runs_own_release_is_never_its_champion(store, runner):
     evaluate.fn(plan, second.validated, second.warm, second.trained)
     assert first.released is not None
     assert inputs_of_last_evaluation(runner).champion == first.released.model
+
+
+def test_champion_and_rivals_are_named_with_their_releases(store, runner):
+    first = carry_out(plan_run(store, small_config())).released
+    carry_out(plan_run(store, small_config()))
+    inputs = inputs_of_last_evaluation(runner)
+    assert first is not None
+    assert inputs.champion_release == first.number
+    assert {rival.role: rival.model for rival in inputs.rivals} == {Role.first: first.model, Role.best: first.model}
+
+
+def test_a_changed_golden_set_is_measured_again_and_nothing_is_trained(store, runner, tmp_path):
+    golden = tmp_path / "golden.csv"
+    golden.write_text("query,item\nlamp,desk lamp\n")
+    plan = plan_run(store, small_config(f"evaluate.golden={golden}"))
+    run = carry_out(plan)
+    known = inputs_of_last_evaluation(runner).golden
+    assert known is not None
+    assert store.exists(known)
+    evaluate.fn(plan, run.validated, run.warm, run.trained)
+    assert runner.stages.count("evaluate") == 1
+    golden.write_text("query,item\nlamp,floor lamp\n")
+    evaluate.fn(plan, run.validated, run.warm, run.trained)
+    assert (runner.stages.count("evaluate"), runner.stages.count("train")) == (2, 1)
+    assert inputs_of_last_evaluation(runner).golden != known
+
+
+def test_a_golden_set_that_cant_be_used_is_refused_before_anything_is_trained(store, runner, tmp_path):
+    with pytest.raises(ConfigError, match="there is no file"):
+        carry_out(plan_run(store, small_config(f"evaluate.golden={tmp_path / 'gone.csv'}")))
+    assert runner.stages == []

@@ -10,9 +10,9 @@ from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.import_checkpoint import Imported, import_checkpoint
+from tasks.planning.next_run import plan_run
 from tasks.runs import ledger
 from tasks.runs.lineage import head
-from tasks.runs.plan import plan_run
 from tasks.runs.run_report import all_reports, unfinished_before
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out

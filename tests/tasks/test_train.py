@@ -1,6 +1,6 @@
 from tasks.contracts.jobs import HealthInputs, InferInputs, JobSpec, TrainInputs, ValidateInputs, WarmupInputs
 from tasks.contracts.stages import Stage
-from tasks.runs.plan import plan_run
+from tasks.planning.next_run import plan_run
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of
 from tests.support.fakes.fake_runner import STEPS_PER_SPAN, FakeRunner, small_config

@@ -24,7 +24,7 @@ from infra.store.base import Store
 from tasks.foundation.errors import CodeError, ConfigError, StageError
 from tasks.foundation.records import Record
 from tasks.monitoring.schedule import check_schedule, next_fire
-from tasks.runs.scheduled_span import due_span
+from tasks.planning.scheduled_span import due_span
 
 HOME = Path(__file__).resolve().parents[3]
 FILE = HOME / "prefect.yaml"

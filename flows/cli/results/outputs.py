@@ -32,7 +32,9 @@ from tasks.data import span_versions
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.hosts.findings import last_findings
-from tasks.runs import ledger, lineage
+from tasks.planning.skips import skips
+from tasks.planning.start import consumed
+from tasks.runs import branches, ledger, lineage
 from tasks.runs.ledger import LedgerRecord, Totals
 from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import read_judgement, read_result, vectors_made
@@ -54,7 +56,9 @@ class RunOutput(Record):
     """`millrace run`. A refused model is a result like any other."""
 
     state: RunState | Literal["NothingToDo"]
-    sentence: str = Field(description="why it was rejected, or why there is nothing to do; empty for a release")
+    sentence: str = Field(
+        description="why it was rejected and what comes next, or why there is nothing to do; empty for a release"
+    )
     ui_url: str | None = Field(description="of the Prefect server; null where none was needed")
     run_url: str | None = Field(description="the flow run's page, with its log")
     report: RunReport | None = Field(description="null where there was nothing to do")
@@ -70,6 +74,9 @@ class PlanOutput(Record):
     history: tuple[str, ...] = Field(description="names of the spans that the lineage trained on before")
     parent: str | None = Field(description="key of the checkpoint that training starts from")
     parent_step: int | None
+    again: tuple[str, ...] = Field(
+        description="spans that are trained again from the last accepted checkpoint, since later models were rejected"
+    )
 
 
 class DryRunOutput(Record):
@@ -82,6 +89,7 @@ class DryRunOutput(Record):
 
 class SpanRun(Record):
     run_key: str
+    version: int = Field(description="of the span that it trained")
     lineage: str
     state: RunState
     release: int | None = Field(description="number of the release that it made")
@@ -93,8 +101,9 @@ class SpanStatus(Record):
     name: str
     version: int
     rows: int
-    trained: tuple[str, ...] = Field(description="lineages that have trained this span, in any version")
-    runs: tuple[SpanRun, ...] = Field(description="runs that ended with this span")
+    trained: tuple[str, ...] = Field(description="lineages that have trained this version of the span")
+    runs: tuple[SpanRun, ...] = Field(description="runs that ended with this span, in any version")
+    skipped: dict[str, str] = Field(description="lineages that leave this version out, and why")
 
 
 class LineageStatus(Record):
@@ -153,8 +162,12 @@ def status(store: Store) -> StatusOutput:
     """Return the state of the workspace. Raises StoreError: a record is not readable; names the file."""
     reports = all_reports(store)
     names = sorted({key.split("/")[1] for key in store.list("lineages")})
-    heads = {name: head for name in names if (head := lineage.head(store, name)) is not None}
-    seen = {name: {rows.span.name for rows in state.consumed} for name, (_, state) in heads.items()}
+    last = {name: lineage.head(store, name) for name in names}
+    # A branch that was begun and not trained has only what it inherits.
+    heads = {name: head for name, head in last.items() if head and head[0].prefix.startswith(f"lineages/{name}/")}
+    seen = {name: consumed(head) for name, head in heads.items()}
+    left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
+    versions = {report.run_key: read_plan(store, report.run_key).span.version for report in reports}
     return StatusOutput(
         workspace=store.uri,
         spans=tuple(
@@ -162,12 +175,19 @@ def status(store: Store) -> StatusOutput:
                 name=span.name,
                 version=span.version,
                 rows=int(read_manifest(store, span.prefix).facts["rows"]),
-                trained=tuple(name for name in heads if span.name in seen[name]),
+                trained=tuple(name for name in heads if span in seen[name]),
                 runs=tuple(
-                    SpanRun(run_key=r.run_key, lineage=r.lineage, state=r.state, release=r.release)
+                    SpanRun(
+                        run_key=r.run_key,
+                        version=versions[r.run_key],
+                        lineage=r.lineage,
+                        state=r.state,
+                        release=r.release,
+                    )
                     for r in reports
                     if r.span == span.name
                 ),
+                skipped={name: found[span].reason for name, found in left_out.items() if span in found},
             )
             for span in span_versions.list_spans(store)
         ),
@@ -248,6 +268,7 @@ def plan_output(plan: RunPlan) -> PlanOutput:
         history=tuple(rows.span.name for rows in plan.history),
         parent=plan.parent.prefix if plan.parent else None,
         parent_step=plan.parent.step if plan.parent else None,
+        again=tuple(span.name for span in plan.branch.again) if plan.branch else (),
     )
 
 

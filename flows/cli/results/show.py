@@ -29,6 +29,8 @@ def dry_run(output: outputs.DryRunOutput) -> None:
         return
     plan = output.plan
     start = f"{plan.parent} (step {plan.parent_step})" if plan.parent else "nothing: it starts the lineage"
+    if plan.again:
+        start = f"{start}, the last accepted one; trained again: {', '.join(plan.again)}"
     say(
         f"# span:    {plan.span.name} v{plan.span.version}\n"
         f"# window:  {', '.join(f'{span.name} v{span.version}' for span in plan.window)}\n"
@@ -46,6 +48,8 @@ def run(output: outputs.RunOutput) -> None:
     say(f"run {output.report.run_key} over {output.report.span}, lineage {output.report.lineage}: {output.run_url}")
     _stages(output.stages)
     _verdict(output.report)
+    if output.state == "Rejected":
+        say(output.sentence)
 
 
 def status(output: outputs.StatusOutput) -> None:
@@ -56,7 +60,7 @@ def status(output: outputs.StatusOutput) -> None:
             f"v{span.version}",
             f"{span.rows:,}",
             ", ".join(span.trained),
-            ", ".join(ended_as(run.state, run.release) for run in span.runs),
+            ", ".join([*(_ended(run, span.version) for run in span.runs), *_left_out(span)]),
         ]
         for span in output.spans
     )
@@ -145,6 +149,15 @@ def _verdict(run: RunReport) -> None:
         say("Rejected: the champion stays, nothing was released")
     else:
         say("Unfinished: run the span again, and it continues from here")
+
+
+def _ended(run: outputs.SpanRun, newest: int) -> str:
+    """Return how a run over a span ended; one that trained an older version of it says so."""
+    return f"v{run.version} " * (run.version != newest) + ended_as(run.state, run.release)
+
+
+def _left_out(span: outputs.SpanStatus) -> list[str]:
+    return [f"skipped in {lineage}: {reason}" for lineage, reason in span.skipped.items()]
 
 
 def _release(release: Release) -> str:

@@ -1,4 +1,4 @@
-"""The commands that do work: ingest, run, refresh, backfill, parity, warmup, import-checkpoint."""
+"""The commands that do work: ingest, run, skip, refresh, backfill, parity, warmup, import-checkpoint."""
 
 import enum
 from pathlib import Path
@@ -98,6 +98,21 @@ def run(
         tell(running.dry_run(store, span, config_file, overrides), show.dry_run, as_json)
     else:
         tell(running.run(store, span, config_file, overrides, verbose), show.run, as_json)
+
+
+def skip(
+    span: Annotated[str, typer.Argument(help="For example 2022-Q4; its newest version is skipped.")],
+    reason: Annotated[str, typer.Option(help="Why; shown with the span later.")],
+    workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leave out a span that the lineage has not trained, as one with too few rows. The next run takes the one after."""
+    from flows.cli.work import skipping
+
+    options = RunOptions(existing(workspace), config_file, settings or ())
+    tell(skipping.skip(options, span, reason), skipping.show, as_json)
 
 
 def refresh(

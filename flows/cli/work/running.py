@@ -14,11 +14,13 @@ from flows.cli.terminal.progress_bars import display
 from infra import prefect_server
 from infra.store.base import Store
 from tasks.foundation.errors import CancelledError, CodeError
+from tasks.planning.next_run import plan_run
+from tasks.planning.start import next_start
 from tasks.preflight.check import check_plan
 from tasks.running import json_logs
 from tasks.running.context import within
 from tasks.runs import ledger
-from tasks.runs.plan import NothingToDo, plan_run
+from tasks.runs.plan import NothingToDo
 from tasks.runs.run_report import RunReport
 
 
@@ -44,7 +46,8 @@ def run(store: Store, span: str | None, config_file: Path | None, overrides: Seq
         StageError: of the class that stopped the run.
     """
     try:
-        plan_run(store, load_config(config_file, overrides), span)  # what can't be planned needs no server
+        config = load_config(config_file, overrides)
+        plan_run(store, config, span)  # what can't be planned needs no server
         done = run_flow(
             "pipeline", verbose, store.uri, span, str(config_file) if config_file else None, tuple(overrides)
         )
@@ -57,7 +60,7 @@ def run(store: Store, span: str | None, config_file: Path | None, overrides: Seq
     attempts = tuple(ledger.records(store, report.run_key))
     return RunOutput(
         state=report.state,
-        sentence=report.why if report.state == "Rejected" else "",
+        sentence=f"{report.why} {next_start(store, config)}" if report.state == "Rejected" else "",
         ui_url=done.ui_url,
         run_url=done.run_url,
         report=report,

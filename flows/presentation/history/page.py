@@ -4,8 +4,9 @@ import datetime as dt
 
 from flows.presentation import html
 from flows.presentation.history import figures
+from flows.presentation.history.staleness import staleness
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
-from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share
+from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share, versions
 from infra.store.base import Store
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.history import History, age_seconds, read_history
@@ -150,7 +151,7 @@ def _sections(history: History, summed: Totals, at: dt.datetime) -> list[Section
         figures.compiling(worked),
         *figures.throughput(worked),
     ] if worked else []  # fmt: skip
-    shown = tuple(figure for figure in (fresh, *figures.quality(history)) if figure)
+    shown = tuple(figure for figure in (fresh, staleness(history), *figures.quality(history)) if figure)
     return [
         Section("Freshness and quality", id="quality", figures=shown) if shown else None,
         Section("What runs take", id="effort", figures=tuple(figure for figure in money if figure)) if money else None,
@@ -224,15 +225,16 @@ def _spans(history: History) -> Section | None:
         (
             Cell(row.span, key=f"runs/{row.run_key}/report.html" if row.run_key else ""),
             state(row.state),
-            f"v{row.version}" if row.version else NONE,
+            versions(row.version, row.trained_version) or NONE,
             *map(moment, (row.arrived_at, row.validated_at, row.trained_at, row.evaluated_at)),
             *map(moment, (row.embedded_at, row.released_at)),
         )
         for row in reversed(history.spans)
     ]
     columns = ("span", "state", "version", "arrived", "validated", "trained", "evaluated", "embedded", "released")
-    line = "What is due, missed or late: millrace freshness"
-    return Section("Spans", (line,), id="spans", tables=(table("How far each has come, newest first", columns, rows),))
+    skipped = [f"{row.span} is skipped: {row.message}" for row in history.spans if row.state == "Skipped"]
+    lines = ("What is due, missed or late: millrace freshness", *skipped)
+    return Section("Spans", lines, id="spans", tables=(table("How far each has come, newest first", columns, rows),))
 
 
 def summary(history: History, at: dt.datetime) -> Section:

@@ -24,12 +24,16 @@ def data(plan: RunPlan, parent_run: str | None = None) -> tuple[tuple[str, Cell 
     """Return the facts of a plan: what is trained on, and from where. `parent_run` made the parent checkpoint."""
     history = [rows.span.name for rows in plan.history]
     parent = plan.parent
+    again = [f"{span.name} v{span.version}" for span in plan.branch.again] if plan.branch is not None else []
+    accepted = ", the last accepted checkpoint" if again else ""
+    begins = "no model was accepted before" if again else "it begins the lineage"
     return (
         ("run key", Cell(plan.run_key, code=True)),
         ("trains on", ", ".join(f"{span.name} v{span.version}" for span in plan.window)),
         ("trained before", f"{plural(len(history), 'span')}, the last {history[-1]}" if history else "nothing"),
-        ("starts from", f"{parent.prefix}, step {parent.step}" if parent else "nothing: it begins the lineage"),
+        ("starts from", f"{parent.prefix}, step {parent.step}{accepted}" if parent else f"nothing: {begins}"),
         ("which was made by", Cell(f"run {parent_run}", key=report_key(parent_run)) if parent_run else ""),
+        ("trained again", f"{', '.join(again)}: the model was rejected" if again else ""),
     )
 
 

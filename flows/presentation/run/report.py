@@ -28,7 +28,8 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
 from tasks.monitoring.history import PastRun, read_run
-from tasks.runs import releases
+from tasks.planning.start import next_start
+from tasks.runs import branches, releases
 from tasks.runs.lineage import STATE
 from tasks.runs.results import read_changes
 
@@ -172,7 +173,7 @@ def _trouble(store: Store, run: PastRun) -> tuple[Section, ...]:
             return ()
         case "Rejected":
             lines = (
-                "Nothing has to be repaired: the champion and its vectors stay, and the next span trains from here.",
+                f"Nothing has to be repaired: the champion and its vectors stay. {_next_start(store, run)}",
                 f"Look at the slices and the data below; {RUNBOOK} says how to find what made the model worse.",
             )
             return (Section("Rejected by the gates", lines, id="trouble", mood="refused", quote=run.message),)
@@ -194,6 +195,16 @@ def _message(store: Store, run: PastRun) -> str:
     except StoreError:  # _failures names it
         found = None
     return data_failure.message(run.message, found)
+
+
+def _next_start(store: Store, run: PastRun) -> str:
+    """Return from where the lineage goes on after this run, as far as its records can be read."""
+    if run.plan is None:
+        return ""
+    try:
+        return next_start(store, run.plan.config.model_copy(update={"lineage": branches.root(store, run.lineage)}))
+    except StoreError as error:
+        return str(error)
 
 
 def _running(run: PastRun) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from flows.presentation.model import Section, Table, passed, table
+from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural
 from tasks.contracts.evaluation import SliceMetrics, Verdict
@@ -21,8 +22,13 @@ def section(facts: StageFacts) -> Section:
     stored = facts.plan and facts.judged
     return Section(
         "rejected" if refused(verdicts) else "accepted" if facts.judged else "not judged yet",
-        (*_sentences(facts), f"{measured}; {champion}."),
-        tables=(*gates(verdicts), metrics(value.challenger, value.champion), *_slices(value, verdicts)),
+        (*_sentences(facts), f"{measured}; {champion}.", *models.newest_span(value)),
+        tables=(
+            *gates(verdicts),
+            metrics(value.challenger, value.champion),
+            *models.tables(value),
+            *_slices(value, verdicts),
+        ),
         files=(("verdicts", f"runs/{facts.plan.run_key}/evaluate/verdicts.json"),) if stored and facts.plan else (),
     )
 

@@ -13,6 +13,7 @@ FAR = {
     SpanKind.week: dt.timedelta(days=182),
     SpanKind.month: dt.timedelta(days=366),
     SpanKind.quarter: dt.timedelta(days=2 * 366),
+    SpanKind.year: dt.timedelta(days=3 * 366),
 }
 FEW = 0.05  # of all rows
 

@@ -10,14 +10,15 @@ import torch
 
 from configs.schema.config import Config
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
-from tasks.measures.row_metrics import classification_metrics, retrieval_metrics
+from tasks.measures.row_metrics import metrics_of
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.embed import EmbedSettings, classify, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.pairs import label_classes, pair_mask
-from tasks.worker.training.ranks import ranks_of_targets
+from tasks.worker.training.ranks import rank_targets
+from tasks.worker.training.relevant import Relevant, find_relevant, query_keys, text_numbers
 
 
 @dataclass(frozen=True)
@@ -31,23 +32,38 @@ class Holdout:
     target: np.ndarray  # int64 (rows,): each row's own item in the corpus
     pair: np.ndarray  # bool (rows,): rows that count for retrieval
     label_class: np.ndarray  # int64 (rows,): 0, 1, or -1
+    relevant: Relevant  # which items don't compete with a row's own
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A model's unit vectors: `queries` float32 (rows, width), `corpus` float32 (items, width)."""
+
+    queries: np.ndarray
+    corpus: np.ndarray
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A model's answer for each row: `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1."""
+    """A model's answer for each row.
+
+    `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1, `losses` float32 (rows,) in nats.
+    """
 
     ranks: np.ndarray
     probabilities: np.ndarray | None
+    losses: np.ndarray | None = None
 
     def metrics(self, holdout: Holdout, among: np.ndarray | None = None) -> dict[str, float]:
         """Return all metrics over the rows, or over those where the bool array `among` is true."""
         rows = np.ones(len(self.ranks), dtype=bool) if among is None else among
-        found = retrieval_metrics(self.ranks[rows & holdout.pair])
-        if self.probabilities is not None:
-            known = rows & (holdout.label_class >= 0)
-            found |= classification_metrics(holdout.label_class[known], self.probabilities[known])
-        return found
+        return metrics_of(
+            ranks=self.ranks[rows],
+            losses=None if self.losses is None else self.losses[rows],
+            pair=holdout.pair[rows],
+            label_class=holdout.label_class[rows],
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -58,9 +74,18 @@ class KnownVectors:
     vectors: np.ndarray
 
 
-def make_holdout(rows: pa.Table, corpus: pa.Table, parts: ModelParts, config: Config) -> Holdout:
-    """Return the holdout: `rows` whose items are to be found among those of `corpus`, which has one row per item."""
-    row_of = {item_id: row for row, item_id in enumerate(corpus[ITEM_ID].to_pylist())}
+def make_holdout(
+    rows: pa.Table, corpus: pa.Table, parts: ModelParts, config: Config, relevant: Relevant | None = None
+) -> Holdout:
+    """Return the holdout: `rows` whose items are to be found among those of `corpus`, which has one row per item.
+
+    Args:
+        relevant: of all that is known; None: of the pairs among the rows themselves.
+    """
+    target, pair = places_in(corpus, rows), pair_mask(rows, config.heads)
+    if relevant is None:
+        keys = query_keys(rows[QUERY].to_pylist())
+        relevant = find_relevant(keys, text_numbers(corpus[ITEM].to_pylist()), keys[pair], target[pair])
     query, query_features = side_of(rows, QUERY, parts, config)
     items, item_features = side_of(corpus, ITEM, parts, config)
     return Holdout(
@@ -68,10 +93,17 @@ def make_holdout(rows: pa.Table, corpus: pa.Table, parts: ModelParts, config: Co
         query_features=query_features,
         corpus=items,
         corpus_features=item_features,
-        target=np.array([row_of[item_id] for item_id in rows[ITEM_ID].to_pylist()], dtype=np.int64),
-        pair=pair_mask(rows, config.heads),
+        target=target,
+        pair=pair,
         label_class=label_classes(rows, config.heads),
+        relevant=relevant,
     )
+
+
+def places_in(corpus: pa.Table, rows: pa.Table) -> np.ndarray:
+    """Return the place of each row's own item in the corpus, which has all of them, int64 (rows,)."""
+    row_of = {item_id: row for row, item_id in enumerate(corpus[ITEM_ID].to_pylist())}
+    return np.array([row_of[item_id] for item_id in rows[ITEM_ID].to_pylist()], dtype=np.int64)
 
 
 def side_of(
@@ -84,15 +116,15 @@ def side_of(
     return tokens, encode_features(parts.features, rows, text)
 
 
-def judge(
+def embed_holdout(
     parts: ModelParts,
     holdout: Holdout,
     accelerator: Accelerator,
     settings: EmbedSettings,
     known: KnownVectors | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Judged:
-    """Embed both sides and rank; every worker does a part of both and gets the whole answer.
+) -> Embedded:
+    """Return the vectors of both sides; every worker embeds a part of both and gets all.
 
     Args:
         known: vectors of the model that are there already; those items are not embedded.
@@ -103,12 +135,37 @@ def judge(
     corpus = embed(model, accelerator, holdout.corpus, holdout.corpus_features, settings, progress=progress, only=left)
     if known is not None:
         corpus[known.which] = known.vectors[known.which]
+    return Embedded(queries, corpus)
+
+
+def judge_vectors(
+    parts: ModelParts,
+    holdout: Holdout,
+    embedded: Embedded,
+    accelerator: Accelerator,
+    settings: EmbedSettings,
+    scale: float | None = None,
+) -> Judged:
+    """Classify and rank; every worker ranks a part and gets the whole answer.
+
+    Args:
+        scale: of the losses, as `rank_targets` takes it.
+    """
+    queries, corpus, rank = embedded.queries, embedded.corpus, accelerator.rank
     probabilities = None
-    if model.classifier is not None:
-        probabilities = classify(model, accelerator, queries, corpus[holdout.target], settings)
-    rank = accelerator.rank
-    ranks = torch.from_numpy(ranks_of_targets(queries, corpus, holdout.target, (rank.index, rank.world)))
-    return Judged(accelerator.sum(ranks).numpy(), probabilities)
+    if parts.model.classifier is not None:
+        probabilities = classify(parts.model, accelerator, queries, corpus[holdout.target], settings)
+    ranks, losses = rank_targets(queries, corpus, holdout.target, (rank.index, rank.world), holdout.relevant, scale)
+    return Judged(
+        accelerator.sum(torch.from_numpy(ranks)).numpy(),
+        probabilities,
+        None if losses is None else accelerator.sum(torch.from_numpy(losses)).numpy(),
+    )
+
+
+def judge(parts: ModelParts, holdout: Holdout, accelerator: Accelerator, settings: EmbedSettings) -> Judged:
+    """Embed both sides, classify and rank; the workers share the work and all get the whole answer."""
+    return judge_vectors(parts, holdout, embed_holdout(parts, holdout, accelerator, settings), accelerator, settings)
 
 
 def sample_holdout(held: pa.Table, parts: ModelParts, config: Config) -> Holdout:

@@ -57,8 +57,8 @@ class TrainingRows:
 
 
 def used_columns(config: Config) -> list[str]:
-    """Return every column that the configuration uses, apart from the core ones."""
-    return [*config.features.numeric, *config.features.categorical, *config.evaluate.slices]
+    """Return every column that the model uses, apart from the core ones."""
+    return [*config.features.numeric, *config.features.categorical]
 
 
 def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:

@@ -1,15 +1,31 @@
-"""The rank of each query's own item among a corpus, by cosine, in chunks of bounded memory."""
+"""The rank and the loss of each query's own item among a corpus, by cosine, in chunks of bounded memory."""
+
+from typing import NamedTuple
 
 import numpy as np
+
+from tasks.worker.training.relevant import Relevant
 
 CHUNK_QUERIES = 512
 CHUNK_SCORES = 2**24  # in memory at once, 64 MiB; against a larger corpus a chunk has fewer queries
 
 
-def ranks_of_targets(
-    queries: np.ndarray, corpus: np.ndarray, targets: np.ndarray, share: tuple[int, int] = (0, 1)
-) -> np.ndarray:
-    """Return the rank of each query's own item by cosine among all items of the corpus, int64 (queries,), from 1.
+class Ranked(NamedTuple):
+    """Of each query's own item: `ranks` int64 (queries,) from 1; `losses` float32 (queries,) in nats."""
+
+    ranks: np.ndarray
+    losses: np.ndarray | None
+
+
+def rank_targets(
+    queries: np.ndarray,
+    corpus: np.ndarray,
+    targets: np.ndarray,
+    share: tuple[int, int] = (0, 1),
+    relevant: Relevant | None = None,
+    scale: float | None = None,
+) -> Ranked:
+    """Rank each query's own item by cosine among all items of the corpus that are not as right.
 
     An item with an equal score ranks before the own item, so that a collapsed model scores badly, not perfectly; so
     does every item if a score is NaN.
@@ -18,15 +34,32 @@ def ranks_of_targets(
         queries: float32 (queries, width), unit vectors.
         corpus: float32 (items, width), unit vectors.
         targets: int64 (queries,), row of the own item in the corpus.
-        share: this worker's number and how many there are: each ranks some of the queries, the others' ranks are 0.
-            The chunks, and so the numbers, are the same for any number of workers.
+        share: this worker's number and how many there are: each ranks some of the queries, the others' ranks and losses
+            are 0. The chunks, and so the numbers, are the same for any number of workers.
+        relevant: which items are as right; None: no other item is.
+        scale: inverse temperature of the softmax over the same items, whose cross entropy is the loss; None: no losses.
     """
     ranks = np.zeros(len(queries), dtype=np.int64)
+    losses = None if scale is None else np.zeros(len(queries), dtype=np.float32)
     rows = max(1, min(CHUNK_QUERIES, CHUNK_SCORES // max(1, len(corpus))))
     index, world = share
     for start in range(0, len(queries), rows)[index::world]:
         part = slice(start, start + rows)
         scores = queries[part] @ corpus.T
         own = scores[np.arange(len(scores)), targets[part]]
+        if relevant is not None:
+            for row, target in enumerate(targets[part]):
+                scores[row, relevant.as_right(start + row, target)] = -np.inf
         ranks[part] = (~(scores < own[:, None])).sum(axis=1)
-    return ranks
+        if losses is not None and scale is not None:
+            losses[part] = _losses(scores, own, scale)
+    return Ranked(ranks, losses)
+
+
+def _losses(scores: np.ndarray, own: np.ndarray, scale: float) -> np.ndarray:
+    """Return the cross entropy of the own item, float32 (queries,); the scores are overwritten."""
+    scores -= own[:, None]
+    scores *= scale
+    highest = scores.max(axis=1, keepdims=True)  # of a row with NaN it is NaN, and so is the loss
+    scores -= highest
+    return np.log(np.exp(scores, out=scores).sum(axis=1)) + highest[:, 0]

@@ -58,13 +58,26 @@ def window_checks(counts: WindowCounts, features: Sequence[str], last: SpanRef, 
     ]
 
 
+def _way_on(clean: int, last: SpanRef, config: Config) -> str:
+    """Return what to do about a window with too few rows; empty for one with enough."""
+    limits = config.validate_
+    if clean >= limits.min_rows:
+        return ""
+    merge = "set validate.small_spans=merge to train it together with the next span, " * (limits.small_spans == "stop")
+    return (
+        f" Add rows to {last.name}, {merge}lower validate.min_rows, or leave the span out: "
+        f"millrace skip {last.name} --reason TEXT."
+    )
+
+
 def _sizes(counts: WindowCounts, last: SpanRef, config: Config) -> dict[str, Measure]:
     limits = config.validate_
     clean, total = counts.rows_clean, counts.rows_in
     share = (total - clean) / max(total, 1)
     return {
         "clean rows": Measure(clean, Limit(limits.min_rows, None), "critical",
-            f"{clean} clean rows in the window; at least {limits.min_rows} are required."),
+            f"{clean} clean rows in the window; at least {limits.min_rows} are required."
+            f"{_way_on(clean, last, config)}"),
         "rows in the last span": Measure(counts.clean[last], Limit(1, None), "critical",
             f"{counts.clean[last]} clean rows in span {last.name}, for which this run is; at least 1 is required."),
         "quarantined share": Measure(share, Limit(None, limits.max_quarantined_share), "critical",

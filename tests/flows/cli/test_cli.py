@@ -114,6 +114,7 @@ def test_a_rejected_model_is_a_result(runs: Runs) -> None:
     output = json.loads(runs.rejected.out)
     assert output["state"] == "Rejected"
     assert "recall@10 0.1000 is 0.3000 below" in output["sentence"]
+    assert output["sentence"].endswith("the last accepted checkpoint; 2026-03 is trained again with it.")
 
 
 def test_a_failed_stage_is_one_sentence_and_the_code_of_its_class(runs: Runs) -> None:
@@ -159,8 +160,9 @@ def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command,
     arguments = ["run", "--dry-run", "--span", "2026-04", "--workspace", str(runs.workspace)]
     result = millrace(*arguments, *SMALL, "--set", "train.epochs=1")
     assert result.code == 0
-    assert "# window:  2026-04 v1\n# before:  2026-01, 2026-02, 2026-03\n" in result.out
-    assert "# parent:  lineages/main/step-00000030 (step 30)\n" in result.out
+    assert "# window:  2026-03 v1, 2026-04 v1\n# before:  2026-01, 2026-02\n" in result.out
+    parent = "lineages/main/step-00000020 (step 20), the last accepted one; trained again: 2026-03"
+    assert f"# parent:  {parent}\n" in result.out
     (tmp_path / "again.yaml").write_text(result.out)
     assert millrace(*arguments, "--config", str(tmp_path / "again.yaml")).out == result.out
     assert yaml.safe_load(result.out)["model"]["pretrained"] == "package:none"
@@ -395,7 +397,7 @@ def test_prune_lists_and_then_deletes_what_no_kept_release_needs(millrace: Comma
     listed = millrace("prune", "--keep", "1", "--dry-run", *workspace)
     assert listed.code == 0, listed.err
     assert re.search(r"^vectors +vectors/m-\S+ +2 +\d+ bytes$", listed.out, re.M)
-    assert re.search(r"^\d folders, .* would be deleted: .*vectors .* bytes", listed.out, re.M)
+    assert re.search(r"^\d folders?, .* would be deleted: .*vectors .* bytes", listed.out, re.M)
     assert listed.out.splitlines()[-2:] == [
         "releases that could not serve any more: 2; their records stay",
         "releases that are kept: 1, 3",
@@ -561,3 +563,22 @@ def test_every_exit_code_and_command_is_documented(millrace: Command) -> None:
     assert table == {failure.value: policy.exit_code for failure, policy in POLICIES.items()}
     commands = re.findall(r"^│ (\w[\w-]*) {2,}", millrace("--help").out, re.M)
     assert set(re.findall(r"^\| `millrace ([\w-]+)` \|", DOCS, re.M)) == set(commands)
+
+
+def test_a_skipped_span_is_shown_with_its_reason(millrace: Command, copied: Path) -> None:
+    arguments = ["--workspace", str(copied), *SMALL]
+    made = millrace("skip", "2026-04", "--reason", "five rows", *arguments)
+    assert (made.code, made.out.splitlines()[0]) == (0, "2026-04 v1 is skipped: five rows")
+    status = millrace("status", "--workspace", str(copied))
+    assert re.search(r"^2026-04 +v1 +40 +Unfinished, skipped in main: five rows$", status.out, re.M)
+    refused = millrace("skip", "2026-01", "--reason", "too late", *arguments)
+    assert (refused.code, refused.err) == (
+        78,
+        "CONFIG: lineage main has trained 2026-01 v1, and what is in the weights can't be left out\n",
+    )
+
+
+def test_a_run_over_an_older_version_is_not_taken_for_the_newest(millrace: Command, copied: Path) -> None:
+    ingest(DirectoryStore(copied), "2026-02", version=2)
+    status = millrace("status", "--workspace", str(copied))
+    assert re.search(r"^2026-02 +v2 +40 +v1 Released as 2$", status.out, re.M)

@@ -11,7 +11,8 @@ import pytest
 import flows.cli.operation.freshness
 import infra.compute.factory
 from infra.store.directory import DirectoryStore
-from tasks.runs.plan import plan_run, save_plan
+from tasks.planning.next_run import plan_run
+from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.processes import command

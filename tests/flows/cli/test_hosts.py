@@ -14,8 +14,9 @@ from tasks.contracts.stages import Stage
 from tasks.foundation.errors import HostError
 from tasks.hosts import host_records
 from tasks.hosts.findings import Findings, findings_key
+from tasks.planning.next_run import plan_run
 from tasks.runs import ledger
-from tasks.runs.plan import plan_run, save_plan
+from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.processes import command
 from tests.support.processes.command import Command, CommandResult

@@ -28,8 +28,8 @@ from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
 from tasks.hosts.findings import Findings, findings_key
+from tasks.planning.next_run import plan_run
 from tasks.runs import releases
-from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
 from tests.support.pages.sections import commands, part, parts, row, rows

@@ -17,9 +17,10 @@ from flows.refresh import refresh
 from flows.running.release_events import REFRESHED, REJECTED, RELEASED, ROLLED_BACK
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
+from tasks.planning.start import next_start
 from tasks.runs import releases
 from tasks.runs.results import read_judgement
-from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed
+from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config
 from tests.support.processes import command
 from tests.support.processes.prefect_server import PrefectServer
 
@@ -69,11 +70,14 @@ def test_a_rejection_carries_the_verdicts_and_the_refresh_after_it_is_another_ev
     judged = read_judgement(store, report.run_key)
     assert judged is not None
     (event,) = prefect.events(REJECTED, f"millrace.run.{report.run_key}")
+    following = next_start(store, small_config())
+    assert following.endswith("the last accepted checkpoint; 2021-Q2 is trained again with it.")
     assert event["payload"] == {
         "lineage": "main",
         "span": "2021-Q2",
         "run_key": report.run_key,
-        "sentence": f"The model of 2021-Q2 was rejected: {judged.why}",
+        "sentence": f"The model of 2021-Q2 was rejected: {judged.why} {following}",
+        "next_start": following,
         "verdicts": [verdict.sentence for verdict in judged.verdicts],
     }
     (event,) = prefect.events(REFRESHED, "millrace.release.2")

@@ -11,6 +11,7 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer
+from tasks.planning.start import adopt_branch
 from tasks.release import release
 from tasks.runs.plan import save_plan
 from tasks.runs.refreshes import plan_refresh
@@ -38,6 +39,7 @@ def carry_out(plan: RunPlan) -> Run:
     validated = validate.fn(plan)
     warm = warmup.fn(plan, validated, health.fn(plan, validated))
     trained = train.fn(plan, validated, warm)
+    adopt_branch(open_store(plan.workspace), plan)
     judged = evaluate.fn(plan, validated, warm, trained)
     if judged.refused:
         return Run(validated, warm, trained, judged, None, None)

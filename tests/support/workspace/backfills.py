@@ -7,7 +7,7 @@ import pytest
 import infra.compute.factory
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan
-from tasks.runs.plan import plan_run
+from tasks.planning.next_run import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
 

@@ -14,8 +14,9 @@ from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import SpanRef
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.planning.next_run import plan_run
+from tasks.planning.skips import skip
 from tasks.runs import branches, lineage, releases
-from tasks.runs.plan import plan_run
 from tasks.runs.results import result_key
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
@@ -145,7 +146,7 @@ def test_a_new_lineage_starts_with_all_earlier_spans(tmp_path: Path) -> None:
     windows = [[span.name for span in one.window] for one in plan.spans]
     assert windows == [["2021-Q1", "2021-Q2"], ["2021-Q3"], ["2021-Q4"]]
     assert plan.base is None
-    assert plan.spans[0].why == "not trained yet; together with 2021-Q1 in the lineage's first run"
+    assert plan.spans[0].why == "not trained yet; together with 2021-Q1 in one run"
     assert plan.expected_seconds is None
     assert "not known" in plan.sentences[1]
 
@@ -329,3 +330,55 @@ def test_another_share_of_held_out_rows_needs_the_whole_lineage(store: Directory
     plan = plan_of(store, "2021-Q1", "2022-Q1", "evaluate.holdout_share=0.4")
     assert plan.config.evaluate.group == "query_and_item"
     assert plan.base is None
+
+
+def rejected_after(store: DirectoryStore, runner: FakeRunner, *names: str) -> None:
+    """The models of these spans, the next of the lineage, are refused."""
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    run_spans(store, *names)
+    runner.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
+
+
+def test_a_backfill_does_not_start_from_a_rejected_model(store: DirectoryStore, runner: FakeRunner) -> None:
+    accepted = lineage.head(store, "main")
+    assert accepted is not None
+    rejected_after(store, runner, "2022-Q2")
+    for first in ("2022-Q2", "2022-Q3"):
+        plan = plan_of(store, first, "2022-Q4")
+        assert plan.base == accepted[0]
+        assert [[span.name for span in one.window] for one in plan.spans] == [["2022-Q2", "2022-Q3"], ["2022-Q4"]]
+        assert plan.spans[0].why == "not trained yet; with 2022-Q2, whose model was rejected"
+    challenger = plan_of(store, "2022-Q3", "2022-Q4", "train.after_rejection=challenger")
+    assert [len(one.window) for one in challenger.spans] == [1, 1]
+
+
+def test_a_corrected_span_of_a_rejected_model_is_trained_alone(store: DirectoryStore, runner: FakeRunner) -> None:
+    rejected_after(store, runner, "2022-Q2")
+    assert left(plan_of(store, "2022-Q2", "2022-Q2")) == {"2022-Q2": ""}  # it is as it was
+    ingest(store, "2022-Q2", version=2)
+    plan = plan_of(store, "2022-Q2", "2022-Q2")
+    assert [(span.name, span.version) for span in plan.spans[0].window] == [("2022-Q2", 2)]
+    assert plan.spans[0].why == "corrected: 2022-Q2 v1 -> v2"
+
+
+def test_spans_that_were_trained_together_after_a_rejection_stay_together(
+    store: DirectoryStore, runner: FakeRunner
+) -> None:
+    rejected_after(store, runner, "2022-Q2")
+    run_spans(store, "2022-Q3", "2022-Q4")
+    done = plan_of(store, "2022-Q2", "2022-Q4")
+    assert (done.to_do, done.spans[0].why) == ((), "as it was trained before; together with 2022-Q2 in one run")
+    ingest(store, "2022-Q3", version=2)
+    plan = plan_of(store, "2022-Q3", "2022-Q4")
+    assert [[f"{ref.name} v{ref.version}" for ref in one.window] for one in plan.spans] == [
+        ["2022-Q2 v1", "2022-Q3 v2"], ["2022-Q4 v1"],
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"2022-Q2 to 2022-Q3 together in one run, .* to --to 2022-Q3"):
+        plan_of(store, "2022-Q1", "2022-Q2")
+
+
+def test_a_backfill_leaves_skipped_spans_out(store: DirectoryStore) -> None:
+    skip(store, small_config(), "2022-Q2", "five rows")
+    assert list(left(plan_of(store, "2022-Q1", "2022-Q3"))) == ["2022-Q1", "2022-Q3"]
+    with pytest.raises(ConfigError, match="2022-Q2 v1 is skipped: five rows"):
+        plan_of(store, "2022-Q2", "2022-Q3")

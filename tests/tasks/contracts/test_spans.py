@@ -13,7 +13,7 @@ from tasks.foundation.errors import ConfigError
 
 KINDS = st.sampled_from(list(SpanKind))
 MOMENTS = st.datetimes(min_value=dt.datetime(1000, 1, 8))
-DAYS_AT_MOST = {SpanKind.day: 1, SpanKind.week: 7, SpanKind.month: 31, SpanKind.quarter: 92}
+DAYS_AT_MOST = {SpanKind.day: 1, SpanKind.week: 7, SpanKind.month: 31, SpanKind.quarter: 92, SpanKind.year: 366}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ DAYS_AT_MOST = {SpanKind.day: 1, SpanKind.week: 7, SpanKind.month: 31, SpanKind.
         ("2027-01-03", SpanKind.week, "2026-W53", "2026-12-28"),
         ("2024-12-30", SpanKind.week, "2025-W01", "2024-12-30"),
         ("2022-03-31", SpanKind.quarter, "2022-Q1", "2022-01-01"),
+        ("2024-12-31", SpanKind.year, "2024", "2024-01-01"),
     ],
 )
 def test_spans_are_named_in_iso_form(moment: str, kind: SpanKind, span: str, start: str) -> None:
@@ -54,9 +55,9 @@ def test_a_span_that_is_not_on_the_calendar_is_refused(span: str) -> None:
         first_day(span)
 
 
-@pytest.mark.parametrize("span", ["2026", "2026-Q5", "2026-q4", "26-11", "2026-11-20 ", "", "latest", "2026-W7"])
+@pytest.mark.parametrize("span", ["20260", "2026-Q5", "2026-q4", "26-11", "2026-11-20 ", "", "latest", "2026-W7"])
 def test_a_name_that_is_no_span_is_refused_with_the_valid_forms(span: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not a day \(2026-11-20\), week \(2026-W47\), month .* or quarter"):
+    with pytest.raises(ConfigError, match=r"is not a day \(2026-11-20\), week \(2026-W47\), month .* or year \(2026\)"):
         first_day(span)
 
 
@@ -77,7 +78,9 @@ def test_questions_about_a_name_that_is_no_span_are_refused(question: object) ->
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Pacific/Apia")
 AT_MIDNIGHT = ("Africa/Cairo", "America/Havana", "Asia/Beirut", "Atlantic/Azores")  # where clocks change then
-DAYS = {SpanKind.day: "* * *", SpanKind.week: "* * 1", SpanKind.month: "2 * *", SpanKind.quarter: "2 1,4,7,10 *"}
+DAYS = {SpanKind.day: "* * *", SpanKind.week: "* * 1", SpanKind.month: "2 * *", SpanKind.quarter: "2 1,4,7,10 *"} | {
+    SpanKind.year: "2 1 *"
+}
 
 
 def fired(cron: str, zone: str, start: dt.datetime, days: int) -> list[dt.datetime]:
@@ -116,7 +119,12 @@ def test_the_last_ended_span_follows_the_zones_calendar(moment: str, zone: str, 
 def test_scheduled_runs_take_each_span_exactly_once(
     zone: str, kind: SpanKind, hour: int, minute: int, start: dt.datetime
 ) -> None:
-    moments = fired(f"{minute} {hour} {DAYS[kind]}", zone, start.replace(tzinfo=ZoneInfo(zone)), days=730)
+    moments = fired(
+        f"{minute} {hour} {DAYS[kind]}",
+        zone,
+        start.replace(tzinfo=ZoneInfo(zone)),
+        days=3000 if kind is SpanKind.year else 730,
+    )
     spans = [last_over(moment, zone, kind) for moment in moments]
     assert len(spans) >= 7
     assert all(after(one) == other for one, other in itertools.pairwise(spans))

@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
-from tasks.measures.row_metrics import classification_metrics, retrieval_metrics
+from tasks.measures.row_metrics import classification_metrics, metrics_of, retrieval_metrics
 
 
 def test_retrieval_metrics_of_known_ranks():
@@ -33,3 +34,26 @@ def test_a_single_class_has_no_auc(cls: int, macro_f1: float):
 def test_no_rows_give_no_metrics():
     assert retrieval_metrics(np.array([], dtype=np.int64)) == {}
     assert classification_metrics(np.array([], dtype=np.int64), np.array([])) == {}
+
+
+def test_the_loss_is_the_mean_of_the_rows_that_are_pairs():
+    found = metrics_of(
+        ranks=np.array([1, 2, 3]),
+        losses=np.array([0.5, 1.5, np.nan], dtype=np.float32),
+        pair=np.array([True, True, False]),
+        label_class=np.array([-1, -1, -1]),
+        probabilities=None,
+    )
+    assert found["loss"] == 1.0
+    assert "accuracy" not in found
+
+
+def test_classification_metrics_are_those_of_scikit_learn():
+    random = np.random.default_rng(2)
+    classes, probabilities = random.integers(0, 2, 300), random.integers(0, 20, 300) / 19  # with ties
+    predicted = (probabilities >= 0.5).astype(int)
+    assert classification_metrics(classes, probabilities) == {
+        "accuracy": pytest.approx(accuracy_score(classes, predicted)),
+        "macro_f1": pytest.approx(f1_score(classes, predicted, average="macro")),
+        "auc": pytest.approx(roc_auc_score(classes, probabilities)),
+    }

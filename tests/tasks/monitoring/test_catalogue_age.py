@@ -7,8 +7,8 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.monitoring.catalogue_age import CatalogueAge, WaitingSource, catalogue_age
 from tasks.monitoring.freshness import FreshnessReport, freshness
+from tasks.planning.next_run import plan_run
 from tasks.runs import ledger, releases
-from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out, refreshed
 

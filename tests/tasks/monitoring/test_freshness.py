@@ -22,8 +22,10 @@ from tasks.monitoring.freshness import FreshnessReport, freshness
 from tasks.monitoring.problems import Problem, named, together
 from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import ROWS, SpanRow
+from tasks.planning.next_run import plan_run
+from tasks.planning.skips import skip
 from tasks.runs import branches, invocations, ledger
-from tasks.runs.plan import plan_run, save_plan
+from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.workspace.invocations import write_invocation
@@ -140,6 +142,43 @@ def test_a_rejected_span_is_no_problem_until_the_vectors_are_stale(store, runner
     late = look(store, config, "2026-11-13T12:30:00+00:00")
     assert " because the model of 2026-11-12 was rejected; the target is " in problem(late, "stale").sentence
     assert problem(late, "stale").way_out == "The verdicts: millrace report --span 2026-11-12"
+
+
+def test_a_run_that_trains_a_rejected_span_again_is_seen(store, runner: FakeRunner, config):
+    train(store, config, "2026-11-10")
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    train(store, config, "2026-11-11")
+    ingest(store, "2026-11-12")
+    plan = recorded_run(store, config, "2026-11-12")  # on a branch that runs do not continue yet
+    with locked(store):
+        report = look(store, config)
+    assert [row(report, span).state for span in ("2026-11-11", "2026-11-12")] == ["Rejected", "Running"]
+    runner.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
+    carry_out(plan)
+    report = look(store, config)
+    assert (report.continues, report.missed) == (plan.config.lineage, ())
+    for span in ("2026-11-11", "2026-11-12"):
+        assert (row(report, span).state, row(report, span).run_key) == ("Released", plan.run_key)
+
+
+def test_a_version_that_was_never_trained_is_not_released(store, runner: FakeRunner, config):
+    train(store, config, "2026-11-11", "2026-11-12")
+    ingest(store, "2026-11-12", version=2)
+    one = row(look(store, config), "2026-11-12")
+    assert (one.state, one.version, one.trained_version) == ("Corrected", 2, 1)
+    late = look(store, config, "2026-11-14T12:00:01+00:00")
+    assert problem(late, "corrected").spans == ("2026-11-12",)
+
+
+def test_a_skipped_span_is_known_with_its_reason_and_not_missed(store, runner: FakeRunner, config):
+    train(store, config, "2026-11-10")
+    ingest(store, "2026-11-11", "2026-11-12")
+    skip(store, config, "2026-11-11", "five rows")
+    train(store, config, "2026-11-12")
+    report = look(store, config)
+    assert (row(report, "2026-11-11").state, row(report, "2026-11-11").message) == ("Skipped", "five rows")
+    assert problems_of(report) == [("skipped", ("2026-11-11",))]
+    assert problem(report, "skipped").sentence == "2026-11-11 v1 is skipped: five rows"
 
 
 def test_a_workspace_without_spans_or_without_a_release_is_a_problem(store, runner: FakeRunner, config):

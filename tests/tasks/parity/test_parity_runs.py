@@ -5,8 +5,8 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import ConfigError
 from tasks.parity.parity_runs import ParityRuns, drop_checkpoints, plan_parity_runs
+from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
-from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.fakes.stages import carry_out
 
@@ -105,7 +105,7 @@ def test_an_impossible_comparison_is_refused_and_writes_nothing(store, span: str
 
 def test_spans_trained_together_name_the_way_out(store):
     trained(store, "2021-Q2")
-    with pytest.raises(ConfigError, match=r"together with later spans in its first run.*name a later span"):
+    with pytest.raises(ConfigError, match=r"together with later spans in one run.*name a later span"):
         sides(store, "2021-Q1")
     assert [span.name for span in sides(store, "2021-Q2").left.window] == ["2021-Q1", "2021-Q2"]
 

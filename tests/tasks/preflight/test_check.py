@@ -9,10 +9,10 @@ import pytest
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError, DataError
+from tasks.planning.next_run import plan_run
 from tasks.preflight.check import check_plan
 from tasks.preflight.columns import check_labels
 from tasks.preflight.encoder import pretrained_folder
-from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import ingest
 from tests.support.workspace.inputs import MAP, ROWS, run, write_input
 

@@ -17,10 +17,11 @@ from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CodeError, ConfigError, StoreError
+from tasks.planning.next_run import plan_run
 from tasks.pruning.prune import prune
 from tasks.pruning.prune_plan import PrunePlan
 from tasks.runs import branches, lineage, releases
-from tasks.runs.plan import plan_run, planned_runs
+from tasks.runs.plan import planned_runs
 from tasks.runs.results import read_result, result_key
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed

@@ -21,10 +21,10 @@ from tasks.foundation.errors import (
     OutOfMemoryError,
     StoreError,
 )
+from tasks.planning.next_run import plan_run
 from tasks.running.context import within
 from tasks.running.stage import run_stage
 from tasks.runs import ledger
-from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stand_ins import Heard
 

@@ -9,10 +9,10 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import DataError, FailureClass
-from tasks.runs import ledger
+from tasks.planning.next_run import plan_run
+from tasks.runs import ledger, lineage
 from tasks.runs.estimates import Estimate, Past, estimate_run, estimate_stage, estimate_work, past
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.plan import plan_run
 from tasks.runs.results import result_key
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
@@ -159,8 +159,9 @@ def test_after_rejected_runs_infer_is_estimated_from_an_older_release(
     carry_out(plan_run(store, config, "2021-Q1"))
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
     carry_out(plan_run(store, config, "2021-Q2"))
-    plan = plan_run(store, config)
-    known = past(store, plan.history[1:])  # the rejected run alone
+    head = lineage.head(store, "main")
+    assert head is not None
+    known = past(store, head[1].consumed[1:])  # the rejected run alone
     assert {one.stage for one in known.records if one.span == "2021-Q2"} == set(Stage) - {Stage.infer, Stage.release}
     assert estimate_stage(known, Stage.infer) is not None
 

@@ -6,8 +6,8 @@ import pytest
 
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.foundation.errors import FailureClass, StoreError
+from tasks.planning.next_run import plan_run
 from tasks.runs import invocations
-from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import small_config
 
 

@@ -2,8 +2,9 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
+from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
-from tasks.runs.plan import NothingToDo, plan_run, planned_runs, save_plan
+from tasks.runs.plan import NothingToDo, planned_runs, save_plan
 from tasks.runs.refreshes import plan_refresh
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out

@@ -3,7 +3,7 @@ import pytest
 from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now
 from tasks.foundation.errors import HostError
-from tasks.runs.plan import plan_run
+from tasks.planning.next_run import plan_run
 from tasks.runs.run_report import all_reports, run_report, unfinished_before
 from tests.support.fakes.fake_runner import PHASES, small_config
 from tests.support.fakes.stages import carry_out

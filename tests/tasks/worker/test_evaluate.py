@@ -3,11 +3,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from configs.schema.metrics import METRICS
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import EvaluateInputs
@@ -16,6 +18,7 @@ from tasks.contracts.references import ModelRef, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
 from tasks.worker import evaluate
+from tasks.worker.evaluation import corpus
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
@@ -31,9 +34,6 @@ from tests.support.workspace.jobs import (
     train_model,
     write_rows,
 )
-
-SLICED = ["evaluate.slices=[locale, gift]", "evaluate.min_slice_rows=5"]
-
 
 Workspace = tuple[DirectoryStore, RowsRef]
 
@@ -75,7 +75,8 @@ def test_the_holdout_is_ranked_among_all_items(workspace: Workspace, challenger:
     outcome = run(store, (rows,), challenger)
     assert outcome.holdout_rows == len(held_rows(store, rows))
     assert outcome.corpus_items == 40
-    assert set(outcome.challenger) == {"recall@1", "recall@10", "mrr@10", "ndcg@10", "accuracy", "macro_f1", "auc"}
+    of_rows = {name for name, metric in METRICS.items() if metric.family.of_rows}
+    assert set(outcome.challenger) == of_rows
     assert outcome.challenger["recall@10"] > 0.5, "four epochs on forty items"
     assert (outcome.champion, outcome.champion_version) == (None, None)
 
@@ -125,7 +126,7 @@ def test_the_champions_numbers_on_a_part_are_those_on_all(
 ):
     """Its ten nearest items of every query are in the corpus, so no rank up to ten changes."""
     store, rows = workspace
-    monkeypatch.setattr(evaluate, "_some_queries", lambda held, config, count: held)
+    monkeypatch.setattr(corpus, "some_rows", lambda rows, count: np.arange(rows.table.num_rows))
     share = "evaluate.holdout_share=0.02"
     found = [
         run(store, (rows,), challenger, share, f"evaluate.corpus_items={items}", champion=challenger,
@@ -209,33 +210,10 @@ def test_a_champion_may_have_another_shape_and_lineage(workspace: Workspace, cha
     assert outcome.champion != outcome.challenger
 
 
-def test_metrics_by_slice(workspace: Workspace, challenger: ModelRef):
-    store, rows = workspace
-    outcome = run(store, (rows,), challenger, *SLICED)
-    held_out = held_rows(store, rows)
-    counts = {}
-    for row in held_out:
-        counts["locale", row["locale"]] = counts.get(("locale", row["locale"]), 0) + 1
-        gift = {None: "(none)", True: "true", False: "false"}[row["gift"]]  # type: ignore[index]
-        counts["gift", gift] = counts.get(("gift", gift), 0) + 1
-    expected = {key: count for key, count in counts.items() if count >= 5}
-    assert {(one.column, one.value): one.rows for one in outcome.slices} == expected
-    assert len(expected) >= 4
-    by_locale = [one for one in outcome.slices if one.column == "locale"]
-    weighted = sum(one.rows * one.metrics["recall@10"] for one in by_locale) / len(held_out)
-    assert weighted == pytest.approx(outcome.challenger["recall@10"])
-
-
 def test_no_holdout_row_is_an_error_of_the_data(workspace: Workspace, challenger: ModelRef):
     store, rows = workspace
     with pytest.raises(DataError, match=r"no holdout row among the 200 rows .* evaluate\.holdout_share=SHARE"):
         run(store, (rows,), challenger, "evaluate.holdout_share=1e-9")
-
-
-def test_a_missing_slice_column_is_named(workspace: Workspace, challenger: ModelRef):
-    store, rows = workspace
-    with pytest.raises(DataError, match="no column 'country'"):
-        run(store, (rows,), challenger, "evaluate.slices=[country]")
 
 
 def test_a_checkpoint_with_another_checksum_is_refused(workspace: Workspace, challenger: ModelRef):
@@ -247,7 +225,7 @@ def test_a_checkpoint_with_another_checksum_is_refused(workspace: Workspace, cha
 
 def run_as_rank(rank: Rank, uri: str, inputs: EvaluateInputs) -> EvaluateOutcome:
     store = DirectoryStore(Path(uri))
-    return evaluate.run(make_job(store, tiny_config(CLASSIFIER, *SLICED), inputs, rank=rank))
+    return evaluate.run(make_job(store, tiny_config(CLASSIFIER), inputs, rank=rank))
 
 
 def test_two_workers_measure_the_same_as_one(workspace: Workspace, challenger: ModelRef):
@@ -256,4 +234,4 @@ def test_two_workers_measure_the_same_as_one(workspace: Workspace, challenger: M
     inputs = EvaluateInputs(rows=(rows,), catalogue=catalogue, challenger=challenger, champion=challenger)
     first, second = run_ranks(2, run_as_rank, store.uri, inputs)
     assert first == second
-    assert first.challenger == pytest.approx(run(store, (rows,), challenger, *SLICED).challenger, abs=0.03)
+    assert first.challenger == pytest.approx(run(store, (rows,), challenger).challenger, abs=0.03)

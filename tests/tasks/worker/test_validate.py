@@ -85,6 +85,8 @@ def test_an_empty_window_fails_on_its_row_count(store: DirectoryStore, tmp_path:
     with pytest.raises(DataError, match="clean rows: 0 clean rows in the window; at least 32 are required") as raised:
         validate.run(job(store))
     assert "Bad rows by reason: none." in str(raised.value)
+    assert "set validate.small_spans=merge to train it together with the next span" in str(raised.value)
+    assert "or leave the span out: millrace skip 2026-03 --reason TEXT." in str(raised.value)
 
 
 def test_rows_for_the_catalogue_alone_replace_older_versions(store: DirectoryStore, tmp_path: Path):

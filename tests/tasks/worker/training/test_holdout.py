@@ -65,7 +65,7 @@ def test_only_pairs_count_for_retrieval_and_only_labelled_rows_for_classes(made:
 
 def test_metrics_over_a_part_of_the_rows():
     holdout = Holdout(
-        **dict.fromkeys(["query", "query_features", "corpus", "corpus_features", "target"]),  # type: ignore[arg-type]
+        **dict.fromkeys(["query", "query_features", "corpus", "corpus_features", "target", "relevant"]),  # type: ignore[arg-type]
         pair=np.array([True, True, False, True]),
         label_class=np.array([1, 0, -1, 1]),
     )
@@ -77,6 +77,7 @@ def test_metrics_over_a_part_of_the_rows():
     assert found.metrics(holdout, np.array([False, False, False, True])) == {
         "recall@1": 0.0,
         "recall@10": 1.0,
+        "recall@100": 1.0,
         "mrr@10": 0.5,
         "ndcg@10": pytest.approx(1 / np.log2(3)),
         "accuracy": 1.0,
@@ -94,6 +95,7 @@ def test_a_model_without_classifier_has_no_probabilities(made: Made):
     assert set(found.metrics(make_holdout(held_out, distinct_items(rows), parts, config))) == {
         "recall@1",
         "recall@10",
+        "recall@100",
         "mrr@10",
         "ndcg@10",
     }

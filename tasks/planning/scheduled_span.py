@@ -7,10 +7,12 @@ import datetime as dt
 
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import SpanKind, first_day, kind_of, last_over
 from tasks.data import span_versions
 from tasks.foundation.errors import ConfigError, DataError
+from tasks.planning.skips import spans_to_train
+from tasks.planning.start import consumed, on_active
+from tasks.planning.waiting import after, windows
 from tasks.runs import branches, lineage
 
 
@@ -46,17 +48,19 @@ def span_kind(store: Store) -> SpanKind:
 def missed(store: Store, config: Config, up_to: str) -> list[str]:
     """Return the spans up to and including `up_to` that have arrived and come after what the lineage has trained.
 
-    A lineage that has trained nothing has missed nothing: its first run trains all spans up to its own.
+    Skipped ones are left out, and small ones that are trained together with a later one, or wait for it. A lineage that
+    has trained nothing has missed nothing: its first run trains all spans up to its own.
 
     Raises:
         StoreError: a checkpoint, or the record of a branch, is not readable.
     """
-    consumed = _consumed(store, config)
-    if not consumed:
+    config = on_active(store, config)
+    trained = consumed(lineage.head(store, config.lineage))
+    if not trained:
         return []
-    watermark = max(first_day(span.name) for span in consumed)
-    names = [span.name for span in span_versions.list_spans(store)]
-    return [name for name in names if watermark < first_day(name) <= first_day(up_to)]
+    later = after(spans_to_train(store, config.lineage), trained)
+    due = [span for span in later if first_day(span.name) <= first_day(up_to)]
+    return [window[-1].name for window in windows(store, config, due)]
 
 
 def require_arrived(store: Store, span: str) -> str:
@@ -82,8 +86,3 @@ def run_of(store: Store, config: Config, span: str) -> str:
         if span in names:
             return names[-1]
     return span
-
-
-def _consumed(store: Store, config: Config) -> tuple[SpanRef, ...]:
-    head = lineage.head(store, branches.active(store, config.lineage))
-    return () if head is None else tuple(rows.span for rows in head[1].consumed)

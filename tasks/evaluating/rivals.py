@@ -1,0 +1,80 @@
+"""Which released models an evaluation measures besides challenger and champion: the first of the lineage, and the best.
+
+Both are fixed points: a slow decay, each time within what a comparison with the champion allows, shows in them.
+"""
+
+import math
+from collections.abc import Sequence
+
+from configs.schema.config import Config
+from configs.schema.metrics import METRICS, Family
+from infra.store.base import Store
+from infra.store.manifest import MissingFolder, read_manifest
+from tasks.contracts.evaluation import Role
+from tasks.contracts.jobs import Rival
+from tasks.contracts.references import CheckpointRef, ModelRef
+from tasks.contracts.runs import Release
+from tasks.runs import branches, lineage, releases
+
+USUAL_METRIC = "recall@10"
+
+
+def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Rival, ...]:
+    """Return the first release of the lineage, and the one with the best recorded value of the first ranking gate.
+
+    A release whose checkpoint was deleted can't be measured: it is not the best, and if it is the first, there is none.
+
+    Raises:
+        StoreError: a release, or the record of a branch, is not readable; names the file.
+    """
+    own = branches.root(store, config.lineage)
+    made = [
+        release
+        for release in releases.history(store)
+        if release.refreshed is None
+        and release.model.version != challenger.version
+        and _root_of(store, release.model.checkpoint) == own
+    ]
+    chosen = [(Role.first, made[0])] if made and not lineage.is_pruned(store, made[0].model.checkpoint) else []
+    if (best := _best(store, made, _metric(config))) is not None:
+        chosen.append((Role.best, best))
+    return tuple(
+        Rival(
+            role=role,
+            release=release.number,
+            model=release.model,
+            vectors=release.vectors_prefix if release.catalogue else None,
+        )
+        for role, release in chosen
+    )
+
+
+def begun_with(store: Store, config: Config) -> CheckpointRef | None:
+    """Return the imported weights that the lineage began with; None if it began with a new model, or they are gone."""
+    name = config.lineage
+    while (branch := branches.branch_of(store, name)) is not None:
+        if branch.base is None:
+            break
+        name = branch.of
+    prefix = f"lineages/{name}/step-00000000"
+    try:
+        return CheckpointRef(prefix=prefix, step=0, sha256=read_manifest(store, prefix).sha256)
+    except MissingFolder:
+        return None
+
+
+def _best(store: Store, made: Sequence[Release], metric: str) -> Release | None:
+    sign = 1 if METRICS[metric].better == "higher" else -1
+    known = [release for release in made if math.isfinite(release.metrics.get(metric, math.nan))]
+    # Of equal ones the newest, which knows most.
+    best_first = sorted(known, key=lambda release: (sign * release.metrics[metric], release.number), reverse=True)
+    return next((each for each in best_first if not lineage.is_pruned(store, each.model.checkpoint)), None)
+
+
+def _metric(config: Config) -> str:
+    gated = [gate.metric for gate in config.evaluate.gates if METRICS[gate.metric].family is Family.ranking]
+    return next(iter(gated), USUAL_METRIC)
+
+
+def _root_of(store: Store, checkpoint: CheckpointRef) -> str:
+    return branches.root(store, checkpoint.prefix.split("/")[1])

@@ -1,0 +1,117 @@
+"""The answers of every measured model to each row, from the file that evaluate wrote: numbers can be made again."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from infra.store.base import Store
+from tasks.contracts.evaluation import (
+    COLUMN,
+    GOLDEN,
+    ITEM_ID,
+    LABEL_CLASS,
+    PAIR,
+    QUERY_KEY,
+    ROW_ID,
+    SPAN,
+    Role,
+    loss_of,
+    probability_of,
+    rank_of,
+)
+from tasks.foundation.errors import StoreError
+from tasks.measures.row_metrics import metrics_of
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+NO_VALUE = "(none)"  # the value of a column where the row has none
+
+
+@dataclass(frozen=True)
+class RowResults:
+    """One entry for each row in every array. The rows of the golden set are among them, with the span GOLDEN.
+
+    `columns` holds texts, NO_VALUE for null. Each role that was measured is in `ranks`; it is in `losses`
+    if the configuration has a contrastive head, and in `probabilities` if its model classifies.
+    """
+
+    row_id: np.ndarray  # object: str
+    span: np.ndarray  # object: str
+    query_key: np.ndarray  # int64
+    item_id: np.ndarray  # object: str
+    pair: np.ndarray  # bool
+    label_class: np.ndarray  # int8
+    columns: dict[str, np.ndarray]  # name in the source -> object: str
+    ranks: dict[Role, np.ndarray]  # int32, from 1
+    losses: dict[Role, np.ndarray]  # float32, nats
+    probabilities: dict[Role, np.ndarray]  # float32
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The models that were measured."""
+        return tuple(self.ranks)
+
+    @property
+    def golden(self) -> np.ndarray:
+        """Whether a row is of the golden set, bool (rows,); the others are the holdout."""
+        return self.span == GOLDEN
+
+    def metrics(self, role: Role, among: np.ndarray | None = None) -> dict[str, float]:
+        """Return a model's metrics over the holdout, or over the rows where the bool array `among` is true.
+
+        Raises:
+            KeyError: the role was not measured.
+        """
+        rows = ~self.golden if among is None else among
+        losses, probabilities = self.losses.get(role), self.probabilities.get(role)
+        return metrics_of(
+            ranks=self.ranks[role][rows],
+            losses=None if losses is None else losses[rows],
+            pair=self.pair[rows],
+            label_class=self.label_class[rows],
+            probabilities=None if probabilities is None else probabilities[rows],
+        )
+
+
+def read_row_results(store: Store, key: str) -> RowResults:
+    """Return the row results under `key`, which is `EvaluateOutcome.rows_key`.
+
+    Raises:
+        StoreError: the file is gone, damaged, or lacks a column; names the file and the way out.
+    """
+    try:
+        return row_results(pq.read_table(store.local(key)))
+    except (OSError, KeyError, pa.ArrowInvalid) as error:
+        raise StoreError(
+            f"{store.uri}/{key}, the row results of an evaluation, can't be read: {error}; restore it, or "
+            "delete the result.json of this run's stage evaluate and run it again"
+        ) from error
+
+
+def row_results(table: pa.Table) -> RowResults:
+    """Return the row results in a table with the columns of the file. Raises KeyError: it lacks one."""
+    there = set(table.column_names)
+    return RowResults(
+        row_id=_texts(table[ROW_ID]),
+        span=_texts(table[SPAN]),
+        query_key=table[QUERY_KEY].to_numpy(),
+        item_id=_texts(table[ITEM_ID]),
+        pair=table[PAIR].to_numpy(),
+        label_class=table[LABEL_CLASS].to_numpy(),
+        columns={name.removeprefix(COLUMN): _texts(table[name])
+                 for name in table.column_names if name.startswith(COLUMN)},
+        ranks={role: table[rank_of(role)].to_numpy() for role in Role if rank_of(role) in there},
+        losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
+        probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
+    )  # fmt: skip
+
+
+def _texts(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column as texts, object (rows,); rows with an equal value share it."""
+    encoded = pc.fill_null(column.cast(pa.string()), NO_VALUE).combine_chunks().dictionary_encode()
+    values = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    return values[encoded.indices.to_numpy()]

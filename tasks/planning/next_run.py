@@ -1,0 +1,256 @@
+"""Plans runs: what a run will do follows from the ingested spans and from the checkpoints of the lineage.
+
+Planning writes nothing, and planning the same work twice gives the same run key. If the lineage has adopted a branch,
+the run is planned on that branch, and the plan's configuration names it.
+"""
+
+import contextlib
+from collections.abc import Sequence
+
+from configs.differences import differences
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.references import SpanRef
+from tasks.contracts.runs import RunPlan, RunState
+from tasks.data import span_versions
+from tasks.data.holdout_rule import with_rule_of
+from tasks.foundation.errors import ConfigError
+from tasks.planning.skips import skips
+from tasks.planning.start import Start, consumed, find_start, on_active, plan_from
+from tasks.planning.waiting import after, first_windows, position, windows
+from tasks.runs import lineage
+from tasks.runs.plan import BACKFILL, NEW_LINEAGE, NothingToDo, listed, plan_window, read_plan, run_key
+from tasks.runs.run_state import reached_state
+
+
+def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
+    """Plan the run over `span`, by default over the oldest span not yet trained. A finished run keeps its plan.
+
+    If the last models were rejected, the run starts from the checkpoint before them, and their spans are in its window
+    (`train.after_rejection`). Such a span may be named again once its data or the settings have changed. A lineage with
+    only imported weights begins like a new one, but from those weights. Without a span, a run that was interrupted
+    after its training comes first, if the configuration has not changed since.
+
+    Raises:
+        NothingToDo: no span was named, and the lineage has trained all spans; or the span is skipped, or has too few
+            rows and waits for the next one.
+        ConfigError: there are no spans, the span is unknown, or it can't come next; says which can, and the way out.
+            Or another share or group of rows would be held out than the lineage holds out.
+        StoreError: the lineage's head or an earlier plan is not readable.
+    """
+    config = on_active(store, config)
+    spans, wanted = _spans(store, config, span)
+    start = find_start(store, config)
+    config = with_rule_of(store, config, start.parent[1] if start.parent else None)
+    if start.head is None or not start.head[1].consumed:
+        return plan_window(store, config, _first_window(store, config, spans, wanted), start.head)
+    state = start.head[1]
+    if wanted is None and (unfinished := _unfinished(store, config, state)) is not None:
+        return unfinished
+    if wanted is not None and (trained := _trained(state, wanted)) is not None:
+        if trained not in start.rejected:
+            return _again(store, config, wanted, trained, state.consumed[-1].span.name)
+        with contextlib.suppress(ConfigError):  # its data or the settings have changed since it was rejected
+            return _again(store, config, wanted, trained, state.consumed[-1].span.name)
+    return plan_from(store, config, start, _next_window(store, config, spans, start, wanted))
+
+
+def plan_work(store: Store, config: Config, span: str) -> RunPlan:
+    """Plan the work over `span` with these settings, to be done outside of the lineage.
+
+    The work is that of `plan_run`. If the lineage has trained the span, with these or other settings, it is the same
+    spans from the same checkpoint. Raises as `plan_run` does.
+    """
+    config = on_active(store, config)
+    head = lineage.head(store, config.lineage)
+    trained = None if head is None else next((rows.span for rows in head[1].consumed if rows.span.name == span), None)
+    if head is None or trained is None:
+        return plan_run(store, config, span)
+    config = with_rule_of(store, config, head[1])
+    then = _plan_that_trained(store, config.lineage, trained)
+    key = run_key(config, then.window, then.parent)
+    return then.model_copy(update={"config": config, "run_key": key, "workspace": store.uri, "branch": None})
+
+
+def plan_import(store: Store, config: Config, span: str | None = None) -> RunPlan:
+    """Plan the first run of a new lineage, whose model gets imported weights.
+
+    If the lineage already holds such an import and was not trained since, it is the plan of that import.
+
+    Raises:
+        ConfigError: the lineage has begun in another way; or as `plan_run`.
+        StoreError: as `plan_run`.
+    """
+    config = on_active(store, config)
+    spans, wanted = _spans(store, config, span)
+    plan = plan_window(store, config, _first_window(store, config, spans, wanted), None)
+    head = lineage.head(store, config.lineage)
+    if head is None:
+        if partial := lineage.partial(store, config.lineage):
+            raise ConfigError(
+                f"lineage {config.lineage} has begun: a run of it left {partial[-1]} and was not finished; "
+                f"nothing is imported on top of that, so {NEW_LINEAGE}"
+            )
+    elif head[1].consumed or head[1].run_key != plan.run_key:
+        state = "was trained already" if head[1].consumed else "holds imported weights already"
+        raise ConfigError(
+            f"lineage {config.lineage} {state} ({head[0].prefix}); weights are imported only into a lineage that has "
+            f"not begun, so {NEW_LINEAGE}"
+        )
+    return plan
+
+
+def _spans(store: Store, config: Config, name: str | None) -> tuple[list[SpanRef], SpanRef | None]:
+    """Return the spans that are not skipped, in order, and the span of this name if a name is given."""
+    spans = sorted(span_versions.list_spans(store), key=position)
+    if not spans:
+        raise ConfigError(
+            f"{store.uri} holds no ingested span; first: "
+            f"millrace ingest --source FILE --time-column COLUMN --span quarter --map query=...,item=... "
+            f"--workspace {store.uri}"
+        )
+    wanted = None if name is None else span_versions.find(spans, name)
+    left_out = skips(store, config.lineage)
+    if wanted is not None and wanted in left_out:
+        raise NothingToDo(f"nothing to do: {name} v{wanted.version} is skipped: {left_out[wanted].reason}")
+    kept = [span for span in spans if span not in left_out]
+    if not kept:
+        raise NothingToDo(f"nothing to do: all spans are skipped: {listed([span.name for span in spans])}")
+    return kept, wanted
+
+
+def _first_window(store: Store, config: Config, spans: Sequence[SpanRef], wanted: SpanRef | None) -> Sequence[SpanRef]:
+    """Return what a lineage's first run trains on: the oldest spans with enough rows, or all up to the wanted one."""
+    if wanted is not None:
+        return spans[: spans.index(wanted) + 1]
+    if found := first_windows(store, config, spans):
+        return found[0]
+    raise NothingToDo(_waits(config, spans))
+
+
+def _next_window(
+    store: Store, config: Config, spans: Sequence[SpanRef], start: Start, wanted: SpanRef | None
+) -> Sequence[SpanRef]:
+    """Return what the next run trains on: spans of rejected models, and the next window after the head.
+
+    Raises:
+        NothingToDo: nothing is left, or what is left waits for more rows.
+        ConfigError: `wanted` can't come next.
+    """
+    later = after(spans, consumed(start.head))
+    again = [span for span in after(spans, consumed(start.parent)) if span not in later]
+    if wanted is not None and wanted in again:
+        return again[: again.index(wanted) + 1]
+    following = next(iter(windows(store, config, later)), None)
+    if wanted is None:
+        if following is not None:
+            return [*again, *following]
+        if again and tuple(again) != start.rejected:
+            return again
+        raise NothingToDo(_waits(config, later) if later else _nothing_left(config, spans, start))
+    if following is not None and wanted == following[-1]:
+        return [*again, *following]
+    raise _not_next(config, start, later, following, wanted)
+
+
+def _not_next(
+    config: Config, start: Start, later: list[SpanRef], following: list[SpanRef] | None, wanted: SpanRef
+) -> ConfigError:
+    """Return why the wanted span can't come next, and which can."""
+    watermark = max(consumed(start.head), key=position).name
+    if wanted not in later:
+        return ConfigError(
+            f"span {wanted.name} is older than {watermark}, which lineage {config.lineage} has trained already; "
+            f"spans are trained in order, so train it and all after it again: "
+            f"{BACKFILL.format(first=wanted.name, last=watermark)}, or {NEW_LINEAGE}"
+        )
+    if following is None:
+        return NothingToDo(_waits(config, later))
+    if wanted in following:
+        return NothingToDo(
+            f"nothing to do: {wanted.name} has fewer rows than validate.min_rows {config.validate_.min_rows}, so it is "
+            f"trained together with {following[-1].name}: millrace run --span {following[-1].name}"
+        )
+    before = [span.name for span in later[: later.index(wanted)]]
+    return ConfigError(
+        f"span {wanted.name} can't come next in lineage {config.lineage}, which stands at {watermark}: "
+        f"run {listed(before)} first"
+    )
+
+
+def _waits(config: Config, spans: Sequence[SpanRef]) -> str:
+    names = listed([span.name for span in spans])
+    have = "has" if len(spans) == 1 else "have together"
+    return (
+        f"nothing to do yet: {names} {have} fewer rows than validate.min_rows {config.validate_.min_rows}, so wait "
+        f"for the next span (validate.small_spans is merge)"
+    )
+
+
+def _nothing_left(config: Config, spans: Sequence[SpanRef], start: Start) -> str:
+    """Return why nothing is left, with the spans that arrived too late, and those whose models were rejected."""
+    watermark = max(consumed(start.head), key=position)
+    text = f"nothing to do: lineage {config.lineage} has trained all spans up to {watermark.name}"
+    if start.rejected:
+        names = [span.name for span in start.rejected]
+        return (
+            f"{text}; the last model was rejected, and {listed(names)} will be trained again with the next span, or "
+            f"with other settings: millrace run --span {names[-1]} --set KEY=VALUE"
+        )
+    late = [span.name for span in spans if span not in consumed(start.head)]
+    if not late:
+        return text
+    backfill = BACKFILL.format(first=late[0], last=spans[-1].name)
+    return f"{text}; arrived too late for it: {listed(late)} (to train on them: {backfill})"
+
+
+def _trained(state: CheckpointState, span: SpanRef) -> SpanRef | None:
+    return next((rows.span for rows in state.consumed if rows.span.name == span.name), None)
+
+
+def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef, last: str) -> RunPlan:
+    """Return the plan of the run that trained this span. Raises ConfigError if its data or settings were others."""
+    if wanted.version != trained.version:
+        raise ConfigError(
+            f"lineage {config.lineage} trained span {wanted.name} as v{trained.version}, and v{wanted.version} is the "
+            f"newest now; no span is trained twice, so train it and all after it again: "
+            f"{BACKFILL.format(first=wanted.name, last=last)}, or {NEW_LINEAGE}"
+        )
+    plan = _plan_that_trained(store, config.lineage, trained)
+    asked = _in_the_lineage_of(plan, config)
+    if not asked.same_work_as(plan.config):
+        raise ConfigError(
+            f"span {wanted.name} was trained by run {plan.run_key} with other settings: "
+            f"{listed(differences(plan.config, asked))}. Ask with the same ones (runs/{plan.run_key}/config.yaml), "
+            f"train it and all after it again with these ({BACKFILL.format(first=wanted.name, last=last)}), "
+            f"or {NEW_LINEAGE}"
+        )
+    return plan.model_copy(update={"workspace": store.uri, "config": asked})
+
+
+def _in_the_lineage_of(plan: RunPlan, config: Config) -> Config:
+    """Return the configuration with the lineage of the plan: a branch may have inherited the run."""
+    return config.model_copy(update={"lineage": plan.config.lineage})
+
+
+def _plan_that_trained(store: Store, name: str, span: SpanRef) -> RunPlan:
+    states = [state for _, state in lineage.completed(store, name)]
+    last = [state for state in states if state.consumed and state.consumed[-1].span == span]
+    if not last:
+        raise ConfigError(
+            f"lineage {name} trained span {span.name} together with later spans in one run, so there "
+            f"is no run of that span alone; name a later span, or {NEW_LINEAGE}"
+        )
+    return read_plan(store, last[-1].run_key)
+
+
+def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan | None:
+    """Return the plan of the last run if it was neither released nor rejected and has this configuration."""
+    if reached_state(store, state.run_key) is not RunState.UNFINISHED:
+        return None
+    plan = read_plan(store, state.run_key)
+    asked = _in_the_lineage_of(plan, config)
+    if not asked.same_work_as(plan.config):
+        return None
+    return plan.model_copy(update={"workspace": store.uri, "config": asked})

@@ -1,0 +1,151 @@
+"""Where the next run of a lineage starts: from its head or, after a rejection, from the last accepted checkpoint.
+
+A run that goes back trains on a branch of its own, so the checkpoints of rejected models stay where they are. Runs
+continue the branch once it has a checkpoint that knows the rejected spans as well. So no span is ever left out.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.contracts.runs import BranchStart, RunPlan, RunState
+from tasks.foundation.errors import ConfigError
+from tasks.runs import branches, lineage
+from tasks.runs.plan import listed, plan_window, run_key
+from tasks.runs.run_state import reached_state
+
+_AFTER = "-after-"  # in the name of a branch that goes around rejected models
+
+Checkpoint = tuple[CheckpointRef, CheckpointState]
+
+
+class Start(NamedTuple):
+    """The last checkpoint of a lineage, and the one from which its next run is trained; None: from nothing."""
+
+    head: Checkpoint | None
+    parent: Checkpoint | None
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the models after the parent were rejected, so that their spans are trained again."""
+        return self.head is not self.parent
+
+    @property
+    def rejected(self) -> tuple[SpanRef, ...]:
+        """The spans that only rejected models were trained on, oldest first."""
+        return consumed(self.head)[len(consumed(self.parent)) :]
+
+
+def on_active(store: Store, config: Config) -> Config:
+    """Return the configuration with the branch that its lineage has adopted, if any, as its lineage.
+
+    Raises:
+        StoreError: the pointer to the branch is not readable.
+    """
+    return config.model_copy(update={"lineage": branches.active(store, config.lineage)})
+
+
+def find_start(store: Store, config: Config) -> Start:
+    """Return where the next run of `config.lineage`, which is the one that runs continue now, starts.
+
+    A model counts as rejected by what is judged of it now: one that was released after all is accepted.
+
+    Raises:
+        StoreError: a checkpoint, a branch or a verdict is not readable; names the file.
+    """
+    head = lineage.head(store, config.lineage)
+    if head is None or config.train.after_rejection == "challenger" or not is_rejected(store, head):
+        return Start(head, head)
+    return Start(head, last_accepted(store, config.lineage))
+
+
+def last_accepted(store: Store, name: str) -> Checkpoint | None:
+    """Return the newest checkpoint of a lineage whose model was not rejected; None if there is none.
+
+    Raises:
+        StoreError: as `find_start`.
+    """
+    chain = lineage.newest_first(store, name)
+    return next((each for each in chain if not is_rejected(store, each)), None)
+
+
+def is_rejected(store: Store, checkpoint: Checkpoint) -> bool:
+    """Return whether the gates refused the model; imported weights were not judged. Raises StoreError: not readable."""
+    state = checkpoint[1]
+    return bool(state.consumed) and reached_state(store, state.run_key) is RunState.REJECTED
+
+
+def consumed(checkpoint: Checkpoint | None) -> tuple[SpanRef, ...]:
+    """Return the spans in a checkpoint, oldest first; none for None."""
+    return tuple(rows.span for rows in checkpoint[1].consumed) if checkpoint is not None else ()
+
+
+def plan_from(store: Store, config: Config, start: Start, window: Sequence[SpanRef]) -> RunPlan:
+    """Plan the run over `window` from `start`, on a branch if it goes back. The name of the branch follows from both.
+
+    Raises:
+        ConfigError: the checkpoint to go back to was pruned.
+    """
+    if start.head is None or not start.goes_back:
+        return plan_window(store, config, window, start.parent)
+    parent = start.parent[0] if start.parent else None
+    root = branches.root(store, config.lineage)
+    if parent is not None and lineage.is_pruned(store, parent):
+        raise ConfigError(
+            f"the model of {listed([span.name for span in start.rejected])} was rejected, and the weights of the last "
+            f"accepted checkpoint, {parent.prefix}, were deleted by millrace prune. To go on from the rejected one: "
+            f"--set train.after_rejection=challenger; to train from an earlier one: millrace backfill"
+        )
+    work = run_key(config.model_copy(update={"lineage": root}), window, parent)
+    name = hashlib.sha256(f"{start.head[0].sha256} {work}".encode()).hexdigest()[:8]
+    on_branch = config.model_copy(update={"lineage": f"{root}{_AFTER}{name}"})
+    of = parent.prefix.split("/")[1] if parent is not None else root
+    branch = BranchStart(of=of, instead_of=config.lineage, again=start.rejected)
+    return plan_window(store, on_branch, window, start.parent, branch)
+
+
+def is_after_rejection(name: str, root: str) -> bool:
+    """Return whether a lineage of this name is a branch that a run of `root` began since models were rejected."""
+    return name.startswith(f"{root}{_AFTER}")
+
+
+def adopt_branch(store: Store, plan: RunPlan) -> None:
+    """Let runs continue the branch that the run began; call it when the run has trained.
+
+    It does nothing for a run without one, nor where runs continue something else by now.
+
+    Raises:
+        Conflict: another process moved the pointer at this moment.
+        StoreError: the pointer is not readable.
+    """
+    if plan.branch is None:
+        return
+    name = branches.root(store, plan.branch.of)
+    if branches.active(store, name) == plan.branch.instead_of:
+        branches.adopt(store, name, plan.config.lineage, plan.branch.instead_of)
+
+
+def next_start(store: Store, config: Config) -> str:
+    """Say in a sentence what the next span of `config.lineage` is trained from, and why.
+
+    Raises:
+        StoreError: as `find_start`.
+    """
+    start = find_start(store, on_active(store, config))
+    names = listed([span.name for span in start.rejected])
+    again = f"; {names} {'is' if len(start.rejected) == 1 else 'are'} trained again with it" if names else ""
+    if start.head is None or start.parent is None:
+        return f"The next span starts from nothing, since no model was accepted before{again}."
+    ref, state = start.parent
+    if not state.consumed:
+        return f"The next span starts from the imported weights, since no model was accepted before{again}."
+    where = f"The next span starts from step {ref.step} of {state.consumed[-1].span.name}"
+    if start.goes_back:
+        return f"{where}, the last accepted checkpoint{again}."
+    if is_rejected(store, start.parent):
+        return f"{where}, whose model was rejected: train.after_rejection is challenger."
+    return f"{where}."

@@ -1,0 +1,51 @@
+"""The spans that a lineage has not trained, and which of them are trained together."""
+
+import datetime as dt
+from collections.abc import Sequence
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.references import SpanRef
+from tasks.contracts.spans import first_day
+from tasks.runs.estimates import rows_of
+
+
+def position(span: SpanRef) -> tuple[dt.date, str]:
+    """Return what spans are ordered by."""
+    return first_day(span.name), span.name
+
+
+def after(spans: Sequence[SpanRef], trained: Sequence[SpanRef]) -> list[SpanRef]:
+    """Return those of `spans` that come after the newest of `trained`; all if nothing was trained."""
+    newest = max(map(position, trained), default=None)
+    return [span for span in spans if newest is None or position(span) > newest]
+
+
+def windows(store: Store, config: Config, spans: Sequence[SpanRef], merge: bool | None = None) -> list[list[SpanRef]]:
+    """Return the windows that runs train these spans in, which follow each other: one each, unless small ones merge.
+
+    A span with fewer ingested rows than `validate.min_rows` is merged with those after it until they have enough. The
+    last ones are left out if they have too few rows together: they wait for the next.
+
+    Args:
+        merge: whether small spans merge; default: as `validate.small_spans` says.
+    """
+    if not (config.validate_.small_spans == "merge" if merge is None else merge):
+        return [[span] for span in spans]
+    found: list[list[SpanRef]] = []
+    window: list[SpanRef] = []
+    for span in spans:
+        window.append(span)
+        rows = rows_of(store, window)
+        if rows is None or sum(rows) >= config.validate_.min_rows:
+            found.append(window)
+            window = []
+    return found
+
+
+def first_windows(store: Store, config: Config, spans: Sequence[SpanRef]) -> list[list[SpanRef]]:
+    """Return the windows of a lineage that begins. Its first one always has enough rows, if there are as many."""
+    first = next(iter(windows(store, config, spans, merge=True)), None)
+    if first is None:
+        return [] if config.validate_.small_spans == "merge" else [list(spans)]
+    return [first, *windows(store, config, spans[len(first) :])]

@@ -1,0 +1,133 @@
+"""The models that an evaluation measures: challenger, champion, untrained, and other releases.
+
+One at a time is on the device. A released model's vectors are read from its release where they can be used.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from infra.store.manifest import CorruptFolder, MissingFolder
+from tasks.contracts.evaluation import Role
+from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.references import CheckpointRef
+from tasks.foundation.errors import ConfigError
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.evaluation.untrained import NotThere, untrained_parts
+from tasks.worker.model import features
+from tasks.worker.model.embed import EmbedSettings, embed_settings
+from tasks.worker.model.features import FeatureTable
+from tasks.worker.process.job import Job
+from tasks.worker.training.checkpoint import ModelParts, load_parts
+from tasks.worker.vectors.reuse import EarlierVectors
+
+UNTRAINED = "untrained"  # the version of weights that nothing trained
+
+
+class Entrant(NamedTuple):
+    """A model by its references; `roles` with the number of the release that has each."""
+
+    version: str
+    roles: dict[Role, int | None]
+    checkpoint: CheckpointRef | None  # None: new weights
+    vectors: str | None = None
+
+    @property
+    def is_champion(self) -> bool:
+        return Role.champion in self.roles
+
+
+class Contender(NamedTuple):
+    """A model on the device, the settings that it embeds with, and the vectors that are released with it."""
+
+    version: str
+    parts: ModelParts
+    settings: EmbedSettings
+    released: EarlierVectors | None
+
+    @property
+    def features(self) -> list[str]:
+        return _names(self.parts.features)
+
+
+def entrants_of(inputs: EvaluateInputs) -> tuple[Entrant, ...]:
+    """Return each model once, in the order in which they are measured: the champion, if any, is first."""
+    challenger = Entrant(inputs.challenger.version, {Role.challenger: None}, inputs.challenger.checkpoint)
+    untrained = Entrant(UNTRAINED, {Role.untrained: None}, inputs.begun_with)
+    released: dict[str, Entrant] = {}
+    if inputs.champion is not None:
+        champion = inputs.champion
+        roles: dict[Role, int | None] = {Role.champion: inputs.champion_release}
+        released[champion.version] = Entrant(champion.version, roles, champion.checkpoint, inputs.champion_vectors)
+    for rival in inputs.rivals:
+        version = rival.model.version
+        known = released.get(version) or Entrant(version, {}, rival.model.checkpoint, rival.vectors)
+        released[version] = known._replace(roles={**known.roles, rival.role: rival.release})
+    others = tuple(released.values())
+    first = tuple(entrant for entrant in others if entrant.is_champion)
+    return (*first, challenger, untrained, *(entrant for entrant in others if not entrant.is_champion))
+
+
+def feature_names(job: Job, entrants: Sequence[Entrant]) -> list[str]:
+    """Return the columns that the models need, without loading a model; those of new weights are the challenger's."""
+    found: dict[str, None] = {}
+    for entrant in entrants:
+        if entrant.checkpoint is not None:
+            with contextlib.suppress(FileNotFoundError):  # of a checkpoint that is gone, which opening it says
+                table = FeatureTable.model_validate_json(job.store.read(f"{entrant.checkpoint.prefix}/{features.FILE}"))
+                found |= dict.fromkeys(_names(table))
+    return list(found)
+
+
+def open_entrant(job: Job, accelerator: Accelerator, entrant: Entrant, like: ModelParts | None) -> Contender | None:
+    """Return a model on the device; None for new weights that can't be made, with a line in the log.
+
+    Args:
+        like: the challenger; new weights get its shape, tokenizer and features.
+
+    Raises:
+        StoreError: a checkpoint is missing, corrupt, or not the one that is named.
+    """
+    parts = load_parts(job.store, entrant.checkpoint) if entrant.checkpoint is not None else None
+    if parts is None:
+        try:
+            assert like is not None
+            parts = untrained_parts(job.config, like)
+        except (NotThere, ConfigError) as error:
+            print(f"the untrained model is not measured: {error}", flush=True)
+        if not _on_all_workers(accelerator, parts is not None):
+            return None
+    assert parts is not None
+    accelerator.to_device(parts.model)
+    longest = parts.encoder_config.max_position_embeddings
+    rungs = sorted({min(rung, longest) for rung in job.config.infer.token_rungs})
+    settings = embed_settings(job.config, accelerator, job.config.infer.precision)
+    released = _released(job, accelerator, entrant) if entrant.vectors is not None else None
+    return Contender(entrant.version, parts, dataclasses.replace(settings, rungs=rungs), released)
+
+
+def _released(job: Job, accelerator: Accelerator, entrant: Entrant) -> EarlierVectors | None:
+    """Return the released vectors of a model; None if there are none that can be used, on any worker.
+
+    Damaged ones do not stop the evaluation: the way out of a damaged release is the next one.
+    """
+    found = None
+    try:
+        found = EarlierVectors(job.store, entrant.vectors, entrant.version)
+        found.check(job.share)
+    except (MissingFolder, CorruptFolder) as error:
+        found = None
+        who = " and ".join(entrant.roles)
+        print(f"the {who} embeds all items again, since its released vectors can't be used: {error}", flush=True)
+    return found if _on_all_workers(accelerator, found is not None) else None
+
+
+def _on_all_workers(accelerator: Accelerator, here: bool) -> bool:
+    return int(accelerator.sum(torch.tensor(int(here))).item()) == accelerator.rank.world
+
+
+def _names(table: FeatureTable) -> list[str]:
+    return [*table.numeric, *table.categorical]

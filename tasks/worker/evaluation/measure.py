@@ -1,0 +1,74 @@
+"""One model's answers to each row, and the numbers of its vectors."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from tasks.contracts.evaluation import Role, loss_of, probability_of, rank_of
+from tasks.contracts.progress import report
+from tasks.data.items import CONTENT, TEXT
+from tasks.data.rows import ITEM
+from tasks.measures.vector_metrics import Answers, nearest_items, vector_metrics
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.evaluation.contenders import Contender
+from tasks.worker.evaluation.corpus import some_rows
+from tasks.worker.evaluation.rows import MeasuredRows
+from tasks.worker.process.job import Job
+from tasks.worker.training.holdout import Judged, KnownVectors, embed_holdout, judge_vectors, make_holdout
+from tasks.worker.training.relevant import Relevant
+
+COMPARED_QUERIES = 1000  # whose nearest items say how well two models agree, at most
+
+
+class Measured(NamedTuple):
+    """A model's answers, the numbers of its vectors, and how many of those were read from its release."""
+
+    judged: Judged
+    vectors: dict[str, float]
+    read: int
+
+
+def measure(
+    job: Job, accelerator: Accelerator, model: Contender, rows: MeasuredRows, items: pa.Table, relevant: Relevant
+) -> tuple[Measured, Answers]:
+    """Return what a model makes of rows and items, and what other models' answers can be compared with.
+
+    The workers share the work and all get the whole answer.
+    """
+    known = _known_vectors(job, accelerator, model, items)
+    names = [ITEM if name == TEXT else name for name in items.column_names]
+    holdout = make_holdout(rows.table, items.rename_columns(names), model.parts, job.config, relevant)
+    progress = (lambda done, total: report("evaluate", done, total, model.version)) if job.rank.is_main else None
+    embedded = embed_holdout(model.parts, holdout, accelerator, model.settings, known, progress)
+    contrastive = job.config.heads.contrastive
+    scale = contrastive.scale if contrastive is not None else None
+    measured = Measured(
+        judged=judge_vectors(model.parts, holdout, embedded, accelerator, model.settings, scale),
+        vectors=vector_metrics(embedded.corpus, relevant.text),
+        read=int(known.which.sum()) if known else 0,
+    )
+    nearest = nearest_items(embedded.queries[some_rows(rows, COMPARED_QUERIES)], embedded.corpus)
+    return measured, Answers(embedded.corpus, nearest)
+
+
+def columns_of(role: Role, judged: Judged) -> dict[str, pa.Array]:
+    """Return a model's answers as columns of the row results, for one of its roles."""
+    found = {rank_of(role): pa.array(judged.ranks.astype(np.int32))}
+    if judged.losses is not None:
+        found[loss_of(role)] = pa.array(judged.losses)
+    if judged.probabilities is not None:
+        found[probability_of(role)] = pa.array(judged.probabilities)
+    return found
+
+
+def _known_vectors(job: Job, accelerator: Accelerator, model: Contender, items: pa.Table) -> KnownVectors | None:
+    if model.released is None:
+        return None
+    # Contents are comparable if they are made of the same features; otherwise the text alone is.
+    config = job.config.features
+    by = CONTENT if set(model.features) == {*config.numeric, *config.categorical} else TEXT
+    found = model.released.of_items(items, by, model.parts.model.width, job.share)
+    which, vectors = (accelerator.sum(part) for part in (torch.from_numpy(found[0]).int(), torch.from_numpy(found[1])))
+    return KnownVectors(which.bool().numpy(), vectors.numpy())

@@ -1,0 +1,94 @@
+"""The rows that models are measured on: the holdout of all spans, and the golden set."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from configs.schema.training import HeadsConfig
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.evaluation import COLUMN, GOLDEN, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
+from tasks.contracts.jobs import EvaluateInputs
+from tasks.data.holdout import read_sides
+from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, other_columns
+from tasks.foundation.errors import DataError
+from tasks.worker.process.job import Job
+from tasks.worker.training.pairs import label_classes, pair_mask
+from tasks.worker.training.relevant import query_keys
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+
+class MeasuredRows(NamedTuple):
+    """`table` has the core columns and the models' features; `facts`, row by row, what is kept of each row.
+
+    `facts` has the columns of the row results (tasks/contracts/evaluation.py) apart from the models' answers.
+    """
+
+    table: pa.Table
+    facts: pa.Table
+
+    def where(self, mask: pa.ChunkedArray) -> Self:
+        """Return the rows where the mask is true."""
+        return self._replace(table=self.table.filter(mask), facts=self.facts.filter(mask))
+
+    @property
+    def holdout(self) -> pa.ChunkedArray:
+        """Whether a row is of the holdout, bool; the others are of the golden set."""
+        return pc.not_equal(self.facts[SPAN], GOLDEN)
+
+
+def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> MeasuredRows:
+    """Return the holdout rows of all spans. The other rows are never in memory at once.
+
+    Raises:
+        DataError: the spans have no holdout row, or lack a feature.
+    """
+    tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate)
+    for ref in inputs.rows:
+        others = other_columns(job.store, ref)
+        for sides in read_sides(job.store, [ref], rule, [*features, *others]):
+            held = sides.held
+            tables.append(held.select([*CORE, *dict.fromkeys(features)]))
+            facts.append(_facts(held, ref.span.name, job.config.heads, others))
+    if not any(table.num_rows for table in tables):
+        rows = sum(ref.rows for ref in inputs.rows)
+        raise DataError(
+            f"no holdout row among the {rows} rows up to span {job.spec.span.name}; evaluate after more spans, or "
+            "begin a new lineage with a higher share: --set lineage=NAME --set evaluate.holdout_share=SHARE"
+        )
+    return MeasuredRows(_joined(tables), _joined(facts))
+
+
+def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRows:
+    """Return the rows with those of the golden set after them, which have neither label nor features."""
+    if key is None:
+        return rows
+    golden = pq.read_table(job.store.local(key)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
+    for field in rows.table.schema:
+        if field.name not in golden.column_names:
+            golden = golden.append_column(field, pa.nulls(golden.num_rows, field.type))
+    golden = golden.select(rows.table.column_names)
+    facts = _facts(golden, GOLDEN, job.config.heads, ())
+    pairs = pa.array([True] * golden.num_rows)  # without labels, all would be none where only positives are pairs
+    facts = facts.set_column(facts.column_names.index(PAIR), PAIR, pairs)
+    return MeasuredRows(pa.concat_tables([rows.table, golden]), _joined([rows.facts, facts]))
+
+
+def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str]) -> pa.Table:
+    columns = {
+        ROW_ID: rows[ROW_ID],
+        SPAN: pa.array([span] * rows.num_rows, pa.string()),
+        QUERY_KEY: pa.array(query_keys(rows[QUERY].to_pylist())),
+        ITEM_ID: rows[ITEM_ID],
+        PAIR: pa.array(pair_mask(rows, heads)),
+        LABEL_CLASS: pa.array(label_classes(rows, heads).astype(np.int8)),
+    }
+    return pa.table(columns | {f"{COLUMN}{name}": rows[name].cast(pa.string()) for name in others})
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables, promote_options="permissive")

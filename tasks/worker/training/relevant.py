@@ -1,0 +1,72 @@
+"""Which items of a corpus are as right an answer to a query as the row's own item: they don't compete with it.
+
+They are the items that any row pairs with the same query, and those with the text of one of these or of the own item.
+Queries and texts are compared by `normal_text`. This is the filtered rank of the field, with equal texts as one answer.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.data.rows import normal_text
+
+
+@dataclass(frozen=True)
+class Relevant:
+    """The relevant items of each query, and the items of each text."""
+
+    query: np.ndarray  # int64 (rows,): number of the row's query
+    of_query: tuple[np.ndarray, np.ndarray]  # items by query, as `_lists` makes them
+    text: np.ndarray  # int64 (items,): number of the item's text
+    of_text: tuple[np.ndarray, np.ndarray]  # items by text
+
+    def as_right(self, row: int, own: int) -> np.ndarray:
+        """Return the items, int64, that are as right for a row as its own item, without that; some may stand twice."""
+        starts, items = self.of_query
+        paired = items[starts[self.query[row]] : starts[self.query[row] + 1]]
+        starts, items = self.of_text
+        alike = items[starts[self.text[own]] : starts[self.text[own] + 1]]
+        found = np.concatenate([paired, alike])
+        return found[found != own]
+
+
+def query_keys(queries: Iterable[str]) -> np.ndarray:
+    """Return a hash of each normalised query, int64 (queries,)."""
+    hashed = (hashlib.blake2b(normal_text(query).encode(), digest_size=8).digest() for query in queries)
+    return np.array([int.from_bytes(digest, "little", signed=True) for digest in hashed], dtype=np.int64)
+
+
+def text_numbers(texts: Iterable[str]) -> np.ndarray:
+    """Return a number for each text, int64 (texts,), from 0 on; texts that are equal once normalised share it."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(normal_text(text), len(numbers)) for text in texts], dtype=np.int64)
+
+
+def find_relevant(keys: np.ndarray, texts: np.ndarray, pair_keys: np.ndarray, pair_items: np.ndarray) -> Relevant:
+    """Return the relevant items of the queries.
+
+    Args:
+        keys: int64 (rows,), of the rows' queries, as `query_keys` makes them.
+        texts: int64 (items,), of the corpus, as `text_numbers` makes them.
+        pair_keys: int64 (pairs,), of queries; those of no row are ignored.
+        pair_items: int64 (pairs,), the item of the corpus that a row pairs with the query.
+    """
+    queries, query = np.unique(keys, return_inverse=True)
+    of_text = _lists(texts, np.arange(len(texts)), len(texts))
+    known = np.isin(pair_keys, queries)
+    number = np.searchsorted(queries, pair_keys[known])
+    pairs = np.unique(np.stack([number, texts[pair_items[known]]], axis=1), axis=0)
+    starts, items = of_text
+    counts = starts[pairs[:, 1] + 1] - starts[pairs[:, 1]]
+    # For each pair of a query and a text, all items of the text, one after another.
+    places = np.repeat(starts[pairs[:, 1]] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    of_query = _lists(np.repeat(pairs[:, 0], counts), items[places], len(queries))
+    return Relevant(query, of_query, texts, of_text)
+
+
+def _lists(group: np.ndarray, values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64 (groups + 1,) starts and int64 (values,): those of group g are from starts[g] to starts[g + 1]."""
+    order = np.argsort(group, kind="stable")
+    return np.concatenate([[0], np.cumsum(np.bincount(group, minlength=groups))]).astype(np.int64), values[order]
