@@ -8,6 +8,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.data.span_versions import list_feeds
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.foundation.errors import StoreError
+from tasks.preflight.columns import check_labels
 from tasks.running.stage import run_stage, stage_task, warn_of
 from tasks.runs import catalogues
 
@@ -20,10 +21,11 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
         catalogue: whether items will be embedded; a comparison of two trainings needs none.
 
     Raises:
+        ConfigError: a head learns from labels, and no row has one; or there is no file with the golden set.
         DataError: a critical check failed; the message has its numbers. Or the golden set can't be used.
-        ConfigError: there is no file with the golden set.
     """
     store = open_store(plan.workspace)
+    check_labels(store, plan.config, plan.window)
     if plan.window and plan.config.evaluate.golden is not None:
         store_golden_set(store, plan.config.evaluate.golden)  # a file that can't be used ends the run before it trains
     inputs = ValidateInputs(

@@ -38,6 +38,7 @@ COPY tasks/hosts tasks/hosts
 COPY tasks/measures tasks/measures
 COPY tasks/monitoring tasks/monitoring
 COPY tasks/parity tasks/parity
+COPY tasks/preflight tasks/preflight
 COPY tasks/planning tasks/planning
 COPY tasks/pruning tasks/pruning
 COPY tasks/running tasks/running

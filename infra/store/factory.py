@@ -1,20 +1,30 @@
 """The store behind a workspace URI. A new store is a new file in this folder and an entry in `STORES`."""
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
-from tasks.foundation.errors import ConfigError
+from tasks.foundation.errors import ConfigError, StoreError
+
+_ALMOST_A_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:(?!//)")
+_NOT_ALLOWED = "workspace {uri!r}: this user may not {what} {path}; change its permissions, or name another workspace"
 
 
 def open_store(uri: str) -> Store:
     """Return the store behind a workspace URI; a path without a scheme is a local directory.
 
     Raises:
-        ConfigError: the scheme is unknown, or an s3:// URI names no bucket.
+        ConfigError: the scheme is unknown, an s3:// URI names no bucket, or a file is where a folder should be.
+        StoreError: the folder must not be read.
     """
+    if not uri.strip():
+        raise ConfigError("workspace: the name is empty; give a local directory or s3://bucket/prefix")
+    if _ALMOST_A_SCHEME.match(uri):
+        raise ConfigError(f"workspace {uri!r}: two slashes follow a scheme, as in s3://bucket/prefix")
     scheme = scheme_of(uri)
     if scheme not in STORES:
         raise ConfigError(f"workspace {uri!r}: unknown scheme {scheme!r}; use a local directory or s3://bucket/prefix")
@@ -40,7 +50,18 @@ def console_page(uri: str, key: str) -> str:
 
 
 def _directory(uri: str) -> Store:
-    return DirectoryStore(Path(uri.removeprefix("file://")).expanduser())
+    root = Path(uri.removeprefix("file://")).expanduser().absolute()
+    try:
+        there = next(path for path in (root, *root.parents) if path.exists())
+    except PermissionError as error:
+        raise StoreError(_NOT_ALLOWED.format(uri=uri, path=error.filename, what="read")) from error
+    if not there.is_dir():
+        raise ConfigError(f"workspace {uri!r}: {there} is a file; a workspace is a folder, so name another")
+    if there == root and not os.access(root, os.R_OK | os.X_OK):
+        raise StoreError(_NOT_ALLOWED.format(uri=uri, path=root, what="read"))
+    if there != root and not os.access(there, os.W_OK | os.X_OK):
+        raise StoreError(_NOT_ALLOWED.format(uri=uri, path=there, what="write to"))
+    return DirectoryStore(root)
 
 
 def _s3(uri: str) -> Store:

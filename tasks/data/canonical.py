@@ -7,14 +7,13 @@ a number, and text that is not valid Unicode.
 import datetime as dt
 import hashlib
 import json
-import math
-import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.items import DELETED, FEED_KIND
+from tasks.data.reading.times import ANY_TIME, TimeRange, microseconds, parse_time
+from tasks.data.reading.values import NUMBER, Scalar, as_float, as_text, is_nan_text, kind_of_text, scalar, short
 from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
 from tasks.data.sources import Format, SourceRow
@@ -37,16 +36,6 @@ ROWS = Layout(
 )
 ITEMS = Layout({"id": ITEM_ID, "text": ITEM, "deleted": DELETED}, needed=("id", "text"), root="items", kind=FEED_KIND)
 
-Scalar = bool | int | float | str | None
-
-_MILLISECONDS_FROM = 1e11  # as seconds this is the year 5138, as milliseconds 1973
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MICROSECOND = dt.timedelta(microseconds=1)
-# Digits with a leading zero are a code (a postcode, an article number), not a number.
-_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_ISO_BASIC_DATE = re.compile(r"[0-9]{8}")
-_BOOLEANS = {"true": True, "false": False}
-
 
 class CanonicalRow(NamedTuple):
     """`core` in the order of `rows.CORE`, the time in microseconds since the epoch; `others` by source column."""
@@ -54,6 +43,14 @@ class CanonicalRow(NamedTuple):
     span: str
     core: tuple[str, int, str | None, str | None, str | None, float | None]
     others: dict[str, Scalar]
+
+    @property
+    def item_id(self) -> str | None:
+        return self.core[4]
+
+    @property
+    def item(self) -> str | None:
+        return self.core[3]
 
     def to_line(self, record: SourceRow) -> bytes:
         """Return the row as one line of JSON.
@@ -79,12 +76,15 @@ class Canonicaliser:
         span: SpanKind,
         mapping: Mapping[str, str],
         layout: Layout = ROWS,
+        times: TimeRange = ANY_TIME,
         ids_of_records: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._texts_are_values = form is Format.csv
-        self._layout = layout
-        self._time_column = time_column
+        self.layout = layout
+        self.time_column = time_column
+        self.mapping = mapping
         self._span = span
+        self._times = times
         self._ids_of_records = ids_of_records
         self._source = {layout.columns[name]: column for name, column in mapping.items()}
         self._mapped = {time_column, *mapping.values()}
@@ -94,21 +94,23 @@ class Canonicaliser:
         """Return the canonical row of one record.
 
         Raises:
-            DataError: time or label is not readable, or an item of a feed has no id, no text, or is neither deleted nor
-                not; names file, row, column and value.
+            DataError: time or label is not readable, the time is not believed, or an item of a feed has no id, no text,
+                or is neither deleted nor not; names file, row, column and value.
         """
-        moment = _moment(record, self._time_column)
+        moment = _moment(record, self.time_column)
+        if problem := self._times.problem(moment):
+            raise record.error(self.time_column, problem)
         item = self._text(record, ITEM)
         core = (
             self._text(record, ROW_ID) or self._made_id(record, moment),
-            (moment - _EPOCH) // _MICROSECOND,
+            microseconds(moment),
             self._text(record, QUERY),
             item,
             self._text(record, ITEM_ID) or (None if item is None else _hash(item)),
             self._label(record),
         )
         others = self._others(record)
-        if self._layout is ITEMS:
+        if self.layout is ITEMS:
             others[DELETED] = self._deleted(record)
         return CanonicalRow(span_of(moment, self._span), core, others)
 
@@ -118,7 +120,7 @@ class Canonicaliser:
         The type is float64 or bool if all values of the column have it, else string. A column with only nulls is
         float64. A name that a core column has gets the suffix `_source`.
         """
-        if self._layout is ITEMS:
+        if self.layout is ITEMS:
             self._kinds[DELETED] = {"bool"}
         taken = {*CORE, *self._kinds}
         named: dict[str, tuple[str, str]] = {}
@@ -132,12 +134,16 @@ class Canonicaliser:
             named[column] = (name, next(iter(kinds)) if len(kinds) == 1 else "string")
         return named
 
+    def empty_columns(self) -> set[str]:
+        """Return the source columns of `columns` that have only nulls."""
+        return {column for column, kinds in self._kinds.items() if not kinds}
+
     def _made_id(self, record: SourceRow, moment: dt.datetime) -> str:
         """Return the id of a row whose source has none."""
-        if self._layout is ITEMS or self._ids_of_records(span_of(moment, self._span)):
+        if self.layout is ITEMS or self._ids_of_records(span_of(moment, self._span)):
             return _hash(_canonical_json(record.values))
         item = self._text(record, ITEM_ID) or self._text(record, ITEM)
-        return natural_id((moment - _EPOCH) // _MICROSECOND, self._text(record, QUERY), item)
+        return natural_id(microseconds(moment), self._text(record, QUERY), item)
 
     def _text(self, record: SourceRow, canonical: str) -> str | None:
         column = self._source.get(canonical)
@@ -155,7 +161,7 @@ class Canonicaliser:
         known = {None: False, "": False, "true": True, "false": False, "1": True, "0": False}
         deleted = known.get(None if value is None else as_text(value).strip().lower())
         if deleted is None:
-            raise record.error(column, f"{_short(value)} is not true or false, nor 1 or 0")
+            raise record.error(column, f"{short(value)} is not true or false, nor 1 or 0")
         if not deleted and not (self._text(record, ITEM) or "").strip():
             raise record.error(self._source[ITEM], "empty; an item that is not deleted needs a text")
         return deleted
@@ -167,82 +173,38 @@ class Canonicaliser:
             return None
         if isinstance(value, str):
             text = value.strip()
-            if not text:
+            if not text or is_nan_text(text):
                 return None
-            if not _NUMBER.fullmatch(text):
-                raise record.error(column, f"{_short(value)} is not a number; the label must be a number")
+            if not NUMBER.fullmatch(text):
+                raise record.error(column, f"{short(value)} is not a number; the label must be a number")
             return float(text)
         return as_float(value)
 
     def _others(self, record: SourceRow) -> dict[str, Scalar]:
         others: dict[str, Scalar] = {}
         for column in record.values:
-            if column in self._mapped or (self._layout is ITEMS and column == DELETED):
+            if column in self._mapped or (self.layout is ITEMS and column == DELETED):
                 continue
             kinds = self._kinds.setdefault(column, set())
             if (value := _scalar(record, column)) is not None:
-                kinds.add(self._kind(value))
+                if (kind := self._kind(value)) is not None:
+                    kinds.add(kind)
                 others[column] = value
         return others
 
-    def _kind(self, value: bool | int | float | str) -> str:
+    def _kind(self, value: bool | int | float | str) -> str | None:
         if isinstance(value, bool):
             return "bool"
         if isinstance(value, int | float):
             return "float64"
-        if self._texts_are_values:
-            if _NUMBER.fullmatch(value.strip()):
-                return "float64"
-            if value.strip().lower() in _BOOLEANS:
-                return "bool"
-        return "string"
-
-
-def as_text(value: bool | int | float | str) -> str:
-    """Format a scalar: true, 12, 12.5. A whole number looks the same as int and as float."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return str(value)
-
-
-def as_float(value: bool | int | float | str) -> float:
-    """Return a number, or text of a number, as float64; out of range it is infinite, which validate refuses."""
-    try:
-        return float(value)
-    except OverflowError:  # only an int can be too large
-        return math.inf if int(value) > 0 else -math.inf
-
-
-def as_bool(value: bool | int | float | str) -> bool:
-    """Convert a boolean, or the text `true` or `false` in any case."""
-    return value if isinstance(value, bool) else _BOOLEANS[str(value).strip().lower()]
+        return kind_of_text(value) if self._texts_are_values else "string"
 
 
 def _scalar(record: SourceRow, column: str) -> Scalar:
-    """Return a value as null, bool, number or text. NaN becomes null, a nested value becomes JSON."""
-    value = record.values.get(column)
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return None if math.isnan(value) else value
-        case Decimal():
-            return int(value) if value == value.to_integral_value() else float(value)
-        case dt.datetime() | dt.date() | dt.time():
-            return value.isoformat()
-        case bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError as error:
-                raise record.error(column, f"the bytes are not UTF-8 text: {error}; convert them to UTF-8") from error
-        case dict() | list() | tuple():
-            return json.dumps(value, ensure_ascii=False, default=str)
-        case _:
-            return str(value)
+    try:
+        return scalar(record.values.get(column))
+    except UnicodeDecodeError as error:
+        raise record.error(column, f"the bytes are not UTF-8 text: {error}; convert them to UTF-8") from error
 
 
 def _moment(record: SourceRow, column: str) -> dt.datetime:
@@ -252,32 +214,13 @@ def _moment(record: SourceRow, column: str) -> dt.datetime:
     if value is None:
         raise record.error(column, "null; every row needs a time, which selects its span")
     try:
-        return _parse_time(value)
+        return parse_time(value)
     except (ValueError, OverflowError, TypeError) as error:
         raise record.error(
             column,
-            f"{_short(value)} is not a time; write ISO 8601 (2026-11-20T08:30:00Z), or seconds or milliseconds "
+            f"{short(value)} is not a time; write ISO 8601 (2026-11-20T08:30:00Z), or seconds or milliseconds "
             "since 1970",
         ) from error
-
-
-def _parse_time(value: object) -> dt.datetime:
-    """Parse ISO 8601 (without an offset: UTC), or epoch seconds or milliseconds."""
-    if isinstance(value, str):
-        text = value.strip()
-        if _NUMBER.fullmatch(text) and not _ISO_BASIC_DATE.fullmatch(text):
-            value = float(text)
-        else:
-            value = dt.datetime.fromisoformat(text)
-    if isinstance(value, dt.datetime):
-        return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
-    if isinstance(value, dt.date):
-        return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise TypeError(type(value).__name__)
-    seconds = float(value)
-    microseconds_each = 1000 if abs(seconds) > _MILLISECONDS_FROM else 1_000_000
-    return _EPOCH + dt.timedelta(microseconds=round(seconds * microseconds_each))
 
 
 def _canonical_json(values: Mapping[str, Any]) -> str:
@@ -294,8 +237,3 @@ def _not_unicode(value: object) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -1,48 +1,51 @@
 """Ingest a user's files as spans: rows as `spans/<span>/v<n>/`, items of a feed as `items/<span>/v<n>/`.
 
-Spans are immutable. The input holds each of its spans completely: other rows make a new version, the same rows change
-nothing. The stage validate, not this module, judges the quality of the rows.
+Spans are immutable. The same rows change nothing. Other rows make a new version, once a person has said whether they
+replace the version before or are merged with it. The stage validate, not this module, judges the quality of the rows.
 """
 
 import contextlib
 import datetime as dt
-import difflib
 import errno
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST, commit, read_manifest
+from infra.store.manifest import read_manifest
 from tasks.contracts.progress import Progress
-from tasks.contracts.references import FeedRef, SpanRef
-from tasks.contracts.spans import SpanKind, first_day, in_order, span_of
-from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
-from tasks.data.row_ids import FACT, OF_KEY, OF_RECORD, ids_of_records, number_alike
+from tasks.contracts.spans import SpanKind, first_day, span_of
+from tasks.data.canonical import ROWS, Canonicaliser, Layout
+from tasks.data.known_spans import Known
+from tasks.data.mapping import check_map
+from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
+from tasks.data.reading.csv_form import name_of
+from tasks.data.reading.far_spans import refuse_far_spans
+from tasks.data.reading.item_texts import ItemTexts
+from tasks.data.reading.set_aside import SetAside
+from tasks.data.reading.times import believed
+from tasks.data.row_ids import ids_of_records
+from tasks.data.source_spans import build_spans, spool_rows
 from tasks.data.sources import Format, SourceReader
-from tasks.data.span_versions import latest_version, list_spans
-from tasks.data.spool import BuiltSpan, Spools, build_span
-from tasks.foundation.clock import now
-from tasks.foundation.errors import ConfigError, DataError, StoreError
+from tasks.data.span_versions import list_spans
+from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 
-ROWS_BETWEEN_REPORTS = 2000
-_SYNTAX = {
-    ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN]",
-    ITEMS.root: "--map id=COLUMN,text=COLUMN[,deleted=COLUMN]",
-}
+
+class IngestOptions(Record):
+    """What a person says about a source beyond its columns."""
+
+    known: Known | None = None  # None: a span that the workspace has with other rows is refused
+    not_before: dt.date | None = None  # the first day of the data, in UTC
+    not_after: dt.date | None = None  # its last day
+    delimiter: str | None = None  # of CSV; None: found in the file
+    set_aside: Path | None = None  # a new file for rows that can't be used; None: the first one is an error
 
 
-class IngestedSpan(Record):
-    """One span of the input."""
-
-    name: str
-    version: int
-    rows: int
-    new: bool = Field(description="false where the workspace held exactly these rows already")
+DEFAULTS = IngestOptions()
 
 
 class IngestSummary(Record):
@@ -51,36 +54,8 @@ class IngestSummary(Record):
     spans: tuple[IngestedSpan, ...]
     rows: int
     files: int
-
-
-def parse_map(text: str, layout: Layout = ROWS) -> dict[str, str]:
-    """Parse `query=text,item=product_title` into a mapping from canonical names to source columns.
-
-    Raises:
-        ConfigError: a pair is not name=column, a name appears twice, or `check_map` refuses it.
-    """
-    mapping: dict[str, str] = {}
-    for pair in text.split(","):
-        name, separator, column = (part.strip() for part in pair.partition("="))
-        if not (name and separator and column):
-            raise ConfigError(f"--map {text!r}: {pair!r} is not name=column; write it as {_SYNTAX[layout.root]}")
-        if name in mapping:
-            raise ConfigError(f"--map {text!r}: {name!r} is given twice; write it as {_SYNTAX[layout.root]}")
-        mapping[name] = column
-    check_map(mapping, layout)
-    return mapping
-
-
-def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
-    """Check the names. Raises ConfigError: a name is unknown, or a needed one is missing; names the way out."""
-    for name in mapping:
-        if name not in layout.columns:
-            close = difflib.get_close_matches(name, layout.columns, n=1)
-            hint = f"the nearest is {close[0]!r}" if close else f"known are {', '.join(layout.columns)}"
-            raise ConfigError(f"--map: unknown name {name!r}; {hint}; write it as {_SYNTAX[layout.root]}")
-    for name in layout.needed:
-        if name not in mapping:
-            raise ConfigError(f"--map: {name!r} is missing; write it as {_SYNTAX[layout.root]}")
+    set_aside: int = Field(default=0, description="rows that can't be used, in the file of --set-aside")
+    notes: tuple[str, ...] = Field(default=(), description="what a person may want to know about the source")
 
 
 def ingest(
@@ -92,88 +67,82 @@ def ingest(
     mapping: Mapping[str, str],
     layout: Layout = ROWS,
     progress: Callable[[Progress], None] | None = None,
+    options: IngestOptions = DEFAULTS,
 ) -> IngestSummary:
     """Split the records of `source` into spans, and commit the new and the changed spans.
 
     All spans are built in a temporary folder (TMPDIR) first, so bad input changes nothing in the workspace. Memory use
-    does not grow with the input. Temporary disk use grows to about twice the uncompressed input.
+    does not grow with the input. Temporary disk use grows to about twice the uncompressed input, and to three times
+    where the workspace has its spans with other rows.
 
     Args:
         source: a file, or a folder of files.
         time_column: the source column with the time: ISO 8601, or seconds or milliseconds since 1970.
-        mapping: name in `layout` -> source column.
+        mapping: name in `layout` -> source column; `a.b` is the part b of a nested column a.
         layout: rows of queries and items, or the items of a feed.
         progress: called regularly, first with bytes read, then with spans written.
 
     Raises:
-        ConfigError: a wrong path or mapping, or a span kind other than the workspace's.
-        DataError: an unreadable file, a missing column or a bad value; names file, row and column.
+        ConfigError: a wrong path or mapping, a span kind other than the workspace's, or, without `options.known`, spans
+            that the workspace has with other rows; of a feed, if items would be gone.
+        DataError: an unreadable file, a missing column, a bad value or time; names file, row and column.
         StoreError: a disk is full; or, as Conflict, another ingest is writing.
     """
     check_map(mapping, layout)
     if layout is ROWS:
         _refuse_other_kinds(store, span)
-    reader = SourceReader(source, form)
+    reader = SourceReader(source, form, options.delimiter)
+    times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after, since_first_year=layout is ROWS)
+    canonicaliser = Canonicaliser(form, time_column, span, mapping, layout, times, ids_of_records(store))
     report = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
     with (
         _frugal_arrow(),
         _explaining_full_disk(temporary, "free some space, or set TMPDIR to a folder on a larger disk"),
         tempfile.TemporaryDirectory(prefix="millrace-ingest-") as scratch,
+        contextlib.closing(ItemTexts(Path(scratch))) as items,
+        SetAside(options.set_aside) as aside,
     ):
-        of_records = ids_of_records(store)
-        canonicaliser = Canonicaliser(form, time_column, span, mapping, layout, of_records)
-        built = _build(reader, Path(scratch), canonicaliser, mapping, report)
+        spools, seen = spool_rows(reader, Path(scratch), canonicaliser, items, aside, report)
+        if layout is ROWS:
+            trusted = (options.not_before is not None, options.not_after is not None)
+            refuse_far_spans(span, seen, _known_rows(store), trusted)
+        built = build_spans(spools, Path(scratch), canonicaliser)
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
             store.lock("ingest"),
         ):
             if layout is ROWS:
                 _refuse_other_kinds(store, span)
+            choice = Choice(store, layout, options.known, Path(scratch))
+            chosen = choose_versions(choice, built, spools, canonicaliser, items)
             spans = []
-            for done, built_span in enumerate(built, start=1):
-                row_ids = OF_RECORD if layout is not ROWS or of_records(built_span.name) else OF_KEY
-                spans.append(_commit(store, built_span, layout, row_ids))
-                report(Progress(what="writing spans", done=done, total=len(built), note=built_span.name))
-    return IngestSummary(spans=tuple(spans), rows=sum(each.rows for each in spans), files=len(reader.files))
+            for done, version in enumerate(chosen, start=1):
+                spans.append(commit_version(store, layout, version))
+                report(Progress(what="writing spans", done=done, total=len(chosen), note=version.built.name))
+        return IngestSummary(
+            spans=tuple(spans),
+            rows=sum(each.rows for each in built),
+            files=len(reader.files),
+            set_aside=aside.rows,
+            notes=tuple(_notes(reader, items, aside)),
+        )
 
 
-def _build(
-    reader: SourceReader,
-    scratch: Path,
-    canonicaliser: Canonicaliser,
-    mapping: Mapping[str, str],
-    report: Callable[[Progress], None],
-) -> list[BuiltSpan]:
-    """Write all spans of the input as Parquet, oldest first, in two passes: the first one finds the types."""
-    what = f"reading {reader.files[0].name if len(reader.files) == 1 else f'{len(reader.files)} files'}"
-    seen: set[str] = set()
-    rows = 0
-    with Spools(scratch) as spools:
-        for record in reader:
-            if record.row == 1 and reader.form is not Format.jsonl:
-                _require(record.file, mapping, record.values.keys())
-            seen.update(record.values)
-            row = canonicaliser.convert(record)
-            spools.append(row.span, row.to_line(record))
-            rows += 1
-            if rows % ROWS_BETWEEN_REPORTS == 0:
-                report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
-    report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
-    _require(reader.files[0], mapping, seen)  # a JSONL record may omit nulls, so a column counts if any record has it
-    built = []
-    for name in in_order(list(spools.spans)):
-        number_alike(spools.path(name))
-        built.append(build_span(name, spools.path(name), scratch / name, canonicaliser.columns()))
-        spools.path(name).unlink()
-    return built
+def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[str]:
+    """Yield what was found in the source that a person may not have expected."""
+    found = {delimiter for delimiter in reader.delimiters.values() if delimiter != ","}
+    if found and reader.delimiter is None:
+        yield f"fields are separated by {' or '.join(sorted(map(name_of, found)))}, as the first lines show"
+    if aside.rows:
+        yield f"rows that can't be used: {aside.rows:,}, in {aside.path}; the first: {aside.first}"
+    if changed := items.with_several_texts():
+        yield f"items with more than one text: {changed:,}; the newest by time counts"
 
 
-def _require(file: Path, mapping: Mapping[str, str], columns: Set[str]) -> None:
-    for name, column in mapping.items():
-        if column not in columns:
-            there = ", ".join(sorted(columns))
-            raise DataError(f"{file}: missing column {column!r}, which --map gives as {name}; the columns are {there}")
+def _known_rows(store: Store) -> dict[str, Callable[[], int]]:
+    """Return by span of the workspace what reads its number of rows."""
+    return {ref.name: lambda ref=ref: int(read_manifest(store, ref.prefix).facts["rows"]) for ref in list_spans(store)}
 
 
 def _refuse_other_kinds(store: Store, span: SpanKind) -> None:
@@ -185,33 +154,6 @@ def _refuse_other_kinds(store: Store, span: SpanKind) -> None:
                 f"--span {span.value}: {store.uri} has spans of another length, such as {ref.name!r}, and rows of "
                 "overlapping spans would be trained on twice; use that length, or another workspace"
             )
-
-
-def _commit(store: Store, built: BuiltSpan, layout: Layout, row_ids: str) -> IngestedSpan:
-    ref_type = SpanRef if layout is ROWS else FeedRef
-    latest = latest_version(store, built.name, layout.root)
-    if latest is not None:
-        facts = read_manifest(store, ref_type(name=built.name, version=latest).prefix).facts
-        if facts.get("content_sha256") == built.content_sha256:
-            return IngestedSpan(name=built.name, version=latest, rows=built.rows, new=False)
-    ref = ref_type(name=built.name, version=(latest or 0) + 1)
-    store.delete(ref.prefix)  # what a killed ingest left there, without a manifest
-    facts = {
-        "span": ref.name,
-        "version": ref.version,
-        "rows": built.rows,
-        "columns": built.columns,
-        "content_sha256": built.content_sha256,
-        FACT: row_ids,
-        "ingested_at": now(),
-    }
-    try:
-        commit(store, ref.prefix, built.folder, layout.kind, facts)
-    except BaseException:
-        if not store.exists(f"{ref.prefix}/{MANIFEST}"):
-            store.delete(ref.prefix)
-        raise
-    return IngestedSpan(name=ref.name, version=ref.version, rows=built.rows, new=True)
 
 
 @contextlib.contextmanager

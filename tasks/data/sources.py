@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from tasks.data.reading.csv_form import DELIMITERS, find_delimiter, name_of
+from tasks.data.reading.values import short
 from tasks.foundation.errors import ConfigError, DataError
 
 MAX_LINE_BYTES = 64 * 2**20  # a longer line means that the file has another format
@@ -35,7 +37,7 @@ class Format(enum.StrEnum):
 
 _SUFFIXES = {
     Format.jsonl: (".jsonl", ".ndjson", ".json"),
-    Format.csv: (".csv",),
+    Format.csv: (".csv", ".tsv"),
     Format.parquet: (".parquet",),
 }
 
@@ -51,6 +53,10 @@ class SourceRow(NamedTuple):
         """Return the error for one value of this record."""
         return DataError(f"{self.file}, row {self.row}, column {column!r}: {problem}")
 
+    def place_of(self, column: str) -> str:
+        """Return where one value of this record is, and the value."""
+        return f"{self.file}, row {self.row}, column {column!r}, {short(self.values.get(column))}"
+
 
 class SourceReader:
     """Iterates over the records of a file or a folder; `bytes_read` of `bytes_total` is its progress.
@@ -61,8 +67,13 @@ class SourceReader:
         DataError: a file is empty, damaged, or holds a record that cannot be read; names file and row.
     """
 
-    def __init__(self, source: Path, form: Format) -> None:
+    def __init__(self, source: Path, form: Format, delimiter: str | None = None) -> None:
+        """Find the files. `delimiter`: what separates the fields of CSV; None: found in each file."""
+        if delimiter is not None and form is not Format.csv:
+            raise ConfigError(f"--delimiter: {form.value} has none; leave it out, or give --format csv")
         self.form = form
+        self.delimiter = delimiter
+        self.delimiters: dict[Path, str] = {}  # what was found in each file of CSV
         self.files = _find_files(source, form)
         self._sizes = [path.stat().st_size for path in self.files]
         self.bytes_total = sum(self._sizes)
@@ -73,7 +84,7 @@ class SourceReader:
         for path, size in zip(self.files, self._sizes, strict=True):
             cursor = _Cursor(path)
             with _opened(path) as raw, cursor.explaining():
-                for values in _READERS[self.form](_plain(raw, cursor), cursor):
+                for values in self._records(_plain(raw, cursor), cursor):
                     self.bytes_read = max(self.bytes_read, before + min(raw.tell(), size))  # Parquet jumps
                     cursor.rows += 1
                     yield SourceRow(path, cursor.row, values)
@@ -81,6 +92,12 @@ class SourceReader:
                 raise DataError(f"{path}: the file has no rows; complete it, or remove it")
             before += size
         self.bytes_read = self.bytes_total
+
+    def _records(self, stream: io.BufferedReader, cursor: "_Cursor") -> Iterator[dict[str, Any]]:
+        if self.form is not Format.csv:
+            return _READERS[self.form](stream, cursor)
+        self.delimiters[cursor.path] = self.delimiter or _delimiter(stream, cursor)
+        return _read_csv(stream, cursor, self.delimiters[cursor.path])
 
 
 class _Cursor:
@@ -175,13 +192,25 @@ def _read_jsonl(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[str
         cursor.row += 1
 
 
-def _read_csv(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[str, Any]]:
+def _delimiter(stream: io.BufferedReader, cursor: _Cursor) -> str:
+    """Return what separates the fields of a CSV file, found in its first lines, which stay to be read."""
+    start = stream.peek()
+    found = find_delimiter(start.decode("utf-8-sig", errors="replace"), whole=len(start) < io.DEFAULT_BUFFER_SIZE)
+    if found is None:
+        raise cursor.error(
+            f"what separates the fields can't be told from its first lines; give --delimiter {', '.join(DELIMITERS)}"
+        )
+    return found
+
+
+def _read_csv(stream: io.BufferedReader, cursor: _Cursor, delimiter: str) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(MAX_FIELD_CHARS)  # the standard limit is shorter than some reviews
-    reader = csv.reader(_without_byte_order_mark(_lines(stream, cursor)), strict=True)
+    reader = csv.reader(_without_byte_order_mark(_lines(stream, cursor)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
         if doubled := sorted({name for name in header if header.count(name) > 1}):
-            raise cursor.error(f"the header has column {doubled[0]!r} twice; give each column its own name")
+            problem = f"the header has column {doubled[0]!r} twice; give each column its own name"
+            raise cursor.error(f"{problem}, and put a line of names first where there is none")
         cursor.row = 1
         for cells in reader:
             if not cells:
@@ -191,7 +220,7 @@ def _read_csv(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[str, 
             if len(cells) > len(header):
                 raise cursor.error(
                     f"{len(cells)} fields, but the header ends after {len(header)}, with column {header[-1]!r}; "
-                    "quote fields that hold commas"
+                    f"quote fields that hold a {name_of(delimiter)}"
                 )
             yield {name: cell or None for name, cell in zip(header, cells, strict=True)}
             cursor.row += 1
@@ -240,6 +269,5 @@ def _microseconds(column: Any) -> Any:
 
 _READERS: dict[Format, Callable[[io.BufferedReader, _Cursor], Iterator[dict[str, Any]]]] = {
     Format.jsonl: _read_jsonl,
-    Format.csv: _read_csv,
     Format.parquet: _read_parquet,
 }

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.data.canonical import as_bool, as_float, as_text
-from tasks.data.rows import CORE
+from tasks.data.reading.values import as_bool, as_float, as_text
+from tasks.data.rows import CORE, LABEL
 from tasks.foundation.records import Record
 
 OPEN_SPOOLS = 64
@@ -23,7 +23,10 @@ ROWS_IN_GROUP = 1000
 CHARS_IN_GROUP = 2**18  # with long texts, a row group has fewer rows
 ROWS_IN_PART = 100_000
 
-_TYPES: dict[str, tuple[pa.DataType, Callable[[Any], bool | float | str]]] = {
+_LABEL = list(CORE).index(LABEL)
+Columns = Mapping[str, tuple[str, str]]  # source column -> (name in the span, one of float64, bool, string)
+
+_TYPES: dict[str, tuple[pa.DataType, Callable[[Any], bool | float | str | None]]] = {
     "float64": (pa.float64(), as_float),
     "bool": (pa.bool_(), as_bool),
     "string": (pa.string(), as_text),
@@ -38,6 +41,7 @@ class BuiltSpan(Record):
     rows: int
     columns: dict[str, str]
     content_sha256: str
+    labels: int  # rows that have one
 
 
 class Spools:
@@ -69,25 +73,32 @@ class Spools:
         return self._folder / f"{span}.jsonl"
 
 
-def build_span(name: str, spool: Path, folder: Path, others: Mapping[str, tuple[str, str]]) -> BuiltSpan:
+def row_of(line: bytes, others: Columns) -> list[Any]:
+    """Return the values of a line: those of the core columns, then those of `others` in their types."""
+    *core, values = json.loads(line)
+    for source, (_, kind) in others.items():
+        value = values.get(source)
+        core.append(None if value is None else _TYPES[kind][1](value))
+    return core
+
+
+def build_span(name: str, spool: Path, folder: Path, others: Columns) -> BuiltSpan:
     """Write the rows of a spool as `part-<n>.parquet` into `folder`, in their order.
 
     Args:
-        others: source column -> (name in the span, one of float64, bool, string), in addition to the core columns.
+        others: the columns in addition to the core columns.
     """
     schema = pa.schema([*CORE.items(), *((column, _TYPES[kind][0]) for column, kind in others.values())])
-    convert = [(source, _TYPES[kind][1]) for source, (_, kind) in others.items()]
     columns = {field.name: str(field.type) for field in schema}
     digest = hashlib.sha256(json.dumps(list(columns.items())).encode())
     folder.mkdir(parents=True, exist_ok=True)
-    parts = rows = rows_in_part = 0
+    parts = rows = rows_in_part = labels = 0
     with contextlib.ExitStack() as part, spool.open("rb") as lines:
         writer: pq.ParquetWriter | None = None
         for group in _groups(lines):
             values: list[list[Any]] = [[] for _ in schema]
             for line in group:
-                *core, source_values = json.loads(line)
-                row = [*core, *(_converted(source_values.get(source), to) for source, to in convert)]
+                row = row_of(line, others)
                 digest.update(json.dumps(row, separators=(",", ":")).encode() + b"\n")
                 for column, value in zip(values, row, strict=True):
                     column.append(value)
@@ -98,7 +109,10 @@ def build_span(name: str, spool: Path, folder: Path, others: Mapping[str, tuple[
             arrays = [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)]
             writer.write_table(pa.table(arrays, schema=schema))
             rows, rows_in_part = rows + len(group), rows_in_part + len(group)
-    return BuiltSpan(name=name, folder=folder, rows=rows, columns=columns, content_sha256=digest.hexdigest())
+            labels += len(group) - arrays[_LABEL].null_count
+    return BuiltSpan(
+        name=name, folder=folder, rows=rows, columns=columns, content_sha256=digest.hexdigest(), labels=labels
+    )
 
 
 def _groups(lines: BinaryIO) -> Iterator[list[bytes]]:
@@ -113,7 +127,3 @@ def _groups(lines: BinaryIO) -> Iterator[list[bytes]]:
             group, chars = [], 0
     if group:
         yield group
-
-
-def _converted(value: Any, to: Callable[[Any], bool | float | str]) -> bool | float | str | None:
-    return None if value is None else to(value)

@@ -28,6 +28,7 @@ from tasks.runs.results import Judgement, judgement_key
 from tasks.runs.run_state import run_state
 
 ROWS = 60  # of the newest spans: two months of days, more than a year of weeks
+LONGEST_HOLE = 400  # spans in a row that did not arrive: more than a year of days
 
 # Skipped: a person left it out. Corrected: a version came after the run that is named.
 State = Literal[
@@ -71,7 +72,7 @@ class Survey(NamedTuple):
     files: Mapping[str, Sequence[str]]  # run key -> the files in its folder, by their path below it
     released: frozenset[str]  # keys of the runs that have a release
     invocations: Sequence[Invocation]  # the last of each run of the lineage that was looked at
-    calendar: Sequence[str]  # all spans from the first that arrived to the last that did or is due
+    calendar: Sequence[str]  # the spans that arrived, and those between them that are due
 
     @property
     def newest(self) -> Sequence[str]:
@@ -175,11 +176,21 @@ def _run_of(seen: Survey, span: str, asked: Invocation | None) -> str | None:
 
 
 def _calendar(arrived: Sequence[str], due: str | None) -> list[str]:
-    """Return all spans from the first that arrived to the last that arrived or is due; none where none has arrived."""
+    """Return the spans that arrived, and those between the first of them and the last due one that did not.
+
+    A hole of more than LONGEST_HOLE spans is a wrong date, not missing data: it is left out.
+    """
     calendar = list(arrived[:1])
-    last = max(first_day(span) for span in (*arrived[-1:], due) if span) if arrived else dt.date.min
-    while calendar and first_day(calendar[-1]) < last:
-        calendar.append(after(calendar[-1]))
+    last = [due] if due and arrived and first_day(due) > first_day(arrived[-1]) else []
+    for span in [*arrived[1:], *last]:
+        hole: list[str] = []
+        each = after(calendar[-1])
+        while len(hole) <= LONGEST_HOLE and first_day(each) < first_day(span):
+            hole.append(each)
+            each = after(each)
+        if len(hole) <= LONGEST_HOLE:
+            calendar += [each for each in hole if due is None or first_day(each) <= first_day(due)]
+        calendar.append(span)
     return calendar
 
 

@@ -51,7 +51,7 @@ def compare_levels(store: Store, config: Config, span: str, levels: Sequence[int
     """Warm up once for each level, from the lineage's checkpoint and on the same rows. A finished warmup is reused.
 
     Raises:
-        ConfigError: a level is unknown, or the accelerator compiles nothing ahead of time.
+        ConfigError: a level is unknown, the accelerator compiles nothing ahead of time, or a shape has only one step.
         StageError: of the class that stopped a stage.
     """
     known = ", ".join(map(str, LEVELS))
@@ -62,6 +62,11 @@ def compare_levels(store: Store, config: Config, span: str, levels: Sequence[int
     if config.accelerator != "xla":
         raise ConfigError(
             f"accelerator: {config.accelerator} compiles nothing ahead of time; add --set accelerator=xla"
+        )
+    if config.warmup.steps_per_shape < 2:
+        raise ConfigError(
+            "warmup.steps_per_shape: the only step of a shape is the one that compiles, so a step could not be timed; "
+            "add --set warmup.steps_per_shape=4"
         )
     work = plan_work(store, config, span)
     with hold_lineage(store, f"lineages/{config.lineage}.run", logger().warning):

@@ -11,7 +11,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import Conflict
 from tasks.contracts.spans import SpanKind
-from tasks.data.ingest import parse_map
+from tasks.data.mapping import parse_map
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.foundation.errors import ConfigError, DataError, StoreError

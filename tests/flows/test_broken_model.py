@@ -13,7 +13,8 @@ from flows.pipeline import pipeline
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.spans import SpanKind
-from tasks.data.ingest import ingest, parse_map
+from tasks.data.ingest import ingest
+from tasks.data.mapping import parse_map
 from tasks.data.sources import Format
 from tasks.runs import releases
 from tasks.runs.run_report import RunReport

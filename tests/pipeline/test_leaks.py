@@ -13,7 +13,9 @@ from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import SpanKind
 from tasks.data.holdout import read_sides
-from tasks.data.ingest import ingest, parse_map
+from tasks.data.ingest import IngestOptions, ingest
+from tasks.data.known_spans import Known
+from tasks.data.mapping import parse_map
 from tasks.data.rows import normal_text
 from tasks.data.sources import Format
 from tasks.foundation.errors import ConfigError
@@ -46,7 +48,8 @@ class Pipeline:
         source = self.folder / "rows.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         mapping = parse_map("query=q,item=t,label=stars")
-        ingest(self.store, source, Format.jsonl, "at", SpanKind.month, mapping)
+        replace = IngestOptions(known=Known.replace)
+        ingest(self.store, source, Format.jsonl, "at", SpanKind.month, mapping, options=replace)
 
     def run(self, *overrides: str) -> RunPlan:
         """Plan the next span, validate it, and write the checkpoint of its training."""

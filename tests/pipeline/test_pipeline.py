@@ -226,7 +226,7 @@ def test_running_a_span_again_starts_no_worker_and_a_lost_server_loses_nothing(r
 def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: Runs, tmp_path: Path) -> None:
     before = vectors_of(runs, runs.second)
     gone, renamed = before["item_id"][0].as_py(), before["item_id"][1].as_py()
-    at = "2030-01-05T00:00:00Z"
+    at = "2026-10-05T00:00:00Z"  # later than all rows
     feed = [
         {"sku": "never-seen", "title": "a teapot that nobody searched for yet", "at": at},
         {"sku": renamed, "title": "renamed by its shop", "at": at},

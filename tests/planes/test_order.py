@@ -52,10 +52,12 @@ ORDER = """
     tasks.worker.neuron           the Neuron SDK's tools
     tasks.targets                 which release each search service serves
     tasks.hosts                   which machines failed checks, and which get no work for a while
+    tasks.preflight               what can't work, found before a run begins
     tasks.evaluating              what an evaluation compares with: released models, the golden set
     tasks.planning                what the next run trains, and from which checkpoint
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.data                    from a user's files to spans
+    tasks.data.reading            a user's files: their form, single values, wrong times
     tasks.gates                   gates before a release
     tasks.measures                quality numbers from the results of single rows
     infra.compute                 where stages run: one entry for each place

@@ -18,15 +18,7 @@ from infra.prefect_server import Server
 from infra.store.base import Store
 from tasks.contracts.results import Phases
 from tasks.contracts.runs import Release
-from tasks.data.ingest import IngestSummary
 from tasks.runs.run_report import RunReport
-
-
-def ingested(output: IngestSummary) -> None:
-    """`millrace ingest`."""
-    rows = ([s.name, f"v{s.version}", f"{s.rows:,}", "new" if s.new else "as before"] for s in output.spans)
-    show_table(["span", "version", ">rows", ""], rows)
-    say(f"{output.rows:,} rows in {len(output.spans)} spans, from {output.files} file(s)")
 
 
 def dry_run(output: outputs.DryRunOutput) -> None:

@@ -14,10 +14,16 @@ def explain(error: Exception) -> int:
     failure = FailureClass.STORE if isinstance(error, PermissionError) else classify(error)
     known = isinstance(error, StageError) or failure is not FailureClass.CODE
     if isinstance(sys.stderr, JsonStream):
-        sys.stderr.log(str(error), logging.ERROR, None if known else error, failure=failure)
+        sys.stderr.log(_sentence(error), logging.ERROR, None if known else error, failure=failure)
     elif known:
-        print(f"{failure}: {error}", file=sys.stderr)
+        print(f"{failure}: {_sentence(error)}", file=sys.stderr)
     else:
         traceback.print_exception(error)
         print(f"{failure}: {type(error).__name__}: {error} ({POLICIES[failure].meaning})", file=sys.stderr)
     return POLICIES[failure].exit_code
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return f"{error.filename}: this user may not read or write it; change its permissions, or use another folder"
+    return str(error)

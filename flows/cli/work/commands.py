@@ -33,13 +33,36 @@ def ingest(
     items: Annotated[
         Path | None, typer.Option(help="In place of rows: items with their texts, and deleted ones.")
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(help="The source has all rows of its spans: a new version of changed ones.", show_default=False),
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option(help="The source has some rows of its spans: add them, new ones win.", show_default=False)
+    ] = False,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Of CSV: comma, semicolon, tab or pipe; default: found in the file.")
+    ] = None,
+    not_before: Annotated[
+        str | None, typer.Option(help="First day of the data, as 2015-01-01. Earlier rows are errors.")
+    ] = None,
+    not_after: Annotated[
+        str | None, typer.Option(help="Last day of the data; default: tomorrow. Later rows are errors.")
+    ] = None,
+    set_aside: Annotated[
+        Path | None, typer.Option(help="A new file for rows that can't be used, which else are errors.")
+    ] = None,
     workspace: Workspace = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Cut a source of rows, or an item feed, into spans and add them to the workspace."""
+    """Cut a source of rows, or an item feed, into spans and add them to the workspace.
+
+    The same rows again change nothing. If the workspace has a span with other rows, say --replace or --merge.
+    """
     import tasks.data.ingest
-    from flows.cli.results import show
+    import tasks.data.mapping
     from flows.cli.terminal.progress_bars import display
+    from flows.cli.work import ingesting
     from tasks.data.canonical import ITEMS, ROWS
 
     path = source or items
@@ -48,12 +71,13 @@ def ingest(
             "name one input: --source FILE for rows of queries and items, or --items FILE for items alone"
         )
     layout = ITEMS if items else ROWS
-    mapping = tasks.data.ingest.parse_map(columns, layout)
+    mapping = tasks.data.mapping.parse_map(columns, layout)
+    options = ingesting.options(replace, merge, delimiter, not_before, not_after, set_aside)
     with display() as listener:
         summary = tasks.data.ingest.ingest(
-            open_store(workspace), path, form, time_column, span, mapping, layout, listener.progress
+            open_store(workspace), path, form, time_column, span, mapping, layout, listener.progress, options
         )
-    tell(summary, show.ingested, as_json)
+    tell(summary, ingesting.show, as_json)
 
 
 def run(

@@ -16,6 +16,7 @@ from infra.store.base import Store
 from tasks.foundation.errors import CancelledError, CodeError
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import next_start
+from tasks.preflight.check import check_plan
 from tasks.running import json_logs
 from tasks.running.context import within
 from tasks.runs import ledger
@@ -24,10 +25,16 @@ from tasks.runs.run_report import RunReport
 
 
 def dry_run(store: Store, span: str | None, config_file: Path | None, overrides: Sequence[str]) -> DryRunOutput:
-    """Return the configuration and the plan; write nothing. Raises StageError as `load_config` and `plan_run` do."""
+    """Return the configuration and the plan; write nothing.
+
+    Raises:
+        StageError: as `load_config`, `plan_run` and `check_plan` do.
+    """
     config = load_config(config_file, overrides)
     try:
-        return DryRunOutput(config=config.tree(), plan=outputs.plan_output(plan_run(store, config, span)), sentence="")
+        plan = plan_run(store, config, span)
+        check_plan(store, plan)
+        return DryRunOutput(config=config.tree(), plan=outputs.plan_output(plan), sentence="")
     except NothingToDo as error:
         return DryRunOutput(config=config.tree(), plan=None, sentence=str(error))
 

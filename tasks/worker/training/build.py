@@ -1,6 +1,5 @@
 """New models: from a pretrained folder, or from scratch with a tokenizer trained on the texts of the first run."""
 
-import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from transformers import AutoConfig, AutoModel, BertConfig
 from configs.schema.config import Config
 from tasks.data.rows import ITEM, QUERY
 from tasks.foundation.errors import ConfigError
+from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.model.embedding_model import EmbeddingModel, shape_of
 from tasks.worker.model.features import FeatureTable, fit_features
 from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
@@ -30,17 +30,6 @@ def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
     if config.model.pretrained is not None:
         return _from_pretrained(pretrained_folder(config.model.pretrained), config, table)
     return _from_scratch(config, rows, table)
-
-
-def pretrained_folder(name: str) -> Path:
-    """Return the local folder of `model.pretrained`: a path, or `package:NAME/FOLDER` in an installed package."""
-    if not name.startswith("package:"):
-        return Path(name).expanduser()
-    package, _, below = name.removeprefix("package:").partition("/")
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"model.pretrained {name!r}: the package {package!r} is not installed")
-    return Path(next(iter(spec.submodule_search_locations))) / below
 
 
 def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> ModelParts:

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from typer.main import get_command
 
+from flows.cli.app import app
 from flows.cli.results import outputs
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
@@ -261,6 +263,36 @@ def test_ingest_cuts_a_source_into_spans(millrace: Command, tmp_path: Path) -> N
     assert re.findall(r"^(\S+) +v1 +1 +as before", again.out, re.M) == ["2022-Q4", "2023-Q1"]
 
 
+def test_a_span_that_is_there_with_other_rows_is_a_question_with_two_answers(millrace: Command, tmp_path: Path) -> None:
+    ids = ("--map", "query=text,item=title,id=id")
+    call = functools.partial(millrace, "ingest", "--workspace", str(tmp_path / "workspace"), *INGEST, *ids)
+    first = source(tmp_path, *({**REVIEW, "id": number} for number in range(4)))
+    assert call("--source", str(first)).code == 0
+    part = source(tmp_path, {**REVIEW, "id": 2, "text": "leaks"}, {**REVIEW, "id": 9})
+    asked = call("--source", str(part))
+    assert (asked.code, asked.out) == (78, "")
+    assert "2022-Q4: v1 has 4 rows, the source 2: 1 changed, 1 new, 3 of v1 missing" in asked.err
+    assert re.findall(r"^  (--\w+)", asked.err, re.M) == ["--replace", "--merge"]
+    assert call("--source", str(part), "--merge", "--replace").code == 78
+    merged = call("--source", str(part), "--merge")
+    assert re.search(r"^2022-Q4 +v2 +5 +new: 1 changed, 1 added, 0 gone *$", merged.out, re.M), merged.out
+    replaced = call("--source", str(part), "--replace")
+    assert re.search(r"^2022-Q4 +v3 +2 +new: 0 changed, 0 added, 3 gone *$", replaced.out, re.M), replaced.out
+
+
+def test_what_is_said_about_a_source_reaches_its_reading(millrace: Command, tmp_path: Path) -> None:
+    rows = source(tmp_path, REVIEW, {**REVIEW, "when": "2004-01-01"}, {**REVIEW, "when": "2024-01-01"})
+    aside = tmp_path / "aside.jsonl"
+    called = ["ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST]
+    days = ["--not-before", "2022-01-01", "--not-after", "2022-12-31"]
+    assert "2004-01-01 is before 2022-01-01" in millrace(*called, *days).err
+    result = millrace(*called, *days, "--set-aside", str(aside))
+    assert (result.code, len(aside.read_text().splitlines())) == (0, 2)
+    assert "note: rows that can't be used: 2, in " in result.out
+    assert "write a day as 2026-11-20" in millrace(*called, "--not-before", "January").err
+    assert "jsonl has none" in millrace(*called, "--delimiter", "tab").err
+
+
 def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, tmp_path: Path) -> None:
     rows = source(tmp_path, {**REVIEW, "when": "last week"})
     result = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)
@@ -419,11 +451,46 @@ def test_a_mistyped_workspace_does_not_look_empty(millrace: Command, tmp_path: P
     assert f"CONFIG: {tmp_path / 'typo'} holds no span" in result.err
 
 
+def with_a_workspace() -> list[str]:
+    commands = get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+    return sorted(name for name, each in commands.items() if "workspace" in {param.name for param in each.params})
+
+
+NEEDED = {
+    "ingest": [*INGEST, "--source", "none.jsonl"],
+    "backfill": ["--from", "2026-01", "--to", "2026-02"],
+    "backfill-control": ["b-1", "pause"],
+    "parity": ["--span", "2026-01"],
+    "warmup": ["--span", "2026-01", "--compare-optlevel", "1,2"],
+    "import-checkpoint": ["weights.pt"],
+    "search": ["a lamp"],
+    "diff": ["1", "2"],
+    "rollback": [],
+    "deploy": [],
+}
+
+
+@pytest.mark.parametrize("name", with_a_workspace())
+def test_a_workspace_inside_a_file_is_one_line_for_every_command(
+    millrace: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    (tmp_path / "file").write_text("not a folder")
+    result = millrace(name, "--workspace", str(tmp_path / "file" / "x"), *NEEDED.get(name, []))
+    if name == "doctor":  # a table of all that it looks at
+        assert result.code != 0
+        assert "Traceback" not in result.err
+        return
+    assert result.code == 78, result.err
+    assert result.err.splitlines()[-1].startswith(f"CONFIG: workspace '{tmp_path}/file/x': {tmp_path}/file is a file")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "last_line", "traceback"),
     [
         (ZeroDivisionError("division by zero"), 75, "CODE: ZeroDivisionError: division by zero (a bug, ours", True),
-        (PermissionError(13, "Permission denied", "/w"), 74, "STORE: [Errno 13] Permission denied: '/w'", False),
+        (PermissionError(13, "Permission denied", "/w"), 74, "STORE: /w: this user may not read or write it", False),
         (OSError(28, "No space left on device"), 74, "STORE: [Errno 28] No space left on device", False),
     ],
 )

@@ -15,7 +15,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_folder
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import SpanKind
-from tasks.data.ingest import IngestSummary, ingest
+from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.rows import SPAN_KIND
 from tasks.data.sources import Format
 
@@ -69,8 +69,11 @@ def run(
     span: SpanKind = SpanKind.month,
     mapping: dict[str, str] = MAP,
     progress: Callable[[Progress], None] | None = None,
+    **options: Any,
 ) -> IngestSummary:
-    return ingest(store, source, form, "at", span, mapping, progress=progress)
+    return ingest(
+        store, source, form, "at", span, mapping, progress=progress, options=IngestOptions.model_validate(options)
+    )
 
 
 def versions(summary: IngestSummary) -> list[tuple[str, int, int, bool]]:

@@ -76,9 +76,9 @@ class Shop(NamedTuple):
     def run(self, *arguments: str) -> CommandResult:
         return self.millrace("run", "--config", str(self.config_file), "--json", *arguments)
 
-    def ingest(self, source: Path, columns: str = COLUMNS) -> CommandResult:
+    def ingest(self, source: Path, columns: str = COLUMNS, *options: str) -> CommandResult:
         form = ("--format", "jsonl", "--time-column", "searched_at", "--span", "month", "--map", columns)
-        return self.millrace("ingest", "--source", str(source), *form, "--json")
+        return self.millrace("ingest", "--source", str(source), *form, *options, "--json")
 
     def files(self, under: str = "") -> dict[str, int]:
         """Path -> time of its last change, of all files but locks."""

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.contracts.spans import SpanKind
-from tasks.data.canonical import Canonicaliser, CanonicalRow, as_bool, as_float
+from tasks.data.canonical import Canonicaliser, CanonicalRow
+from tasks.data.reading.values import as_bool, as_float
 from tasks.data.sources import Format, SourceRow
 from tasks.foundation.errors import DataError
 
@@ -95,13 +96,13 @@ def test_a_missing_time_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("value", "label"),
     [(1, 1.0), (2.5, 2.5), ("4", 4.0), (" -1e2 ", -100.0), (True, 1.0), (Decimal("0.5"), 0.5), (10**400, math.inf),
-     (None, None), (math.nan, None), ("", None), (" ", None)],
+     (None, None), (math.nan, None), ("NaN", None), (Decimal("nan"), None), ("", None), (" ", None)],
 )  # fmt: skip
 def test_a_label_is_a_number_or_null(value: object, label: float | None) -> None:
     assert convert({"stars": value}, label="stars").core[5] == label
 
 
-@pytest.mark.parametrize("value", ["five", "1,5", "0x1", "1_000", "nan", [1], {}])
+@pytest.mark.parametrize("value", ["five", "1,5", "0x1", "1_000", "Nan", [1], {}])
 def test_a_label_that_is_no_number_is_an_error_with_place_and_value(value: object) -> None:
     with pytest.raises(DataError, match=r"in/reviews.jsonl, row 3, column 'stars': .* is not a number"):
         convert({"stars": value}, label="stars")
@@ -182,7 +183,9 @@ def test_a_column_has_the_type_that_all_its_values_share(values: list[Any], kind
         (["true", "False"], "bool"),
         (["true", "1"], "string"),
         (["01067", "99999"], "string"),
-        (["0", "0.5", "10"], "float64"),
+        (["0", "0.5", "10", "NaN"], "float64"),
+        (["nan", "true"], "bool"),
+        (["nan", "NESTLE"], "string"),
         (["1,5"], "string"),
         (["١"], "string"),
     ],
@@ -233,3 +236,4 @@ def test_half_a_surrogate_pair_is_an_error_that_names_the_column(values: dict[st
 def test_scalars_as_numbers_and_booleans() -> None:
     assert [as_float(value) for value in (1, "1.5", -(10**400))] == [1.0, 1.5, -math.inf]
     assert [as_bool(value) for value in (True, "TRUE", " false")] == [True, True, False]
+    assert [as_float("NaN"), as_bool("nan")] == [None, None], "of a column of numbers, or of booleans"

@@ -12,8 +12,9 @@ from infra.store.manifest import open_folder
 from tasks.contracts.references import FeedRef
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS
-from tasks.data.ingest import IngestSummary, ingest, parse_map
+from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.items import FEED_KIND
+from tasks.data.mapping import parse_map
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_feeds, list_spans
 from tasks.foundation.errors import ConfigError, DataError
@@ -32,10 +33,11 @@ def item(sku: str | None, day: str, title: str | None = "a lamp", **more: Any) -
 
 
 def feed(
-    store: DirectoryStore, *rows: dict[str, Any], form: Format = Format.jsonl, columns: str = MAP
+    store: DirectoryStore, *rows: dict[str, Any], form: Format = Format.jsonl, columns: str = MAP, **options: Any
 ) -> IngestSummary:
     source = write_input(store.root.parent / f"feed.{form}", rows, form)
-    return ingest(store, source, form, "at", SpanKind.month, parse_map(columns, ITEMS), ITEMS)
+    said = IngestOptions.model_validate(options)
+    return ingest(store, source, form, "at", SpanKind.month, parse_map(columns, ITEMS), ITEMS, options=said)
 
 
 @pytest.mark.parametrize("form", list(Format))
@@ -63,6 +65,29 @@ def test_a_feed_span_is_versioned_like_any_other(store: DirectoryStore) -> None:
     assert versions(feed(store, item("a", "2026-01-05", gone=False))) == [("2026-01", 1, 1, False)]
     assert versions(feed(store, item("a", "2026-01-05", gone=True))) == [("2026-01", 2, 1, True)]
     assert list_feeds(store) == [FeedRef(name="2026-01", version=2)]
+
+
+def test_a_full_export_is_asked_nothing_though_items_move_to_later_spans(store: DirectoryStore) -> None:
+    feed(store, item("a", "2026-01-05", gone=False), item("b", "2026-01-06", gone=False))
+    moved = feed(store, item("a", "2026-02-05", title="new", gone=False), item("b", "2026-01-06", gone=False))
+    assert versions(moved) == [("2026-01", 1, 2, False), ("2026-02", 1, 1, True)], "the newer record of a counts"
+
+
+def test_a_feed_of_changes_alone_would_drop_items_and_must_say_so(store: DirectoryStore) -> None:
+    feed(store, item("a", "2026-01-05", gone=False), item("b", "2026-01-06", gone=False))
+    changes = (item("b", "2026-01-09", title="new", gone=False), item("c", "2026-01-09", gone=False))
+    with pytest.raises(
+        ConfigError, match=r"2026-01: v1 has 2 records, the source 2: 0 changed, 2 new, 1 of v1 missing"
+    ):
+        feed(store, *changes)
+    assert versions(feed(store, *changes, known="merge")) == [("2026-01", 2, 4, True)]
+    assert versions(feed(store, *changes, known="replace")) == [("2026-01", 3, 2, True)]
+
+
+def test_a_feed_may_be_old_but_not_from_the_future(store: DirectoryStore) -> None:
+    feed(store, item("a", "1970-01-01", gone=False))
+    with pytest.raises(DataError, match="row 1, column 'at': 3000-01-01 is later than"):
+        feed(store, item("a", "3000-01-01", gone=False))
 
 
 def test_a_feed_without_a_column_for_deletions_deletes_nothing(store: DirectoryStore) -> None:

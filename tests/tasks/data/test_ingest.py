@@ -11,13 +11,15 @@ from infra.store.manifest import read_manifest
 from tasks.contracts.progress import Progress
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import SpanKind
-from tasks.data import ingest as module
-from tasks.data.ingest import ingest, parse_map
+from tasks.data import source_spans
+from tasks.data.ingest import ingest
+from tasks.data.mapping import parse_map
 from tasks.data.rows import CORE, SPAN_KIND
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.foundation.clock import now
-from tests.support.workspace.inputs import ROWS, files_in, review, rows_of, run, versions, write_input
+from tasks.foundation.errors import DataError
+from tests.support.workspace.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input
 
 ROOT = Path(__file__).resolve().parents[3]
 REVIEWS = ROOT / "../shared/data/amazon-reviews-sample/reviews.jsonl.gz"
@@ -77,7 +79,7 @@ def test_the_manifest_describes_the_span(store: DirectoryStore, tmp_path: Path) 
     assert len(facts.pop("content_sha256")) == 64
     assert before <= facts.pop("ingested_at") <= now()
     assert facts.pop("columns") == {field.name: str(field.type) for field in rows_of(store, "2026-02").schema}
-    assert facts == {"span": "2026-02", "version": 1, "rows": 3, "row_ids": "key"}
+    assert facts == {"span": "2026-02", "version": 1, "rows": 3, "labels": 2, "row_ids": "key"}
     assert list_spans(store) == [SpanRef(name="2026-01", version=1), SpanRef(name="2026-02", version=1)]
 
 
@@ -100,11 +102,11 @@ def test_the_same_rows_again_write_nothing(store: DirectoryStore, tmp_path: Path
 def test_changed_rows_make_a_new_version_of_their_span_only(store: DirectoryStore, tmp_path: Path) -> None:
     run(store, write_input(tmp_path / "input", ROWS))
     changed = [*ROWS[:3], review(4, "2026-02-10", text="found it")]
-    summary = run(store, write_input(tmp_path / "changed", changed))
+    summary = run(store, write_input(tmp_path / "changed", changed), known="replace")
     assert versions(summary) == [("2026-01", 1, 1, False), ("2026-02", 2, 3, True)]
     assert rows_of(store, "2026-02", 1)["query"].to_pylist()[-1] is None
     assert rows_of(store, "2026-02", 2)["query"].to_pylist()[-1] == "found it"
-    back = run(store, tmp_path / "input")
+    back = run(store, tmp_path / "input", known="replace")
     assert versions(back)[1] == ("2026-02", 3, 3, True)
 
 
@@ -120,9 +122,10 @@ def test_types_are_chosen_from_the_whole_input(store: DirectoryStore, tmp_path: 
 
 
 def test_a_jsonl_record_may_leave_out_null_values(store: DirectoryStore, tmp_path: Path) -> None:
-    rows = [{"at": 0, "text": "a", "title": "b"}, {"at": 0, "text": "c", "id": "r2", "stars": 1, "extra": True}]
+    at = 1_000_000_000
+    rows = [{"at": at, "text": "a", "title": "b"}, {"at": at, "text": "c", "id": "r2", "stars": 1, "extra": True}]
     run(store, write_input(tmp_path / "input", rows), span=SpanKind.day)
-    table = rows_of(store, "1970-01-01")
+    table = rows_of(store, "2001-09-09")
     assert table["item"].to_pylist() == ["b", None]
     assert table["extra"].to_pylist() == [None, True]
     assert table["row_id"].to_pylist()[1] == "r2"
@@ -131,7 +134,7 @@ def test_a_jsonl_record_may_leave_out_null_values(store: DirectoryStore, tmp_pat
 def test_progress_counts_bytes_and_then_spans(
     store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ROWS_BETWEEN_REPORTS", 2)
+    monkeypatch.setattr(source_spans, "ROWS_BETWEEN_REPORTS", 2)
     steps: list[Progress] = []
     source = write_input(tmp_path / "input", ROWS)
     run(store, source, progress=steps.append)
@@ -146,6 +149,78 @@ def test_progress_counts_bytes_and_then_spans(
     assert [p.done for p in steps[2:]] == [size, 1, 2]
 
 
+def test_parts_of_nested_columns_are_columns(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [
+        {"meta": {"at": "2026-01-01"}, "request": {"text": "lamp", "user": {"country": "de"}}, "hit": {"title": "Lamp"}}
+        | {"raw": {"a": 1}},
+        {"meta": {"at": "2026-01-02"}, "request": None, "hit": {"title": "Pot"}, "raw": None},
+    ]
+    mapping = {"query": "request.text", "item": "hit.title"}
+    for form in (Format.jsonl, Format.parquet):
+        source = write_input(tmp_path / f"nested.{form}", rows, form)
+        summary = ingest(store, source, form, "meta.at", SpanKind.month, mapping)
+        assert summary.rows == 2
+    table = rows_of(store, "2026-01")
+    assert table.select(["query", "item"]).to_pylist() == [
+        {"query": "lamp", "item": "Lamp"},
+        {"query": None, "item": "Pot"},
+    ]
+    assert table.column_names[len(CORE) :] == ["raw", "request.user.country"]
+    assert table["request.user.country"].to_pylist() == ["de", None]
+    assert table["raw"].to_pylist() == ['{"a": 1}', None], "no name enters it, so it stays JSON"
+    with pytest.raises(DataError, match=r"missing column 'request\.words'.* request\.text"):
+        ingest(
+            store, tmp_path / "nested.jsonl", Format.jsonl, "meta.at", SpanKind.month, mapping | {"id": "request.words"}
+        )
+
+
+def test_items_with_more_than_one_text_are_counted(store: DirectoryStore, tmp_path: Path) -> None:
+    texts = [("i1", "lamp"), ("i2", "pot"), ("i1", "red lamp"), ("i2", "pot"), ("i1", "lamp"), ("i3", None)]
+    rows = [review(n, "2026-01-01", sku=sku, title=title) for n, (sku, title) in enumerate(texts)]
+    summary = run(store, write_input(tmp_path / "input", rows), mapping=MAP | {"item_id": "sku"})
+    assert summary.notes == ("items with more than one text: 1; the newest by time counts",)
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("semicolon", ";"), ("tab", "\t"), ("pipe", "|")])
+def test_a_delimiter_is_found_in_the_file_and_said(
+    store: DirectoryStore, tmp_path: Path, name: str, delimiter: str
+) -> None:
+    lines = [
+        ["at", "text", "title", "price"],
+        ["2026-01-01", "a, b", "Lamp", "1,5"],
+        ["2026-01-02", "c", "Pot, big", "2"],
+    ]
+    source = tmp_path / "input.csv"
+    source.write_text("\ufeff" + "\r\n".join(delimiter.join(cells) for cells in lines))
+    summary = run(store, source, Format.csv, mapping={"query": "text", "item": "title"})
+    assert summary.notes == (f"fields are separated by {name}, as the first lines show",)
+    assert rows_of(store, "2026-01")["item"].to_pylist() == ["Lamp", "Pot, big"]
+
+
+def test_a_csv_file_without_a_header_is_named_as_such(store: DirectoryStore, tmp_path: Path) -> None:
+    source = tmp_path / "input.csv"
+    source.write_text("r1,2026-01-01,keeps water hot,Kettle\nr2,2026-01-02,broke soon,Lamp\n")
+    with pytest.raises(DataError, match=r"its first line is no header: r1, 2026-01-01, keeps water hot"):
+        run(store, source, Format.csv)
+    source.write_text("id;at;words;title\nr1;2026-01-01;keeps water hot;Kettle\n")
+    with pytest.raises(DataError, match=r"missing column 'text'.* the columns are at, id, title, words"):
+        run(store, source, Format.csv, mapping={"query": "text", "item": "title"})
+
+
+def test_nan_is_a_missing_number_in_every_format(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [review(1, "2026-01-01", stars=float("nan"), price=float("nan")), review(2, "2026-01-02", text="nan")]
+    found = []
+    for form in Format:
+        run(store, write_input(tmp_path / f"input.{form}", rows, form), form, known="replace")
+        latest = [ref.version for ref in list_spans(store)][-1]
+        found.append(rows_of(store, "2026-01", latest).select(["query", "label", "price"]).to_pylist())
+    assert found[0] == [
+        {"query": "review 1", "label": None, "price": None},
+        {"query": "nan", "label": 2.0, "price": 3.0},
+    ]
+    assert found[1:] == found[:1] * 2
+
+
 MEASURE = """
 import re, sys
 from pathlib import Path
@@ -154,7 +229,7 @@ from tasks.data.ingest import ingest
 from tasks.data.sources import Format
 from tasks.contracts.spans import SpanKind
 source, form, workspace = sys.argv[1:]
-names = {"query": "text", "item": "title", "id": "id"}
+names = {"query": "text", "item": "title", "id": "id", "item_id": "id"}
 summary = ingest(open_store(workspace), Path(source), Format(form), "at", SpanKind.month, names)
 print(summary.rows, re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
 """

@@ -9,7 +9,9 @@ import tasks.data.ingest
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MANIFEST
 from tasks.contracts.spans import SpanKind
-from tasks.data.ingest import IngestSummary, ingest, parse_map
+from tasks.data.ingest import IngestOptions, IngestSummary, ingest
+from tasks.data.known_spans import Known
+from tasks.data.mapping import parse_map
 from tasks.data.row_ids import number_alike
 from tasks.data.sources import Format
 
@@ -21,7 +23,8 @@ def review(label: float, **changes: Any) -> dict[str, Any]:
 def take_in(store: DirectoryStore, tmp_path: Path, rows: list[dict[str, Any]]) -> IngestSummary:
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return ingest(store, source, Format.jsonl, "at", SpanKind.month, parse_map("query=q,item=t,label=stars"))
+    mapping, replace = parse_map("query=q,item=t,label=stars"), IngestOptions(known=Known.replace)
+    return ingest(store, source, Format.jsonl, "at", SpanKind.month, mapping, options=replace)
 
 
 def ids(store: DirectoryStore, version: int) -> list[str]:

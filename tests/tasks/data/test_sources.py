@@ -185,7 +185,7 @@ def test_a_missing_path_is_a_config_error(tmp_path: Path) -> None:
 
 def test_a_folder_without_files_of_the_format_is_a_config_error(tmp_path: Path) -> None:
     write_input(tmp_path / "a.jsonl", ROWS)
-    with pytest.raises(ConfigError, match=r"no csv file in this folder; looked for \*\.csv, \*\.csv\.gz"):
+    with pytest.raises(ConfigError, match=r"no csv file in this folder; looked for \*\.csv, \*\.tsv"):
         SourceReader(tmp_path, Format.csv)
 
 

@@ -218,6 +218,15 @@ def test_after_a_week_without_runs_arrived_spans_are_missed_and_the_others_are_g
         assert sum((one.spans for one in report.problems if one.kind == kind), ()) == spans
 
 
+@pytest.mark.parametrize("wrong", ["3000-01-01", "1600-01-01"])
+def test_a_span_of_a_wrong_date_is_no_reason_to_list_thousands(store, runner, config, wrong):
+    train(store, config, "2026-11-12")
+    ingest(store, "2026-11-14", wrong)
+    report = look(store, config, "2026-11-15T07:00:00+01:00")
+    assert report.gaps == ("2026-11-13",)
+    assert len(report.spans) + report.older == 4
+
+
 @pytest.mark.parametrize(
     ("at", "missed"),
     [

@@ -66,3 +66,10 @@ def test_an_impossible_comparison_is_refused(store, runner, accelerator, levels,
     with pytest.raises(ConfigError, match=complaint):
         compare_levels(store, small_config(f"accelerator={accelerator}"), "2021-Q2", levels)
     assert not runner.stages
+
+
+def test_one_step_per_shape_would_give_compile_time_as_step_time(store, runner):
+    config = small_config("accelerator=xla", "warmup.steps_per_shape=1")
+    with pytest.raises(ConfigError, match=r"--set warmup\.steps_per_shape=4"):
+        compare_levels(store, config, "2021-Q2", [1, 2])
+    assert not runner.stages

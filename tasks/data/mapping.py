@@ -1,0 +1,78 @@
+"""The option --map: which column of a source is what."""
+
+import difflib
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+from tasks.data.canonical import ITEMS, ROWS, Layout
+from tasks.data.reading.csv_form import looks_like_a_row
+from tasks.data.reading.nested import root_of
+from tasks.data.sources import Format, SourceRow
+from tasks.foundation.errors import ConfigError, DataError
+
+_SYNTAX = {
+    ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN]",
+    ITEMS.root: "--map id=COLUMN,text=COLUMN[,deleted=COLUMN]",
+}
+
+
+def parse_map(text: str, layout: Layout = ROWS) -> dict[str, str]:
+    """Parse `query=text,item=product_title` into a mapping from canonical names to source columns.
+
+    Raises:
+        ConfigError: a pair is not name=column, a name appears twice, or `check_map` refuses it.
+    """
+    mapping: dict[str, str] = {}
+    for pair in text.split(","):
+        name, separator, column = (part.strip() for part in pair.partition("="))
+        if not (name and separator and column):
+            raise ConfigError(f"--map {text!r}: {pair!r} is not name=column; write it as {_SYNTAX[layout.root]}")
+        if name in mapping:
+            raise ConfigError(f"--map {text!r}: {name!r} is given twice; write it as {_SYNTAX[layout.root]}")
+        mapping[name] = column
+    check_map(mapping, layout)
+    return mapping
+
+
+def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
+    """Check the names. Raises ConfigError: a name is unknown, or a needed one is missing; names the way out."""
+    for name in mapping:
+        if name not in layout.columns:
+            close = difflib.get_close_matches(name, layout.columns, n=1)
+            hint = f"the nearest is {close[0]!r}" if close else f"known are {', '.join(layout.columns)}"
+            raise ConfigError(f"--map: unknown name {name!r}; {hint}; write it as {_SYNTAX[layout.root]}")
+    for name in layout.needed:
+        if name not in mapping:
+            raise ConfigError(f"--map: {name!r} is missing; write it as {_SYNTAX[layout.root]}")
+
+
+def require_columns(record: SourceRow, form: Format, time_column: str, mapping: Mapping[str, str]) -> None:
+    """Check the columns of a file by its first record, before nested ones are taken apart.
+
+    A record of JSONL may leave out what is null.
+
+    Raises:
+        DataError: a column is missing, perhaps since the file has no header; names file and column.
+    """
+    if form is Format.jsonl:
+        return
+    wanted = {**{column: f"--map gives as {name}" for name, column in mapping.items()}, time_column: "has the time"}
+    missing = [column for column in wanted if not {column, root_of(column)} & record.values.keys()]
+    if form is Format.csv and len(missing) == len(wanted) and looks_like_a_row(list(record.values)):
+        raise DataError(
+            f"{record.file}: its first line is no header: {', '.join(list(record.values)[:5])}; put a line with the "
+            "names of the columns first"
+        )
+    for column in missing:
+        raise _missing(record.file, column, wanted[column], record.values.keys())
+
+
+def require_seen(file: Path, mapping: Mapping[str, str], seen: Set[str]) -> None:
+    """Check the columns of all records together. Raises DataError: no record has a column that --map names."""
+    for name, column in mapping.items():
+        if column not in seen:
+            raise _missing(file, column, f"--map gives as {name}", seen)
+
+
+def _missing(file: Path, column: str, why: str, there: Set[str]) -> DataError:
+    return DataError(f"{file}: missing column {column!r}, which {why}; the columns are {', '.join(sorted(there))}")

