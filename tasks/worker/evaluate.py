@@ -27,7 +27,7 @@ from tasks.worker.evaluation.corpus import choose_corpus, relevant_items
 from tasks.worker.evaluation.measure import Measured, columns_of, measure
 from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
 from tasks.worker.process.job import Job
-from tasks.worker.training.relevant import Relevant
+from tasks.worker.ranking.relevant import Relevant
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

@@ -22,9 +22,9 @@ from tasks.worker.evaluation.contenders import Contender
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.model.embed import embed
 from tasks.worker.process.job import Job
+from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
 from tasks.worker.training.holdout import side_of
 from tasks.worker.training.pairs import pair_mask
-from tasks.worker.training.relevant import Relevant, find_relevant, query_keys, text_numbers
 from tasks.worker.vectors.reuse import EarlierVectors, best
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

@@ -16,8 +16,8 @@ from tasks.worker.evaluation.contenders import Contender
 from tasks.worker.evaluation.corpus import some_rows
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.process.job import Job
+from tasks.worker.ranking.relevant import Relevant
 from tasks.worker.training.holdout import Judged, KnownVectors, embed_holdout, judge_vectors, make_holdout
-from tasks.worker.training.relevant import Relevant
 
 COMPARED_QUERIES = 1000  # whose nearest items say how well two models agree, at most
 

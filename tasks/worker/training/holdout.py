@@ -15,10 +15,10 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.embed import EmbedSettings, classify, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.tokens import TokenLists, tokenize
+from tasks.worker.ranking.ranks import rank_targets
+from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.pairs import label_classes, pair_mask
-from tasks.worker.training.ranks import rank_targets
-from tasks.worker.training.relevant import Relevant, find_relevant, query_keys, text_numbers
 
 
 @dataclass(frozen=True)

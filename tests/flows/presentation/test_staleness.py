@@ -10,7 +10,7 @@ from tasks.contracts.evaluation import Measurement, Role, SpanMetrics
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.stages import Stage
 from tasks.monitoring.history import read_history
-from tasks.runs.plan import plan_run
+from tasks.planning.next_run import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.pages.sections import row, rows

@@ -5,8 +5,8 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.runs import Release
 from tasks.evaluating.rivals import begun_with, rivals_for
+from tasks.planning.next_run import plan_run
 from tasks.runs import branches, lineage
-from tasks.runs.plan import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from tasks.worker.training import ranks as training_ranks
-from tasks.worker.training.ranks import CHUNK_QUERIES, rank_targets
-from tasks.worker.training.relevant import find_relevant
+from tasks.worker.ranking import ranks as training_ranks
+from tasks.worker.ranking.ranks import CHUNK_QUERIES, rank_targets
+from tasks.worker.ranking.relevant import find_relevant
 
 
 def unit(*degrees: float) -> np.ndarray:

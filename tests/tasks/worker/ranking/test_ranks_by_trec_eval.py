@@ -5,8 +5,8 @@ import pytest
 import pytrec_eval
 
 from tasks.measures.row_metrics import retrieval_metrics
-from tasks.worker.training.ranks import rank_targets
-from tasks.worker.training.relevant import find_relevant
+from tasks.worker.ranking.ranks import rank_targets
+from tasks.worker.ranking.relevant import find_relevant
 
 QUERIES, ITEMS = 60, 400
 NAMES = {"recall_1": "recall@1", "recall_10": "recall@10", "recall_100": "recall@100", "ndcg_cut_10": "ndcg@10"}

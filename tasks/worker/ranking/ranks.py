@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.worker.training.relevant import Relevant
+from tasks.worker.ranking.relevant import Relevant
 
 CHUNK_QUERIES = 512
 CHUNK_SCORES = 2**24  # in memory at once, 64 MiB; against a larger corpus a chunk has fewer queries

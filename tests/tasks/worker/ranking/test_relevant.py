@@ -1,6 +1,6 @@
 import numpy as np
 
-from tasks.worker.training.relevant import Relevant, find_relevant, query_keys, text_numbers
+from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
 
 QUERIES = ["Good  product", "good product ", "lamp"]
 TEXTS = ["red shoe", "blue shoe", "a LAMP", "a lamp", "chair"]
