@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from configs.load import load_config
-from configs.schema.stages import GateConfig
-from tasks.contracts.evaluation import Verdict
+from configs.schema.gates import GateConfig
+from tasks.contracts.evaluation import Role, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.gates.verdicts import Measured, judge, refused
+from tasks.gates.comparisons import Measured
+from tasks.gates.verdicts import judge, refused
 
 
 def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:
@@ -19,7 +20,8 @@ def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:
 
 
 def measured(challenger: Mapping[str, float], champion: Mapping[str, float] | None) -> Measured:
-    return Measured(challenger, champion)
+    champions = {} if champion is None else {Role.champion: champion}
+    return Measured({Role.challenger: challenger, **champions})
 
 
 def verdict(value: float, champion: float | None, **changes: Any) -> Verdict:
