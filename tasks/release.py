@@ -30,7 +30,7 @@ def release(
 ) -> Release | Refusal:
     """Export the model, search all vectors with it, and publish the release of this run unless a gate refuses it.
 
-    The release becomes current unless that is of a later span.
+    The release becomes current unless that is of a later span. A run that has a release keeps it, whatever gates say.
 
     Args:
         judged: the evaluation of the model; for a refresh the release that it brings up to date.
@@ -48,11 +48,12 @@ def release(
         rows=tuple(rows),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         before=before.ref if before else None,
+        overrides=judged.overrides,
     )
     exported = run_stage(plan, inputs, ReleaseOutcome)
     verdicts = _judge(store, plan, exported, inferred.vectors, judged)
-    overrides = judged.overrides if isinstance(judged, Judgement) else ()
-    if refused(verdicts) and not overrides and releases.of_run(store, plan.run_key) is None:
+    overridden = isinstance(judged, Judgement) and bool(judged.overrides)
+    if refused(verdicts) and not overridden and releases.of_run(store, plan.run_key) is None:
         refusal = Refusal(verdicts=verdicts)
         logger().warning("nothing is released: %s", refusal.why)
         return refusal
@@ -66,7 +67,7 @@ def release(
         metrics=dict(metrics),
         rows=rows,
         verdicts=(*judged.verdicts, *verdicts) if isinstance(judged, Judgement) else verdicts,
-        overrides=overrides,
+        overrides=judged.overrides,
         refreshed=judged.number if isinstance(judged, Release) else None,
     )
     _explain(store, plan, published)

@@ -73,7 +73,8 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
     if not gate.of_rows or rows is None:
         if of_part:
             absent = "the evaluation kept no answers to single rows; evaluate again to judge a part of them"
-        value, baseline = _whole(measured, Role.challenger, gate), role and _whole(measured, role, gate)
+        value = _whole(measured, Role.challenger, gate)
+        baseline = None if role is None else _whole(measured, role, gate)
         return [Comparison(gate, "", value, baseline, rows=measured.many if gate.of_rows else None, absent=absent)]
     parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows)
     if not parts:

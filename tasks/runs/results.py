@@ -29,7 +29,7 @@ from tasks.gates.verdicts import refusals, refused
 
 _NOT_DECISIVE = {
     "champion", "champion_vectors", "champion_release", "rivals", "begun_with", "compiled", "feeds", "others", "bases",
-    "reuse", "before", "metrics",
+    "reuse", "before", "metrics", "overrides",
 }  # fmt: skip
 
 

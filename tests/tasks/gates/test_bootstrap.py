@@ -36,7 +36,8 @@ def of_rows(made: Answers) -> Callable[..., Any]:
             else values[rows].mean()
             for values in made.values
         )
-        assert one is not None and other is not None
+        assert one is not None
+        assert other is not None
         return float(one - other)
 
     return difference

@@ -11,7 +11,7 @@ from configs.load import load_config
 from tasks.contracts.evaluation import Role
 from tasks.gates.comparisons import Measured
 from tests.support.fakes.gates import judge_numbers
-from tests.support.workspace.row_results import row_results
+from tests.support.measures.row_results import row_results
 
 SEEDS = 200
 DISCORDANT = 0.06  # share of queries on which exactly one of the two models finds the item
