@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from configs.schema.metrics import METRICS, Family, MetricName
+from configs.schema.metrics import METRICS, MetricName
 from tasks.foundation.records import Record
 
 Severity = Literal["critical", "warning"]
@@ -42,7 +42,7 @@ class GateConfig(Record):
     @property
     def of_rows(self) -> bool:
         """Whether the metric is a number of rows, so that rows can be chosen; else it is of all vectors of a model."""
-        return METRICS[self.metric].family in _OF_ROWS
+        return METRICS[self.metric].family.of_rows
 
     @property
     def slice_column(self) -> str | None:
@@ -73,6 +73,3 @@ class GateConfig(Record):
                 f"{self.metric} is one number of all vectors; its gate takes no rows, slice, span, confidence, min_rows"
             )
         return self
-
-
-_OF_ROWS = (Family.ranking, Family.classification)

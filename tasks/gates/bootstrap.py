@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.measures.row_metrics import CLASSIFICATION, RANKING
+from tasks.contracts.evaluation import Role
+from tasks.measures.row_metrics import CLASSIFICATION, LIKELIHOOD, RANKING
+from tasks.measures.row_results import RowResults
 
 DRAWS = 4000
 POWER = 0.8  # the chance that the number of rows that a verdict asks for is enough
@@ -29,14 +31,13 @@ class Answers(NamedTuple):
     values: tuple[np.ndarray, ...]  # float64 (rows,) of each model: the challenger, then the baseline if there is one
 
 
-def row_values(metric: str, ranks: np.ndarray, losses: np.ndarray, probabilities: np.ndarray | None) -> np.ndarray:
-    """Return what `Answers.values` holds of one model, float64 (rows,)."""
+def row_values(rows: RowResults, metric: str, role: Role) -> np.ndarray:
+    """Return what `Answers.values` holds of one model, float64 (rows,). Raises KeyError: it was not measured."""
     if metric in RANKING:
-        return np.asarray(RANKING[metric](ranks), dtype=np.float64)
-    if metric in CLASSIFICATION:
-        assert probabilities is not None
-        return probabilities.astype(np.float64)
-    return losses.astype(np.float64)
+        return np.asarray(RANKING[metric](rows.ranks[role]), dtype=np.float64)
+    if metric in LIKELIHOOD:
+        return np.asarray(LIKELIHOOD[metric](rows.losses[role]), dtype=np.float64)
+    return rows.probabilities[role].astype(np.float64)
 
 
 def measure(answers: Answers) -> tuple[float, ...]:

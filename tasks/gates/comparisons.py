@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from configs.schema.gates import GateConfig
+from configs.schema.metrics import METRICS, Family
 from tasks.contracts.evaluation import Role
 from tasks.gates.bootstrap import DRAWS, Answers, draw, measure, row_values
 from tasks.gates.selection import Part, parts_of
@@ -70,9 +71,10 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
     if absent := _absent(measured, gate, role):
         return [Comparison(gate, "", _whole(measured, Role.challenger, gate), None, absent=absent)]
     rows = measured.rows
-    if not gate.of_rows or rows is None:
+    if not gate.of_rows or rows is None or gate.metric not in measured.metrics[Role.challenger]:
         if of_part:
-            absent = "the evaluation kept no answers to single rows; evaluate again to judge a part of them"
+            kept = "the evaluation kept no answers to single rows; evaluate again to judge a part of them"
+            absent = kept if rows is None else f"the model gives no {gate.metric}"
         value = _whole(measured, Role.challenger, gate)
         baseline = None if role is None else _whole(measured, role, gate)
         return [Comparison(gate, "", value, baseline, rows=measured.many if gate.of_rows else None, absent=absent)]
@@ -86,7 +88,8 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
 def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
     """Return why there is nothing to compare with; empty where there is."""
     if role is None:
-        return ""
+        compatible = METRICS[gate.metric].family is Family.compatibility
+        return "no champion yet to compare with" if compatible and Role.champion not in measured.metrics else ""
     if role in measured.metrics:
         if gate.metric in measured.metrics[role]:
             return ""
@@ -111,7 +114,7 @@ def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) 
         gate.metric,
         rows.query_key[part.rows],
         classes,
-        tuple(_values(rows, gate.metric, each)[part.rows] for each in roles),
+        tuple(row_values(rows, gate.metric, each)[part.rows] for each in roles),
     )
     value, *others = measure(answers)
     many, unknown = len(classes), ""
@@ -121,10 +124,6 @@ def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) 
         unknown = f"{many:,} rows are fewer than the {gate.min_rows:,} that the gate wants"
     groups = len(np.unique(answers.groups))
     return Comparison(gate, part.where, value, others[0] if others else None, many, groups, unknown=unknown), answers
-
-
-def _values(rows: RowResults, metric: str, role: Role) -> np.ndarray:
-    return row_values(metric, rows.ranks[role], rows.losses[role], rows.probabilities.get(role))
 
 
 def _with_intervals(

@@ -1,6 +1,5 @@
 """Judges a run by its rules: from what evaluate and release measured, at once or any time later. It needs no worker."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -50,7 +49,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         kept = None
     if kept is not None and kept.outcome.to_json() == outcome.to_json() and _same(store, plan, kept, rules):
         return kept
-    rows = _rows(store, outcome)
+    rows = read_row_results(store, outcome.rows_key) if outcome.rows_key is not None else None
     judgement = Judgement(
         outcome=outcome,
         verdicts=verdicts.judge(_measured(plan, outcome, rows), rules.gates),
@@ -88,27 +87,9 @@ def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
     return then.model_copy(update={"release_gates": rules.release_gates}) == rules
 
 
-def _rows(store: Store, outcome: EvaluateOutcome) -> RowResults | None:
-    """Return the answers to the rows; a model with two roles, which was measured once, has its answers in both."""
-    if outcome.rows_key is None:
-        return None
-    rows = read_row_results(store, outcome.rows_key)
-    found = {each.version: each.role for each in outcome.measured if each.role in rows.ranks}
-    same = {each.role: found[each.version] for each in outcome.measured if each.version in found}
-    return dataclasses.replace(
-        rows,
-        ranks={role: rows.ranks[source] for role, source in same.items()},
-        losses={role: rows.losses[source] for role, source in same.items()},
-        probabilities={role: rows.probabilities[source] for role, source in same.items()
-                       if source in rows.probabilities},
-    )  # fmt: skip
-
-
 def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None) -> Measured:
     metrics: dict[Role, Mapping[str, float]] = {
-        each.role: {**each.metrics, **each.vectors}
-        for each in outcome.measured
-        if rows is None or each.role in rows.ranks
+        each.role: {**each.metrics, **each.vectors} for each in outcome.measured
     }
     metrics.setdefault(Role.challenger, outcome.challenger)
     if outcome.champion is not None:
