@@ -77,7 +77,9 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
             absent = kept if rows is None else f"the model gives no {gate.metric}"
         value = _whole(measured, Role.challenger, gate)
         baseline = None if role is None else _whole(measured, role, gate)
-        return [Comparison(gate, "", value, baseline, rows=measured.many if gate.of_rows else None, absent=absent)]
+        many = measured.many if gate.of_rows else None
+        unknown = _too_few(gate, many)
+        return [Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown)]
     parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows)
     if not parts:
         few = f"no {gate.slice_column or 'span'} has {measured.min_slice_rows} rows (evaluate.min_slice_rows)"
@@ -120,10 +122,16 @@ def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) 
     many, unknown = len(classes), ""
     if part.where and (not many or (gate.metric == "auc" and len(np.unique(classes)) < 2)):
         unknown = f"no row of {part.where} to judge" if not many else f"{part.where} has rows of one class only"
-    elif many < gate.min_rows:
-        unknown = f"{many:,} rows are fewer than the {gate.min_rows:,} that the gate wants"
+    else:
+        unknown = _too_few(gate, many)
     groups = len(np.unique(answers.groups))
     return Comparison(gate, part.where, value, others[0] if others else None, many, groups, unknown=unknown), answers
+
+
+def _too_few(gate: GateConfig, many: int | None) -> str:
+    if many is None or many >= gate.min_rows:
+        return ""
+    return f"{many:,} rows are fewer than the {gate.min_rows:,} that the gate wants"
 
 
 def _with_intervals(
