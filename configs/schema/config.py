@@ -36,6 +36,7 @@ KEYS_BESIDE_THE_WORK = (
     "train.hang_seconds",
     "evaluate.slices",
     "evaluate.min_slice_rows",
+    "evaluate.golden",
     "evaluate.gates",
     "infer.workers",
     "release.gates",
@@ -112,6 +113,8 @@ class Config(Record):
             head = METRICS[gate.metric].head
             if head is not None and getattr(self.heads, head) is None:
                 raise ValueError(f"the gate on {gate.metric} needs heads.{head}, which is null")
+            if gate.rows == "golden" and self.evaluate.golden is None:
+                raise ValueError(f"the gate on {gate.metric} is of the golden set, and evaluate.golden names no file")
         return self
 
     @model_validator(mode="after")

@@ -241,6 +241,7 @@ def test_the_hash_changes_with_every_key_of_the_work() -> None:
         "train.hang_seconds=7",
         "evaluate.slices=[category]",
         "evaluate.min_slice_rows=7",
+        "evaluate.golden=golden.csv",
         "evaluate.gates=[]",
         "infer.workers=2",
         "release.gates=[]",

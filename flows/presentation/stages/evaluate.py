@@ -28,7 +28,12 @@ def section(facts: StageFacts) -> Section:
     larger = judged.larger_class if judged else None
     return Section(
         title,
-        (*_sentences(facts), *(by_human(judged.overrides) if judged else ()), f"{measured}; {champion}.", *models.newest_span(value)),
+        (
+            *_sentences(facts),
+            *(by_human(judged.overrides) if judged else ()),
+            f"{measured}; {champion}.",
+            *models.newest_span(value),
+        ),
         tables=(
             *gates(verdicts),
             metrics(value.challenger, value.champion, over(value.holdout_rows, value.corpus_items), larger),

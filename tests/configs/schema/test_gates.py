@@ -34,6 +34,13 @@ def test_what_can_not_be_judged_is_refused(changes: dict[str, Any], message: str
         GateConfig.model_validate({**BASE, **changes})
 
 
+def test_a_gate_on_the_golden_set_needs_one() -> None:
+    gate = "{metric: recall@10, direction: higher, threshold: 0.8, baseline: none, rows: golden, severity: critical}"
+    assert load_config(overrides=["evaluate.golden=golden.csv", f"evaluate.gates=[{gate}]"]).evaluate.gates
+    with pytest.raises(ConfigError, match=r"is of the golden set, and evaluate\.golden names no file"):
+        load_config(overrides=[f"evaluate.gates=[{gate}]"])
+
+
 def test_a_slice_is_a_column_with_or_without_a_value() -> None:
     each, one, odd = (GateConfig.model_validate({**BASE, "slice": text}) for text in ("locale", "locale=de", "a=b=c"))
     assert (each.slice_column, each.slice_value) == ("locale", None)
