@@ -92,7 +92,7 @@ def _from_sums(metric: str, sums: np.ndarray, models: int) -> np.ndarray:
 def _draw_sums(sums: np.ndarray, draws: int, random: np.random.Generator) -> np.ndarray:
     """Return the sums over samples of as many groups as there are, (groups, parts) -> (draws, parts).
 
-    Groups with equal sums are told apart by nothing, so how often each kind is drawn is one multinomial number.
+    Nothing distinguishes groups with equal sums, so how often each kind is drawn is one multinomial number.
     """
     kinds, counts = np.unique(sums, axis=0, return_counts=True)
     many = len(sums)

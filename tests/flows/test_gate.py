@@ -32,8 +32,10 @@ def runner(store: DirectoryStore, short_delays: None, without_pages: None, monke
     return runner
 
 
-def judged(store: DirectoryStore, run_key: str, *settings: str, **request: str) -> GateOutput:
-    return flows.cli.work.gating.gate(RunOptions(store, None, settings), GateRequest(run_key, **request))
+def judged(
+    store: DirectoryStore, run_key: str, *settings: str, override: str | None = None, reason: str | None = None
+) -> GateOutput:
+    return flows.cli.work.gating.gate(RunOptions(store, None, settings), GateRequest(run_key, override, reason))
 
 
 def test_a_refused_run_is_released_when_its_gates_change(store, runner, capsys):
