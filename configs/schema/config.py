@@ -30,6 +30,8 @@ from tasks.foundation.records import Record
 # Sections and keys that change what is judged, reported or waited for, where, when and how often, but not what is made.
 BESIDE_THE_WORK = ("health", "batch", "retry", "cost", "schedule", "freshness", "links", "publish")
 KEYS_BESIDE_THE_WORK = (
+    "validate.small_spans",  # this and the next one choose window and parent, which are in the run's key
+    "train.after_rejection",
     "train.workers",
     "train.checkpoint_every_steps",
     "train.log_every_steps",

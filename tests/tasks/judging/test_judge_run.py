@@ -24,8 +24,9 @@ from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import ConfigError
 from tasks.judging.again import judge_again, let_pass, plan_again
 from tasks.judging.judge_run import judge_evaluation
+from tasks.planning.next_run import plan_run
 from tasks.runs import releases
-from tasks.runs.plan import plan_run, save_plan
+from tasks.runs.plan import save_plan
 from tasks.runs.results import judgement_key, read_judgement
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
