@@ -206,7 +206,7 @@ def test_a_trained_span_is_found_again_with_other_gates_and_under_the_key_of_an_
         (plan,) = train_in_order(store, "2021-Q1")
     asked = small_config("evaluate.gates=[]", "train.workers=2", "health.min_disk_gib=9")
     again = plan_run(store, asked, "2021-Q1")
-    assert (again.run_key, again.config) == (plan.run_key, asked)
+    assert (again.run_key, again.config.evaluate.gates, again.config.train.workers) == (plan.run_key, (), 2)
     save_plan(store, again)
 
 
