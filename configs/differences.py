@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from configs.schema.config import BESIDE_THE_WORK, Config
+from configs.schema.config import Config
 
 
 def differences(then: Config, now: Config) -> list[str]:
     """Return the settings that decide what a run makes and that differ, as in `train.epochs (1 then, 2 now)`."""
-    now = now.model_copy(update={name: getattr(then, name) for name in BESIDE_THE_WORK})
-    old, new = leaves(then.tree()), leaves(now.tree())
+    old, new = leaves(then.work()), leaves(now.work())
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     return [f"{key} ({old.get(key)} then, {new.get(key)} now)" for key in keys]
 

@@ -5,6 +5,7 @@ Strict on purpose: a key that the schema does not know is an error that names th
 
 import difflib
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_origin
@@ -13,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from configs.own_suites import take_in
-from configs.schema.config import BESIDE_THE_WORK, Config
+from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 
 BASE = Path(__file__).with_name("base.yaml")
@@ -49,8 +50,7 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
 
 def config_hash(config: Config) -> str:
     """Return the hex SHA-256 over all settings that decide what a run makes, however they were written."""
-    work = config.model_dump_json(by_alias=True, exclude=set(BESIDE_THE_WORK))
-    return hashlib.sha256(work.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(config.work(), sort_keys=True).encode()).hexdigest()
 
 
 def to_yaml(config: Config) -> str:

@@ -10,10 +10,12 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.evaluating.rivals import begun_with, rivals_for
-from tasks.gates import verdicts
+from tasks.gates.verdicts import undecided
+from tasks.judging.judge_run import judge_evaluation
 from tasks.running.stage import run_stage, stage_task
+from tasks.running.stage_output import logger
 from tasks.runs import releases
-from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement, result_key
+from tasks.runs.results import Judgement, result_key
 from tasks.train import model_of
 from tasks.validate import catalogue_of
 
@@ -39,7 +41,10 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
         golden=store_golden_set(store, golden) if golden is not None else None,
         compiled=warm.compiled,
     )
-    return _judge(store, plan, run_stage(plan, inputs, EvaluateOutcome))
+    judged = judge_evaluation(store, plan, run_stage(plan, inputs, EvaluateOutcome))
+    for sentence in undecided(judged.verdicts):
+        logger().warning("undecided: %s", sentence)
+    return judged
 
 
 def champion_for(store: Store, challenger: ModelRef) -> Release | None:
@@ -55,19 +60,3 @@ def forget_outdated(store: Store, plan: RunPlan, trained: TrainOutcome, judged: 
         return False
     quarantine(store, result_key(plan.run_key, Stage.evaluate))
     return True
-
-
-def _judge(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:
-    """Return the gates' verdicts on this outcome; they are judged once and stored."""
-    key = judgement_key(plan.run_key)
-    try:
-        kept = read_judgement(store, plan.run_key)
-    except UnusableResult:
-        quarantine(store, key)
-        kept = None
-    if kept is not None and kept.outcome.to_json() == outcome.to_json():
-        return kept
-    measured = verdicts.Measured(outcome.challenger, outcome.champion)
-    judgement = Judgement(outcome=outcome, verdicts=verdicts.judge(measured, plan.config.evaluate.gates))
-    store.write(key, judgement.to_json())
-    return judgement

@@ -12,7 +12,8 @@ from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
 from tasks.foundation.errors import CodeError
-from tasks.gates.verdicts import Measured, judge, refused
+from tasks.gates.verdicts import refused
+from tasks.judging.judge_run import judge_release
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
@@ -29,7 +30,7 @@ def release(
 ) -> Release | Refusal:
     """Export the model, search all vectors with it, and publish the release of this run unless a gate refuses it.
 
-    The release becomes current unless that is of a later span.
+    The release becomes current unless that is of a later span. A run that has a release keeps it, whatever gates say.
 
     Args:
         judged: the evaluation of the model; for a refresh the release that it brings up to date.
@@ -47,10 +48,12 @@ def release(
         rows=tuple(rows),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         before=before.ref if before else None,
+        overrides=judged.overrides,
     )
     exported = run_stage(plan, inputs, ReleaseOutcome)
-    verdicts = _judge(store, plan, exported, judged)
-    if refused(verdicts):
+    verdicts = _judge(store, plan, exported, inferred.vectors, judged)
+    overridden = isinstance(judged, Judgement) and bool(judged.overrides)
+    if refused(verdicts) and not overridden and releases.of_run(store, plan.run_key) is None:
         refusal = Refusal(verdicts=verdicts)
         logger().warning("nothing is released: %s", refusal.why)
         return refusal
@@ -64,6 +67,7 @@ def release(
         metrics=dict(metrics),
         rows=rows,
         verdicts=(*judged.verdicts, *verdicts) if isinstance(judged, Judgement) else verdicts,
+        overrides=judged.overrides,
         refreshed=judged.number if isinstance(judged, Release) else None,
     )
     _explain(store, plan, published)
@@ -76,12 +80,11 @@ def _before(store: Store, plan: RunPlan) -> Release | None:
     return earlier if earlier is not None and earlier.catalogue is not None else None
 
 
-def _judge(store: Store, plan: RunPlan, exported: ReleaseOutcome, judged: Judgement | Release) -> tuple[Verdict, ...]:
+def _judge(
+    store: Store, plan: RunPlan, exported: ReleaseOutcome, vectors: int, judged: Judgement | Release
+) -> tuple[Verdict, ...]:
     """Return the verdicts of the gates of `release`, which the run's judgement then has too."""
-    if not exported.queries:  # the rows of an old release are not known
-        return ()
-    measured = Measured(exported.metrics, exported.metrics_before, " of the whole catalogue")
-    verdicts = judge(measured, plan.config.release.gates)
+    verdicts = judge_release(exported, vectors, plan.config.release.gates)
     if isinstance(judged, Judgement) and judged.release_verdicts != verdicts:
         both = judged.model_copy(update={"release_verdicts": verdicts})
         store.write(judgement_key(plan.run_key), both.to_json())

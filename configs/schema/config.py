@@ -27,7 +27,22 @@ from configs.schema.training import FeaturesConfig, HeadsConfig, ModelConfig, Tr
 from configs.schema.validation import ValidateConfig
 from tasks.foundation.records import Record
 
-BESIDE_THE_WORK = ("batch", "retry", "cost", "schedule", "freshness", "links", "publish")
+# Sections and keys that change what is judged, reported or waited for, where, when and how often, but not what is made.
+BESIDE_THE_WORK = ("health", "batch", "retry", "cost", "schedule", "freshness", "links", "publish")
+KEYS_BESIDE_THE_WORK = (
+    "validate.small_spans",  # this and the next one choose window and parent, which are in the run's key
+    "train.after_rejection",
+    "train.workers",
+    "train.checkpoint_every_steps",
+    "train.log_every_steps",
+    "train.hang_seconds",
+    "evaluate.slices",
+    "evaluate.min_slice_rows",
+    "evaluate.golden",
+    "evaluate.gates",
+    "infer.workers",
+    "release.gates",
+)
 
 
 class Config(Record):
@@ -61,9 +76,17 @@ class Config(Record):
         """Return the settings with the keys that they have in YAML."""
         return self.model_dump(mode="json", by_alias=True)
 
+    def work(self) -> dict[str, Any]:
+        """Return the settings that decide what a run makes, as a tree."""
+        tree = {name: section for name, section in self.tree().items() if name not in BESIDE_THE_WORK}
+        for dotted in KEYS_BESIDE_THE_WORK:
+            section, _, key = dotted.partition(".")
+            del tree[section][key]
+        return tree
+
     def same_work_as(self, other: Config) -> bool:
-        """Return whether both make the same model and vectors; settings of where, when and how often may differ."""
-        return self.model_copy(update={name: getattr(other, name) for name in BESIDE_THE_WORK}) == other
+        """Return whether both make the same model and vectors; settings of judging, place and time may differ."""
+        return self.work() == other.work()
 
     @model_validator(mode="after")
     def _workers_fill_nodes(self) -> Self:
@@ -92,6 +115,8 @@ class Config(Record):
             head = METRICS[gate.metric].head
             if head is not None and getattr(self.heads, head) is None:
                 raise ValueError(f"the gate on {gate.metric} needs heads.{head}, which is null")
+            if gate.rows == "golden" and self.evaluate.golden is None:
+                raise ValueError(f"the gate on {gate.metric} is of the golden set, and evaluate.golden names no file")
         return self
 
     @model_validator(mode="after")

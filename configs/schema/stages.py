@@ -5,11 +5,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from configs.schema.compute import Compute, MachineConfig, Positive
-from configs.schema.metrics import METRICS, Family, MetricName, names_of
+from configs.schema.gates import GateConfig
+from configs.schema.metrics import METRICS, Family, names_of
 from tasks.foundation.records import Record
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Severity = Literal["critical", "warning"]
 
 
 class StageConfig(Record):
@@ -50,16 +50,6 @@ class WarmupConfig(StageConfig):
     """The length of the trial run."""
 
     steps_per_shape: Positive
-
-
-class GateConfig(Record):
-    """One condition on a metric. With a baseline, the threshold is on the difference to it."""
-
-    metric: MetricName
-    direction: Literal["higher", "lower"]
-    threshold: float
-    baseline: Literal["none", "champion"]
-    severity: Severity
 
 
 class NearDuplicatesConfig(Record):
@@ -133,4 +123,10 @@ class ReleaseConfig(StageConfig):
             if METRICS[gate.metric].family is not Family.ranking:
                 names = ", ".join(names_of(Family.ranking))
                 raise ValueError(f"a search gives no {gate.metric}; gates of a release are on {names}")
+            chosen = gate.rows != "holdout" or gate.slice is not None or gate.span is not None or gate.min_rows
+            if chosen or gate.confidence is not None or gate.baseline not in ("none", "champion"):
+                raise ValueError(
+                    f"the gate of release on {gate.metric}: its search compares with none or the champion, over all "
+                    "queries, without interval; put rows, slice, span, min_rows and confidence into evaluate.gates"
+                )
         return gates

@@ -6,7 +6,8 @@ from pydantic import Field, model_validator
 
 from configs.schema.compute import Positive
 from configs.schema.expectations import KNOWN, Scope, check_expectation
-from configs.schema.stages import Severity, Share, StageConfig
+from configs.schema.gates import Severity
+from configs.schema.stages import Share, StageConfig
 from tasks.foundation.records import Record
 
 

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         work.run,
         work.skip,
         work.refresh,
+        work.gate,
         work.backfill,
         work.backfills,
         work.backfill_control,

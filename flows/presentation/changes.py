@@ -70,7 +70,8 @@ def _metrics(changes: Changes) -> tuple[Table, ...]:
         for name, value in changes.metrics_after.items()
     ]  # fmt: skip
     columns = ("metric", f">release {changes.before}", f">{_named(changes)}", ">difference")
-    return (table("On the holdout queries", columns, rows),) if rows and changes.queries else ()
+    caption = f"Metrics of {plural(changes.queries, 'holdout query', 'holdout queries')} among all vectors"
+    return (table(caption, columns, rows),) if rows and changes.queries else ()
 
 
 def _queries(changes: Changes, queries: Sequence[QueryChange], moved: str) -> tuple[Table, ...]:

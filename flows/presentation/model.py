@@ -175,10 +175,8 @@ def ended_as(run_state: str, release: int | None, failure: str | None = None) ->
     return f"{run_state}: {failure}" if run_state == "Failed" else run_state
 
 
-def passed(yes: bool | None, severity: str) -> Cell:
-    """Make a cell of the result of a check or a gate; None: it does not apply."""
-    if yes is None:
-        return Cell("does not apply", "○", "quiet")
+def passed(yes: bool, severity: str) -> Cell:
+    """Make a cell of the result of a check."""
     if yes:
         return Cell("passed", "✓", "good")
     return Cell("refused", "✕", "bad") if severity == "critical" else Cell("warning", "!", "refused")

@@ -5,10 +5,11 @@ judged from it, at once or later. Its columns are named here and nowhere else.
 """
 
 from enum import StrEnum
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from configs.schema.stages import Severity
+from configs.schema.gates import GateConfig, Severity
 from tasks.foundation.records import Record
 
 # --- the row results --------------------------------------------------------------------------------------------
@@ -75,15 +76,70 @@ class SliceMetrics(Record):
     column: str
     value: str
     rows: int
-    metrics: dict[str, float]
+    metrics: dict[str, float] = Field(description="of the challenger")
+    champion: dict[str, float] | None = Field(default=None, description="null: there is none, or it was not measured")
+
+
+Answer = Literal["pass", "fail", "undecided"]
 
 
 class Verdict(Record):
-    """One gate's judgement."""
+    """One gate's judgement, of all rows or of one slice or span, with the numbers that it is made of."""
 
     metric: str
     severity: Severity
-    passed: bool | None = Field(description="null where the gate does not apply, as without a champion")
+    answer: Answer | None = Field(description="null where the gate does not apply, as without a champion")
     value: float | None
-    baseline: float | None
+    baseline: float | None = Field(description="the other model's value; null: the gate compares with none")
     sentence: str
+    # Empty or null in verdicts of earlier versions, which had `passed` instead of `answer`.
+    against: str = Field(default="", description="the baseline's name")
+    where: str = Field(default="", description="the slice, the span or the golden set; empty: all rows")
+    over: str = Field(default="", description="rows and corpus, for people")
+    rows: int | None = Field(default=None, description="that the metric is of")
+    groups: int | None = Field(default=None, description="of rows with one query; they are drawn together")
+    threshold: float | None = Field(default=None, description="on the value, or on the difference")
+    difference: float | None = Field(default=None, description="value - baseline")
+    low: float | None = Field(default=None, description="the value or difference is at least this, with `confidence`")
+    high: float | None = Field(default=None, description="and at most this, with `confidence` as well")
+    standard_error: float | None = Field(default=None, description="of the value or difference")
+    confidence: float | None = Field(default=None, description="null: the number alone decided")
+    rows_needed: int | None = Field(default=None, description="of an undecided gate: about so many rows would tell")
+    undecided_refuses: bool = Field(default=False, description="whether a critical gate refuses if it is undecided")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_version(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "passed" not in data:
+            return data
+        rest = {name: value for name, value in data.items() if name != "passed"}
+        return rest | {"answer": {True: "pass", False: "fail", None: None}[data["passed"]]}
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the gate passed or failed; None where it does not apply or is undecided."""
+        return {"pass": True, "fail": False}.get(self.answer or "")
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it stops the release."""
+        refused = self.answer == "fail" or (self.answer == "undecided" and self.undecided_refuses)
+        return refused and self.severity == "critical"
+
+
+class Override(Record):
+    """A human's decision that a refused run passes."""
+
+    name: str = Field(min_length=1, description="who decided")
+    reason: str = Field(min_length=1)
+    at: str = Field(description="time in UTC, ISO 8601")
+    refusals: tuple[str, ...] = Field(description="the sentences of the gates that refused")
+
+
+class Rules(Record):
+    """The settings that an evaluation was judged by."""
+
+    gates: tuple[GateConfig, ...]
+    slices: tuple[str, ...]
+    min_slice_rows: int
+    release_gates: tuple[GateConfig, ...]

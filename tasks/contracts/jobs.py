@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.evaluation import Role
+from tasks.contracts.evaluation import Override, Role
 from tasks.contracts.references import (
     CatalogueRef,
     CheckpointRef,
@@ -110,6 +110,7 @@ class ReleaseInputs(Record):
     rows: tuple[RowsRef, ...] = Field(default=(), description="of all spans that the model was trained on")
     metrics: dict[str, float] = Field(default={}, description="of the evaluation, for the model card")
     before: ReleasedRef | None = Field(default=None, description="null: there is none, or it lacks a catalogue")
+    overrides: tuple[Override, ...] = Field(default=(), description="for the model card")
 
 
 class ImportInputs(Record):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from configs.schema.stages import Severity
+from configs.schema.gates import Severity
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow

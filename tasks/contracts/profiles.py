@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from configs.schema.stages import Severity
+from configs.schema.gates import Severity
 from tasks.foundation.records import Record
 
 ColumnKind = Literal["number", "category", "text", "id", "time"]

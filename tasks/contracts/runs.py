@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.evaluation import Verdict
+from tasks.contracts.evaluation import Override, Verdict
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, ReleasedRef, RowsRef, SpanRef
 from tasks.foundation.records import Record
 
@@ -76,6 +76,7 @@ class Release(Record):
     ids_sha256: str | None = Field(default=None, description="over the ids of all items with a vector")
     catalogue_metrics: dict[str, float] = Field(default={}, description="of holdout queries against all vectors")
     verdicts: tuple[Verdict, ...] = Field(default=(), description="of the gates of evaluate and release")
+    overrides: tuple[Override, ...] = Field(default=(), description="people who let it pass although gates refused it")
     code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
     libraries: dict[str, str] = Field(default={}, description="versions of those that made the vectors")
 

@@ -1,131 +1,116 @@
-"""The verdicts of the gates before a release: is the challenger good enough, alone and compared with the champion?
+"""The verdicts of the gates before a release: is the challenger good enough, alone and compared with other models?
 
-great-expectations checks the numbers; this module chooses the numbers and words the verdicts. A failed gate is a
-result of the run, never an exception.
+great-expectations compares the numbers with their limits; tasks/gates/comparisons.py makes the numbers. A failed gate
+is a result of the run, never an exception.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from configs.schema.stages import GateConfig
-from tasks.contracts.evaluation import Verdict
+from configs.schema.gates import GateConfig
+from tasks.contracts.evaluation import Answer, Verdict
+from tasks.gates.bootstrap import rows_needed
+from tasks.gates.comparisons import Comparison, Measured, compare
 from tasks.gates.expectations import Limit, judge_numbers
-
-_DECIMALS = 9  # of a rounded difference, so that a drop of exactly the threshold passes
-
-
-class Measured(NamedTuple):
-    """The metrics of the challenger and, on the same rows, of the champion. `where`: follows the metrics' names."""
-
-    challenger: Mapping[str, float]
-    champion: Mapping[str, float] | None
-    where: str = ""
+from tasks.gates.sentences import DECIMALS, sentence
 
 
 def judge(measured: Measured, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
-    """Return one verdict for each gate, in the order of the configuration.
+    """Return the verdicts of each gate, in the order of the configuration: one, or one for each of its slices or spans.
 
-    A gate against the champion does not apply (`passed` is None) if there is no champion, or if the champion lacks the
-    metric, for example after a head was added. A metric that is not finite fails its gate. So does a metric that could
-    not be measured, for example the AUC of a holdout with one class.
+    A gate does not apply (`answer` is None) if what it compares with is not there. A metric that is not finite fails
+    its gate. So does a metric that could not be measured, for example the AUC of a holdout with one class.
+
+    Raises:
+        ConfigError: a gate names a column that the rows do not have.
     """
-    compared = {
-        f"gate {number}: {gate.metric}": gate
-        for number, gate in enumerate(gates)
-        if gate.baseline == "none" or _champions(measured, gate) is not None
-    }
-    passed = judge_numbers(
-        {name: _judged(measured, gate) for name, gate in compared.items()},
-        {name: _limit(gate) for name, gate in compared.items()},
-    )
-    return tuple(
-        Verdict(
-            metric=gate.metric + measured.where,
-            severity=gate.severity,
-            passed=passed.get(f"gate {number}: {gate.metric}"),
-            value=_finite(_challengers(measured, gate)),
-            baseline=_finite(_champions(measured, gate)),
-            sentence=_sentence(measured, gate),
-        )
-        for number, gate in enumerate(gates)
-    )
+    found = [comparison for gate in gates for comparison in compare(measured, gate)]
+    names = [f"gate {number}: {comparison.gate.metric}" for number, comparison in enumerate(found)]
+    numbers: dict[str, float | None] = {}
+    limits: dict[str, Limit] = {}
+    for name, comparison in zip(names, found, strict=True):
+        for bound, number in _judged(comparison).items():
+            numbers[name + bound], limits[name + bound] = round(number, DECIMALS), _limit(comparison)
+    within = judge_numbers(numbers, limits)
+    return tuple(_verdict(measured, c, _answer(c, name, within)) for name, c in zip(names, found, strict=True))
 
 
 def refused(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether a critical gate failed. Warnings, and gates that do not apply, never refuse."""
-    return any(verdict.severity == "critical" and verdict.passed is False for verdict in verdicts)
+    """Return whether a critical gate refuses. Warnings, and gates that do not apply, never do."""
+    return any(verdict.refuses for verdict in verdicts)
 
 
 def refusals(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     """Return the sentences of the gates that refused."""
-    return tuple(verdict.sentence for verdict in verdicts if refused([verdict]))
+    return tuple(verdict.sentence for verdict in verdicts if verdict.refuses)
 
 
-def _challengers(measured: Measured, gate: GateConfig) -> float:
-    """Return the challenger's value; NaN if the holdout gave no value."""
-    return measured.challenger.get(gate.metric, math.nan)
+def undecided(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return the sentences of the gates that could not tell."""
+    return tuple(verdict.sentence for verdict in verdicts if verdict.answer == "undecided")
 
 
-def _champions(measured: Measured, gate: GateConfig) -> float | None:
-    """Return the champion's value if the gate needs it and there is one."""
-    if gate.baseline == "none" or measured.champion is None:
+def _judged(comparison: Comparison) -> dict[str, float]:
+    """Return the numbers that are held against the threshold: the number itself, or the two ends of its interval."""
+    if comparison.absent or comparison.unknown:
+        return {}
+    if comparison.interval is None:
+        return {"": comparison.judged}
+    higher = comparison.gate.direction == "higher"
+    low, high, _ = comparison.interval
+    return {" surely": low if higher else high, " perhaps": high if higher else low}
+
+
+def _limit(comparison: Comparison) -> Limit:
+    threshold = round(comparison.threshold, DECIMALS)
+    return Limit(threshold, None) if comparison.gate.direction == "higher" else Limit(None, threshold)
+
+
+def _answer(comparison: Comparison, name: str, within: dict[str, bool]) -> Answer | None:
+    if comparison.absent:
         return None
-    return measured.champion.get(gate.metric)
+    if comparison.unknown:
+        return "undecided"
+    if comparison.interval is None:
+        return "pass" if within[name] else "fail"
+    if within[f"{name} surely"]:
+        return "pass"
+    return "undecided" if within[f"{name} perhaps"] else "fail"
 
 
-def _judged(measured: Measured, gate: GateConfig) -> float:
-    """Return the number to compare with the threshold: the value, or its difference to the champion's."""
-    return round(_challengers(measured, gate) - (_champions(measured, gate) or 0.0), _DECIMALS)
-
-
-def _limit(gate: GateConfig) -> Limit:
-    threshold = round(gate.threshold, _DECIMALS)
-    return Limit(threshold, None) if gate.direction == "higher" else Limit(None, threshold)
+def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) -> Verdict:
+    gate, interval = comparison.gate, comparison.interval
+    needed = None
+    if answer == "undecided" and comparison.unknown:
+        needed = gate.min_rows or None
+    elif answer == "undecided" and interval is not None and comparison.rows and gate.confidence is not None:
+        gap = comparison.judged - comparison.threshold
+        needed = rows_needed(comparison.rows, interval.standard_error, gap, gate.confidence)
+    compared = None if comparison.baseline is None else _finite(comparison.judged)
+    rows, corpus = comparison.rows, measured.corpus
+    called = "rows" if gate.rows == "golden" else measured.called
+    return Verdict(
+        metric=gate.metric + measured.suffix,
+        severity=gate.severity,
+        answer=answer,
+        value=_finite(comparison.value),
+        baseline=_finite(comparison.baseline),
+        sentence=sentence(comparison, measured.suffix, answer, needed),
+        against="" if gate.baseline == "none" else gate.baseline,
+        where=comparison.where,
+        over="" if rows is None else f"{rows:,} {called} {corpus}".rstrip(),
+        rows=rows,
+        groups=comparison.groups,
+        threshold=None if comparison.absent else _finite(comparison.threshold),
+        difference=compared,
+        low=interval and interval.low,
+        high=interval and interval.high,
+        standard_error=interval and interval.standard_error,
+        confidence=gate.confidence if interval else None,
+        rows_needed=needed,
+        undecided_refuses=gate.undecided == "refuse",
+    )
 
 
 def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
-
-
-def _sentence(measured: Measured, gate: GateConfig) -> str:
-    value, champions, name = _challengers(measured, gate), _champions(measured, gate), gate.metric + measured.where
-    if not math.isfinite(value):
-        return f"{name} is {value}: the evaluation gave no number to judge."
-    if gate.baseline == "none":
-        bound = "at least" if gate.direction == "higher" else "at most"
-        value_text, threshold = _texts(value, gate.threshold)
-        return f"{name} {value_text}; {bound} {threshold} is required."
-    if measured.champion is None:
-        return f"{name} {_texts(value)[0]}; no champion yet to compare with."
-    if champions is None:
-        return f"{name} {_texts(value)[0]}; the champion gives no {gate.metric} to compare with."
-    if not math.isfinite(champions):
-        return f"{name} {_texts(value)[0]}; the champion's is {champions}, which nothing can be compared with."
-    return _comparison(gate, name, value, champions)
-
-
-def _comparison(gate: GateConfig, name: str, value: float, champions: float) -> str:
-    difference = round(value - champions, _DECIMALS)
-    value_text, champions_text, size, threshold = _texts(value, champions, abs(difference), abs(gate.threshold))
-    if difference == 0:
-        compared = f"{name} {value_text} equals the champion's"
-    else:
-        side = "above" if difference > 0 else "below"
-        compared = f"{name} {value_text} is {size} {side} the champion's {champions_text}"
-    worse, better = ("drop", "gain") if gate.direction == "higher" else ("rise", "drop")
-    slack = -gate.threshold if gate.direction == "higher" else gate.threshold
-    if slack == 0:
-        return f"{compared}; no {worse} is allowed."
-    return (
-        f"{compared}; " + (f"allowed is a {worse} of" if slack > 0 else f"required is a {better} of") + f" {threshold}."
-    )
-
-
-def _texts(*numbers: float) -> list[str]:
-    """Format with four decimals, or with more until different numbers look different."""
-    rounded = {round(number, _DECIMALS) for number in (*numbers, 0.0)}
-    decimals = next(
-        (d for d in range(4, _DECIMALS) if len({f"{number:.{d}f}" for number in rounded}) == len(rounded)), _DECIMALS
-    )
-    return [f"{number:.{decimals}f}" for number in numbers]

@@ -25,7 +25,7 @@ class Refresh(NamedTuple):
 def plan_refresh(store: Store, config: Config, trained_on: str | None = None) -> Refresh:
     """Plan the refresh of the current release.
 
-    The settings are those that its model was made with; `config` says where and how patiently it runs.
+    The settings are those that its model was made with; `config` says where and how patiently it runs, and judges it.
 
     Args:
         trained_on: the lineage whose rows are known, as the branch of a backfill whose model was rejected; default: the
@@ -58,7 +58,8 @@ def plan_refresh(store: Store, config: Config, trained_on: str | None = None) ->
 def _settings(made_with: Config, now: Config) -> Config:
     places: dict[str, object] = {name: getattr(now, name) for name in (*BESIDE_THE_WORK, "compute")}
     infer = made_with.infer.model_copy(update={"workers": now.infer.workers, "compute": now.infer.compute})
-    return made_with.model_copy(update={**places, "infer": infer})
+    gates = made_with.release.model_copy(update={"gates": now.release.gates})
+    return made_with.model_copy(update={**places, "infer": infer, "release": gates})
 
 
 def _run_key(config: Config, release: Release, rows: Sequence[RowsRef], feeds: Sequence[FeedRef]) -> str:

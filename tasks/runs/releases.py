@@ -12,7 +12,7 @@ from pydantic import Field
 from infra.store.base import Conflict, Store
 from infra.store.manifest import check_sizes, open_folder, read_manifest
 from infra.store.records import find_with_bytes, read_record
-from tasks.contracts.evaluation import Verdict
+from tasks.contracts.evaluation import Override, Verdict
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef, SpanRef
@@ -111,6 +111,7 @@ def publish(
     metrics: dict[str, float],
     rows: Sequence[RowsRef] = (),
     verdicts: Sequence[Verdict] = (),
+    overrides: Sequence[Override] = (),
     refreshed: int | None = None,
 ) -> Release:
     """Record a release of this run and make it the current one, unless that is of a later span.
@@ -146,6 +147,7 @@ def publish(
             metrics=metrics,
             catalogue_metrics=exported.metrics,
             verdicts=tuple(verdicts),
+            overrides=tuple(overrides),
             rows=tuple(rows),
             code=exported.code,
             libraries=exported.libraries,

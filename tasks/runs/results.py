@@ -10,7 +10,7 @@ from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
 from tasks.contracts.changes import Changes
-from tasks.contracts.evaluation import Verdict
+from tasks.contracts.evaluation import Override, Rules, SliceMetrics, Verdict
 from tasks.contracts.jobs import Inputs, JobSpec, changes_key, stage_prefix
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
@@ -29,7 +29,7 @@ from tasks.gates.verdicts import refusals, refused
 
 _NOT_DECISIVE = {
     "champion", "champion_vectors", "champion_release", "rivals", "begun_with", "compiled", "feeds", "others", "bases",
-    "reuse", "before", "metrics",
+    "reuse", "before", "metrics", "overrides",
 }  # fmt: skip
 
 
@@ -38,11 +38,21 @@ class UnusableResult(StoreError):
 
 
 class Judgement(Record):
-    """`verdicts.json`: what the gates said about one evaluation and, later, about the release that came of it."""
+    """`verdicts.json`: what the gates said about one evaluation and, later, about the release that came of it.
+
+    It is the newest one of the run; an earlier one, by other rules, is `verdicts-<its number>.json`.
+    """
 
     outcome: EvaluateOutcome
     verdicts: tuple[Verdict, ...]
     release_verdicts: tuple[Verdict, ...] = Field(default=(), description="empty until the release is judged")
+    # Defaults, since judgements of earlier versions lack these.
+    number: int = Field(default=1, ge=1, description="how often the run was judged")
+    at: str = Field(default="", description="time in UTC, ISO 8601")
+    rules: Rules | None = Field(default=None, description="null: those of the run's plan")
+    slices: tuple[SliceMetrics, ...] = Field(default=(), description="of challenger and champion; empty: see outcome")
+    larger_class: float | None = Field(default=None, description="share of the larger class among rows with a class")
+    overrides: tuple[Override, ...] = Field(default=(), description="people who let the run pass nevertheless")
 
     @property
     def all_verdicts(self) -> tuple[Verdict, ...]:
@@ -50,8 +60,8 @@ class Judgement(Record):
 
     @property
     def refused(self) -> bool:
-        """Whether a critical gate failed."""
-        return refused(self.all_verdicts)
+        """Whether a critical gate refuses the model, and no human lets it pass."""
+        return refused(self.all_verdicts) and not self.overrides
 
     @property
     def why(self) -> str:
@@ -78,8 +88,9 @@ def result_key(run_key: str, stage: Stage | Chore) -> str:
     return f"{stage_prefix(run_key, stage)}/result.json"
 
 
-def judgement_key(run_key: str) -> str:
-    return f"{stage_prefix(run_key, Stage.evaluate)}/verdicts.json"
+def judgement_key(run_key: str, number: int | None = None) -> str:
+    """Return where the newest judgement of a run is stored, or the one that was the `number`-th."""
+    return f"{stage_prefix(run_key, Stage.evaluate)}/verdicts{'' if number is None else f'-{number}'}.json"
 
 
 def read_result(store: Store, run_key: str, stage: Stage | Chore) -> StageResult | None:

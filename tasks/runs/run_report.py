@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Store
-from tasks.contracts.evaluation import Verdict
+from tasks.contracts.evaluation import Override, Verdict
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
@@ -27,7 +27,10 @@ class RunReport(Record):
     lineage: str
     state: RunState = Field(description="Released, Rejected or Unfinished")
     verdicts: tuple[Verdict, ...]
+    overrides: tuple[Override, ...] = Field(default=(), description="people who let it pass although gates refused it")
     metrics: dict[str, float] | None
+    holdout_rows: int | None = Field(default=None, description="that the metrics are of")
+    corpus_items: int | None = Field(default=None, description="that the holdout's items were found among")
     champion: dict[str, float] | None = Field(description="the champion's metrics on the same rows")
     champion_version: str | None = Field(description="null before the first release")
     model_version: str | None = Field(description="of the release")
@@ -63,7 +66,10 @@ def _report(store: Store, plan: RunPlan, release: Release | None, since: str | N
         lineage=plan.config.lineage,
         state=run_state(release is not None, judged),
         verdicts=judged.all_verdicts if judged else (),
+        overrides=judged.overrides if judged else (),
         metrics=judged.outcome.challenger if judged else None,
+        holdout_rows=judged.outcome.holdout_rows if judged else None,
+        corpus_items=judged.outcome.corpus_items if judged else None,
         champion=judged.outcome.champion if judged else None,
         champion_version=judged.outcome.champion_version if judged else None,
         model_version=release.model.version if release else None,

@@ -23,6 +23,7 @@ from flows.cli.results.publishing import PublishOutput
 from flows.cli.results.rolling_back import RollbackOutput
 from flows.cli.results.searching import SearchOutput
 from flows.cli.work.backfilling import BackfillOutput, BackfillPlanOutput, BackfillsOutput, ControlOutput
+from flows.cli.work.gating import GateOutput
 from flows.cli.work.importing import ImportOutput
 from flows.cli.work.parity import ParityOutput
 from flows.cli.work.refreshing import RefreshOutput
@@ -59,6 +60,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "run --dry-run": DryRunOutput,
     "skip": Skip,
     "refresh": RefreshOutput,
+    "gate": GateOutput,
     "backfill": BackfillOutput,
     "backfill --dry-run": BackfillPlanOutput,
     "backfills": BackfillsOutput,

@@ -32,6 +32,7 @@ ORDER = """
     tasks.monitoring              the past and the freshness of a lineage
     tasks.parity                  two accelerators compared: their runs, their curves, the verdict
     tasks                         the seven stages, control side
+    tasks.judging                 runs judged by their rules, at once or any time later
     tasks.running                 how one stage runs: attempts, retries, output
     tasks.worker                  the seven stages, worker side
     tasks.worker.launch           workers started on one node or several

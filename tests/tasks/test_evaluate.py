@@ -37,7 +37,7 @@ def again(plan: RunPlan, run: Run) -> None:
 def test_without_a_release_there_is_no_champion(store, runner):
     run = carry_out(plan_run(store, small_config()))
     assert inputs_of_last_evaluation(runner).champion is None
-    assert [verdict.passed for verdict in run.judged.verdicts] == [None, None]
+    assert [verdict.answer for verdict in run.judged.verdicts] == [None, None, None, "pass", None]
 
 
 def test_the_champion_is_the_current_release_and_all_spans_have_a_holdout(store, runner):
@@ -54,7 +54,7 @@ def test_a_rejected_model_is_no_error_and_the_champion_stays(store, runner):
     first = carry_out(plan_run(store, small_config()))
     runner.metrics = {"recall@10": 0.2, "mrr@10": 0.2}
     refused = carry_out(plan_run(store, small_config()))
-    assert [verdict.passed for verdict in refused.judged.verdicts] == [False, False]
+    assert [verdict.answer for verdict in refused.judged.verdicts] == ["fail", None, None, "pass", "fail"]
     assert releases.current(store) == first.released
 
 
@@ -62,15 +62,15 @@ def test_verdicts_are_judged_once_and_kept(store, runner, judgements):
     plan = plan_run(store, small_config())
     run = carry_out(plan)
     again(plan, run)
-    assert len(judgements) == 1
     assert read_judgement(store, plan.run_key) == run.judged
+    assert len(judgements) == 2, "of evaluate and of release"
 
 
-def test_a_nan_metric_is_judged_only_once(store, runner, judgements):
+def test_a_nan_metric_is_judged_only_once_and_never_released(store, runner, judgements):
     runner.metrics = {"recall@10": float("nan"), "mrr@10": 0.3}
     plan = plan_run(store, small_config())
     run = carry_out(plan)
-    assert verdicts.refused(run.judged.verdicts) is False  # nothing to compare with yet
+    assert run.judged.refused, "the floor of base.yaml needs no champion"
     evaluate.fn(plan, run.validated, run.warm, run.trained)
     assert len(judgements) == 1
 
@@ -80,7 +80,7 @@ def test_damaged_verdicts_are_set_aside_and_judged_again(store, runner, judgemen
     run = carry_out(plan)
     store.write(judgement_key(plan.run_key), b"{")
     again(plan, run)
-    assert len(judgements) == 2
+    assert len(judgements) == 3, "of evaluate, of release, and of evaluate again"
     assert store.read(f"quarantine/{judgement_key(plan.run_key)}.1") == b"{"
 
 

@@ -254,7 +254,7 @@ def report(store: Store, run_key: str) -> ReportOutput:
         losses=trained.losses if trained else (),
         curve=trained.curve if trained else (),
         graphs=tuple(graphs for result in results for graphs in _graphs(result)),
-        slices=judged.outcome.slices if judged else (),
+        slices=(judged.slices or judged.outcome.slices) if judged else (),
         ledger=attempts,
     )
 

@@ -95,7 +95,7 @@ def releases(output: outputs.ReleasesOutput) -> None:
         say("no release yet")
         return
     show_table(
-        ["", ">release", "span", "made at", "model", ">vectors", "~metrics"],
+        ["", ">release", "span", "made at", "model", ">vectors", "~metrics on the holdout", "~let pass by"],
         (
             [
                 "current" if release.number == output.current else "pruned" * (release.number in output.pruned),
@@ -105,6 +105,7 @@ def releases(output: outputs.ReleasesOutput) -> None:
                 release.model.version,
                 f"{release.vectors:,}",
                 _metrics(release.metrics),
+                "; ".join(f"{each.name}: {each.reason}" for each in release.overrides),
             ]
             for release in output.releases
         ),
@@ -141,8 +142,9 @@ def _stages(stages: Iterable[outputs.StageLine]) -> None:
 def _verdict(run: RunReport) -> None:
     """Print the metrics, the verdicts of the gates, and how the run ended."""
     if run.metrics is not None:
-        tables = (evaluate.metrics(run.metrics, run.champion), *evaluate.gates(run.verdicts))
-        console.show(terminal.render(Section("Evaluate", tables=tables), ""))
+        over = evaluate.over(run.holdout_rows or 0, run.corpus_items or 0)
+        tables = (evaluate.metrics(run.metrics, run.champion, over), *evaluate.gates(run.verdicts))
+        console.show(terminal.render(Section("Evaluate", evaluate.by_human(run.overrides), tables=tables), ""))
     if run.release is not None:
         say(f"Released as {run.release}: model {run.model_version}, {count(run.vectors or 0)} vectors")
     elif run.state == "Rejected":

@@ -128,6 +128,25 @@ def refresh(
     tell(refreshing.refresh(existing(workspace), config_file, settings or (), verbose), refreshing.show, as_json)
 
 
+def gate(
+    run_key: Annotated[str, typer.Option("--run", help="The run; millrace history names all runs.")],
+    override: Annotated[str | None, typer.Option(help="Your name: let a refused run pass. Needs --reason.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why it may pass; shown wherever the release is.")] = None,
+    explain: Annotated[bool, typer.Option(help="Show the arithmetic of each gate.", show_default=False)] = False,
+    workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Judge a run again by other gates, without training; release it if it passes now, which needs workers."""
+    from flows.cli.work import gating
+
+    options = RunOptions(existing(workspace), config_file, settings or ())
+    request = gating.GateRequest(run_key, override, reason, verbose)
+    tell(gating.gate(options, request), gating.show_arithmetic if explain else gating.show_gate, as_json)
+
+
 def backfill(
     first: Annotated[str, typer.Option("--from", help="First span, for example 2021-Q1.")],
     last: Annotated[str, typer.Option("--to", help="Last span; only this one is released.")],

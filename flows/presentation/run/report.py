@@ -20,6 +20,7 @@ from flows.presentation.model import (
 from flows.presentation.run import account, origin
 from flows.presentation.run.origin import report_key
 from flows.presentation.stages import data_failure, failure
+from flows.presentation.stages.evaluate import by_human
 from flows.presentation.stages.facts import StageFacts, section_of
 from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share
 from infra.store.base import Store
@@ -75,7 +76,7 @@ def run_page(store: Store, run_key: str) -> Page:
         about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),
         state=state(run.state, ended_as(run.state, run.release.number) if run.release else ""),
         tiles=tuple(_tiles(run)),
-        boxes=(*_trouble(store, run), *unreadable((*problems, *more_problems, *unread_changes))),
+        boxes=(*_overridden(run), *_trouble(store, run), *unreadable((*problems, *more_problems, *unread_changes))),
         sections=(*stages, *changes, *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts),
                   *failed, *origin.invocations(run.invocations),
                   *_origin(store, run, stages)),
@@ -157,13 +158,22 @@ def _tiles(run: PastRun) -> list[Tile]:
         Tile("Attempts", Cell(str(len(run.attempts))), f"{failed or 'none'} failed"),
         Tile("Cost", Cell(dollars(summed.cost)), "" if summed.cost else "no prices configured"),
     ]
-    for verdict in run.judged.verdicts[:2] if run.judged else ():
-        champion = f"champion {number(verdict.baseline)}" if verdict.baseline is not None else ""
-        tiles.append(Tile(verdict.metric, Cell(number(verdict.value)), champion))
+    first_of = {verdict.metric: verdict for verdict in reversed(run.judged.verdicts if run.judged else ())}
+    for verdict in list(reversed(first_of.values()))[:2]:
+        baseline = f"{verdict.against or 'champion'} {number(verdict.baseline)}" if verdict.baseline is not None else ""
+        tiles.append(Tile(verdict.metric, Cell(number(verdict.value)), baseline))
     if isinstance(inferred, InferOutcome):
         released = f"release {run.release.number}" if run.release else ""
         tiles.append(Tile("Vectors", Cell(count(inferred.vectors)), released))
     return tiles
+
+
+def _overridden(run: PastRun) -> tuple[Section, ...]:
+    """Return the box about people who let the run pass; nothing where nobody did."""
+    overrides = run.release.overrides if run.release else run.judged.overrides if run.judged else ()
+    refusals = "\n".join(refusal for each in overrides for refusal in each.refusals)
+    lines = by_human(overrides)
+    return (Section("Accepted by a human", lines, id="override", mood="refused", quote=refusals),) if lines else ()
 
 
 def _trouble(store: Store, run: PastRun) -> tuple[Section, ...]:

@@ -1,33 +1,44 @@
 """Evaluate: the verdicts of the gates, the challenger compared with the champion, and where the model is weakest."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from flows.presentation.model import Section, Table, passed, table
+from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import count, difference, number, plural
-from tasks.contracts.evaluation import SliceMetrics, Verdict
+from flows.presentation.wording import NONE, count, difference, moment, number, plural
+from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.gates.verdicts import refusals, refused
+from tasks.gates.verdicts import refusals, undecided
 
 
 def section(facts: StageFacts) -> Section:
     """Return verdicts, metrics and slices."""
     value: EvaluateOutcome = facts.outcome
-    verdicts = facts.judged.verdicts if facts.judged else ()
+    judged = facts.judged
+    verdicts = judged.verdicts if judged else ()
     champion = f"the champion is {value.champion_version}" if value.champion else "there is no champion yet"
     measured = f"{plural(value.holdout_rows, 'holdout row')}, {plural(value.corpus_items, 'item')} to find theirs among"
     if value.corpus_items < value.catalogue_items:
         measured += f", of {count(value.catalogue_items)} in the catalogue"
-    stored = facts.plan and facts.judged
+    stored = facts.plan and judged
+    refused = any(verdict.refuses for verdict in verdicts)
+    title = "rejected" if refused else "accepted" if judged else "not judged yet"
+    if judged and refused and judged.overrides:
+        title = "rejected by the gates, accepted by a human"
+    larger = judged.larger_class if judged else None
     return Section(
-        "rejected" if refused(verdicts) else "accepted" if facts.judged else "not judged yet",
-        (*_sentences(facts), f"{measured}; {champion}.", *models.newest_span(value)),
+        title,
+        (
+            *_sentences(facts),
+            *(by_human(judged.overrides) if judged else ()),
+            f"{measured}; {champion}.",
+            *models.newest_span(value),
+        ),
         tables=(
             *gates(verdicts),
-            metrics(value.challenger, value.champion),
+            metrics(value.challenger, value.champion, over(value.holdout_rows, value.corpus_items), larger),
             *models.tables(value),
-            *_slices(value, verdicts),
+            *_slices(value, judged.slices if judged and judged.slices else value.slices, verdicts),
         ),
         files=(("verdicts", f"runs/{facts.plan.run_key}/evaluate/verdicts.json"),) if stored and facts.plan else (),
     )
@@ -37,45 +48,87 @@ def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
     """Return the verdict of each gate; nothing where none is configured."""
     if not verdicts:
         return ()
-    rows = [(v.metric, passed(v.passed, v.severity), v.severity, v.sentence) for v in verdicts]
+    rows = [(_gate(v), answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
     caption = "Quality gates; a critical one that refuses stops the release"
-    return (table(caption, ("gate", "verdict", "severity", "~in words"), rows),)
+    return (table(caption, ("gate", "verdict", "severity", "~in words", "~over"), rows),)
 
 
-def metrics(challenger: Mapping[str, float], champion: Mapping[str, float] | None) -> Table:
-    """Return the challenger's metrics with the champion's on the same rows."""
+def answered(verdict: Verdict) -> Cell:
+    """Make a cell of the answer of a gate."""
+    match verdict.answer:
+        case None:
+            return Cell("does not apply", "○", "quiet")
+        case "pass":
+            return Cell("passed", "✓", "good")
+        case "undecided":
+            return Cell("undecided, refused", "✕", "bad") if verdict.refuses else Cell("undecided", "?", "refused")
+        case "fail":
+            return Cell("refused", "✕", "bad") if verdict.refuses else Cell("warning", "!", "refused")
+
+
+def by_human(overrides: Sequence[Override]) -> tuple[str, ...]:
+    """Return a sentence for each human who let the run pass."""
+    return tuple(
+        f"{each.name} let it pass at {moment(each.at)} UTC although gates refused it: {each.reason}"
+        for each in overrides
+    )
+
+
+def over(holdout_rows: int, corpus_items: int) -> str:
+    """Return what the metrics of an evaluation are of."""
+    return f"{plural(holdout_rows, 'holdout row')} among {plural(corpus_items, 'item')}"
+
+
+def metrics(
+    challenger: Mapping[str, float], champion: Mapping[str, float] | None, of: str, larger_class: float | None = None
+) -> Table:
+    """Return the challenger's metrics with the champion's on the same rows.
+
+    Args:
+        of: rows and corpus, as from `over`.
+        larger_class: the accuracy of always naming the more frequent class; None: not known.
+    """
     before = champion or {}
-    rows = [
-        (name, number(value), number(before.get(name)), difference(value, before.get(name)))
-        for name, value in challenger.items()
-    ]
-    return table("Metrics on the holdout", ("metric", ">challenger", ">champion", ">difference"), rows)
+    rows = []
+    for name, value in challenger.items():
+        rows.append((name, number(value), number(before.get(name)), difference(value, before.get(name))))
+        if name == "accuracy" and larger_class is not None:
+            rows.append(("accuracy of always naming the larger class", number(larger_class), NONE, NONE))
+    return table(f"Metrics over {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
+
+
+def _gate(verdict: Verdict) -> str:
+    return f"{verdict.metric}, {verdict.where}" if verdict.where else verdict.metric
 
 
 def _sentences(facts: StageFacts) -> tuple[str, ...]:
-    """Return the sentences of the gates that refused; if none did, one that says so."""
+    """Return the sentences of the gates that refused or could not tell; if none refused, one that says so."""
     if facts.judged is None:
         return ()
     verdicts = facts.judged.verdicts
-    return refusals(verdicts) or ("Every critical gate lets it pass." if verdicts else "No gate is configured.",)
+    refused = refusals(verdicts)
+    if refused or not verdicts:
+        return refused or ("No gate is configured.",)
+    return ("Every critical gate lets it pass.", *undecided(verdicts))
 
 
-def _slices(value: EvaluateOutcome, verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
+def _slices(
+    value: EvaluateOutcome, slices: tuple[SliceMetrics, ...], verdicts: tuple[Verdict, ...]
+) -> tuple[Table, ...]:
     """Return the slices by the first gate's metric; the one furthest below the whole holdout is first."""
-    if not value.slices:
+    if not slices:
         return ()
     gated = [verdict.metric for verdict in verdicts if verdict.metric in value.challenger]
     first, *others = dict.fromkeys([*gated[:1], *value.challenger])
     whole = value.challenger[first]
-    worst_first = sorted(
-        value.slices, key=lambda each: (each.metrics.get(first, whole) - whole, each.column, each.value)
-    )
-    columns = ("slice", ">rows", f">{first}", ">difference", *(f">{name}" for name in others))
+    worst_first = sorted(slices, key=lambda each: (each.metrics.get(first, whole) - whole, each.column, each.value))
+    columns = ("slice", ">rows", f">{first}", ">difference", ">champion", *(f">{name}" for name in others))
     caption = f"Slices, the worst first; the difference is from the whole holdout's {first} of {number(whole)}"
     return (table(caption, columns, [_slice(each, first, others, whole) for each in worst_first]),)
 
 
 def _slice(each: SliceMetrics, first: str, others: list[str], whole: float) -> tuple[str, ...]:
-    ranked = each.metrics.get(first)
+    ranked, champion = each.metrics.get(first), (each.champion or {}).get(first)
     rest = (number(each.metrics.get(name)) for name in others)
-    return f"{each.column} = {each.value}", count(each.rows), number(ranked), difference(ranked, whole), *rest
+    name = f"{each.column} = {each.value}"
+    return name, count(each.rows), number(ranked), difference(ranked, whole), number(champion), *rest

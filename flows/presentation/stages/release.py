@@ -4,7 +4,7 @@ import shlex
 
 from flows.presentation.changes import changes_section
 from flows.presentation.model import Cell, Command, Section, Table, facts, table
-from flows.presentation.stages.evaluate import gates
+from flows.presentation.stages.evaluate import by_human, gates
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, moment, number, plural
 from tasks.contracts.outcomes import ReleaseOutcome
@@ -16,7 +16,7 @@ def section(of: StageFacts) -> Section:
     """Return the release with the commands for it; of a model that was exported only, the export alone."""
     export, release = of.outcome, of.release
     probed = _probed(export) if isinstance(export, ReleaseOutcome) else ()
-    searched = _searched(export) if isinstance(export, ReleaseOutcome) else ()
+    searched = _searched(of, export) if isinstance(export, ReleaseOutcome) else ()
     judged = gates(of.release_verdicts)
     if release is None:
         title = "rejected" if refused(of.release_verdicts) else "the model is exported, not released"
@@ -33,12 +33,12 @@ def section(of: StageFacts) -> Section:
         ("items without a usable vector", count(release.bad)),
         ("previous release", "none" if release.previous is None else str(release.previous)),
         ("made at", f"{moment(release.created_at)} UTC"),
-        *((name, number(value)) for name, value in release.metrics.items()),
+        *((f"{name} on the holdout", number(value)) for name, value in release.metrics.items()),
         *probed,
     ]
     return Section(
         f"number {release.number}",
-        (_standing(release.number, of.serving),),
+        (_standing(release.number, of.serving), *by_human(release.overrides)),
         tables=(facts(rows), *searched, *judged),
         commands=(*_loading(of, release), *_rollback(of.workspace, release)),
         files=(
@@ -64,12 +64,13 @@ def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str], ...]:
     return (items, ("the same of queries", f"at least {export.min_query_cosine:.6f}"))
 
 
-def _searched(export: ReleaseOutcome) -> tuple[Table, ...]:
+def _searched(of: StageFacts, export: ReleaseOutcome) -> tuple[Table, ...]:
     """Return the metrics of the search through all vectors, unless What changed shows them."""
     if not export.metrics or export.changes:
         return ()
     rows = [(name, number(value)) for name, value in export.metrics.items()]
-    caption = f"All vectors, searched with {count(export.queries)} holdout queries"
+    among = f"all {plural(of.release.vectors, 'vector')}" if of.release else "all vectors"
+    caption = f"Metrics of {plural(export.queries, 'holdout query', 'holdout queries')} among {among}"
     return (table(caption, ("metric", ">value"), rows),)
 
 

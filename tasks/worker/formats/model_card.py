@@ -3,25 +3,22 @@
 It tells only what belongs to the model version, so every release of the same model has the same card.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from tasks.contracts.references import RowsRef
+from tasks.contracts.jobs import ReleaseInputs
 from tasks.worker.training.checkpoint import ModelParts
 
 NAME = "README.md"
 
 
-def model_card(
-    parts: ModelParts, version: str, longest: int, rows: Sequence[RowsRef], metrics: Mapping[str, float]
-) -> str:
+def model_card(parts: ModelParts, longest: int, inputs: ReleaseInputs) -> str:
     """Return the card, in Markdown with the header that model hubs read.
 
     Args:
         longest: tokens of a text; what is beyond is cut.
-        rows: of the spans that the model was trained on.
-        metrics: of the evaluation, on the holdout.
+        inputs: of the release that exports the model.
     """
-    table = parts.features
+    table, version = parts.features, inputs.model.version
     features = [*table.numeric, *table.categorical]
     loading = f'SentenceTransformer("models/{version}"{", trust_remote_code=True" if features else ""})'
     item = _example("a text of an item", features)
@@ -60,12 +57,15 @@ def model_card(
             "",
             f"A missing or unknown value is allowed. Features of queries: {with_queries}; others are ignored there.",
         ]  # fmt: skip
-    if metrics:
+    if inputs.metrics:
         lines += ["", "| metric on the holdout | value |", "|---|---:|"]
-        lines += [f"| {name} | {value:.4f} |" for name, value in metrics.items()]
-    if rows:
+        lines += [f"| {name} | {value:.4f} |" for name, value in inputs.metrics.items()]
+    for override in inputs.overrides:
+        lines += ["", f"Gates refused this model, and {override.name} let it pass: {override.reason}", ""]
+        lines += [f"- {refusal}" for refusal in override.refusals]
+    if inputs.rows:
         lines += ["", "Trained on:", ""]
-        lines += [f"- span {each.span.name}, version {each.span.version}: {each.rows:,} rows" for each in rows]
+        lines += [f"- span {each.span.name}, version {each.span.version}: {each.rows:,} rows" for each in inputs.rows]
     return "\n".join([*lines, ""])
 
 

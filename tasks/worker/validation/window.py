@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from configs.schema.config import Config
-from configs.schema.stages import Severity
+from configs.schema.gates import Severity
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
 from tasks.gates.expectations import Limit, judge_numbers

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 from flows.cli.app import app
 from flows.presentation.model import Section
 from flows.presentation.run.publish import stage_page
+from flows.presentation.stages.evaluate import metrics
 from flows.presentation.stages.facts import StageFacts, section_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.evaluation import SliceMetrics
+from tasks.contracts.evaluation import Override, SliceMetrics
 from tasks.contracts.outcomes import (
     Check,
     DeviceUse,
@@ -205,18 +206,45 @@ def test_evaluate_shows_verdicts_and_compares_with_the_champion(done: Done) -> N
     assert rows(first)[0][1] == "○ does not apply"
     again = Done(done.store)
     made = again.of(Stage.evaluate, again.run.judged)
-    assert rows(made)[:4] == [
-        ["recall@10", "✓ passed", "critical", again.run.judged.verdicts[0].sentence],
-        ["mrr@10", "! warning", "warning", again.run.judged.verdicts[1].sentence],
+    sentences, over = [verdict.sentence for verdict in again.run.judged.verdicts], "10 holdout rows among 20 items"
+    assert rows(made)[0] == ["recall@10", "✓ passed", "critical", sentences[0], over]
+    assert rows(made)[4:7] == [
+        ["mrr@10", "! warning", "warning", sentences[4], over],
         ["recall@10", "0.5000", "0.4000", "+0.1000"],
         ["mrr@10", "0.3000", "0.4000", "−0.1000"],
     ]
     assert row(made, "verdicts") == [f"runs/{again.plan.run_key}/evaluate/verdicts.json"]
 
 
+def test_an_undecided_gate_refuses_only_where_it_is_set_to_and_a_human_is_named(done: Done) -> None:
+    verdict = done.run.judged.verdicts[0].model_copy(update={"answer": "undecided", "where": "locale=de"})
+    strict = verdict.model_copy(update={"undecided_refuses": True})
+    made = done.of(Stage.evaluate, done.run.judged, verdicts=(verdict,), larger_class=0.8)
+    assert made.title == "Evaluate: accepted"
+    assert rows(made)[0][:2] == ["recall@10, locale=de", "? undecided"]
+    ada = Override(name="Ada", reason="the holdout is odd", at="2026-01-02T03:04:05+00:00", refusals=("too few",))
+    made = done.of(Stage.evaluate, done.run.judged, verdicts=(strict,), overrides=(ada,))
+    assert made.title == "Evaluate: rejected by the gates, accepted by a human"
+    assert rows(made)[0][1] == "✕ undecided, refused"
+    words = "Ada let it pass at 2026-01-02 03:04 UTC although gates refused it: the holdout is odd"
+    assert words in made.lines
+    release = done.run.released
+    assert release is not None
+    assert words in done.of(Stage.release, release, overrides=(ada,)).lines
+
+
+def test_the_larger_class_stands_next_to_accuracy() -> None:
+    made = metrics({"accuracy": 0.9, "auc": 0.7}, None, "10 holdout rows among 20 items", 0.8)
+    assert [[cell.text for cell in each[:2]] for each in made.rows] == [
+        ["accuracy", "0.9000"],
+        ["accuracy of always naming the larger class", "0.8000"],
+        ["auc", "0.7000"],
+    ]
+
+
 def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRunner) -> None:
     done = Done(store, "evaluate.gates=[]")
-    assert done.of(Stage.evaluate, done.run.judged).tables[0].caption == "Metrics on the holdout"
+    assert done.of(Stage.evaluate, done.run.judged).tables[0].caption == "Metrics over 10 holdout rows among 20 items"
 
 
 def test_the_worst_slice_comes_first(done: Done) -> None:
@@ -231,9 +259,9 @@ def test_the_worst_slice_comes_first(done: Done) -> None:
     )
     made = done.of(Stage.evaluate, judged, outcome=judged.outcome.model_copy(update={"slices": slices}))
     assert [cells for cells in rows(made) if cells[0].startswith("category")] == [
-        ["category = shoes", "24", "0.1000", "−0.4000", "0.2000"],
-        ["category = hats", "77", "0.4500", "−0.0500", "–"],
-        ["category = bags", "1,154", "0.6000", "+0.1000", "0.1000"],
+        ["category = shoes", "24", "0.1000", "−0.4000", "–", "0.2000"],
+        ["category = hats", "77", "0.4500", "−0.0500", "–", "–"],
+        ["category = bags", "1,154", "0.6000", "+0.1000", "–", "0.1000"],
     ]
 
 
@@ -262,7 +290,7 @@ def test_a_release_has_commands_to_roll_back_and_forward(done: Done) -> None:
     made = again.of(Stage.release, release)
     assert made.title == "Release: number 2"
     assert row(made, "previous release") == ["1"]
-    assert row(made, "mrr@10") == ["0.3000"]
+    assert row(made, "mrr@10 on the holdout") == ["0.3000"]
     assert ["model", release.model_prefix] in rows(made)
     for command, number in zip(commands(made)[1:], (1, 2), strict=True):
         name, *arguments = shlex.split(command)

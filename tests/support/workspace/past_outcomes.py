@@ -6,7 +6,7 @@ import math
 import random
 
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.evaluation import SliceMetrics, Verdict
+from tasks.contracts.evaluation import Answer, SliceMetrics, Verdict
 from tasks.contracts.outcomes import (
     Check,
     EvaluateOutcome,
@@ -32,15 +32,15 @@ def verdicts(outcome: EvaluateOutcome, rejected: bool) -> tuple[Verdict, ...]:
     """What the gates would say, without asking great-expectations, which takes a fifth of a second for each."""
     recall, mrr, auc = (outcome.challenger[name] for name in ("recall@10", "mrr@10", "auc"))
     champion = outcome.champion or {}
-    first = None if not champion else not rejected
+    first: Answer | None = None if not champion else "fail" if rejected else "pass"
     than = f"the champion's {champion.get('recall@10', 0.0):.4f}"
     compared = f"recall@10 {recall:.4f} against {than}; allowed is a drop of 0.01."
     return (
-        Verdict(metric="recall@10", severity="critical", passed=first, value=recall, baseline=champion.get("recall@10"),
+        Verdict(metric="recall@10", severity="critical", answer=first, value=recall, baseline=champion.get("recall@10"),
                 sentence=compared if champion else f"recall@10 {recall:.4f}; no champion yet to compare with."),
-        Verdict(metric="auc", severity="critical", passed=True, value=auc, baseline=None,
+        Verdict(metric="auc", severity="critical", answer="pass", value=auc, baseline=None,
                 sentence=f"auc {auc:.4f}; at least 0.7000 is required."),
-        Verdict(metric="mrr@10", severity="warning", passed=first, value=mrr, baseline=champion.get("mrr@10"),
+        Verdict(metric="mrr@10", severity="warning", answer=first, value=mrr, baseline=champion.get("mrr@10"),
                 sentence=f"mrr@10 {mrr:.4f} against the champion's; allowed is a drop of 0.005."),
     )  # fmt: skip
 

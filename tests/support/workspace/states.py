@@ -53,7 +53,7 @@ def reject(store: Store, plan: RunPlan) -> None:
     measured = EvaluateOutcome(
         holdout_rows=9, corpus_items=9, challenger={}, champion=None, champion_version=None, slices=()
     )
-    no = Verdict(metric="auc", severity="critical", passed=False, value=0.1, baseline=None, sentence="auc is low")
+    no = Verdict(metric="auc", severity="critical", answer="fail", value=0.1, baseline=None, sentence="auc is low")
     store.write(judgement_key(plan.run_key), Judgement(outcome=measured, verdicts=(no,)).to_json())
 
 

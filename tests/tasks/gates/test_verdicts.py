@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from configs.load import load_config
-from configs.schema.stages import GateConfig
-from tasks.contracts.evaluation import Verdict
+from configs.schema.gates import GateConfig
+from tasks.contracts.evaluation import Role, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.gates.verdicts import Measured, judge, refused
+from tasks.gates.comparisons import Measured
+from tasks.gates.verdicts import judge, refused
 
 
 def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:
@@ -19,7 +20,8 @@ def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:
 
 
 def measured(challenger: Mapping[str, float], champion: Mapping[str, float] | None) -> Measured:
-    return Measured(challenger, champion)
+    champions = {} if champion is None else {Role.champion: champion}
+    return Measured({Role.challenger: challenger, **champions})
 
 
 def verdict(value: float, champion: float | None, **changes: Any) -> Verdict:
@@ -132,10 +134,32 @@ def test_a_metric_that_was_not_measured_fails():
     assert "the evaluation gave no number to judge" in found[0].sentence
 
 
-def test_the_gates_of_base_yaml_are_judged():
-    config = load_config(None, ["model.pretrained=package:any"])
-    metrics = {"recall@10": 0.4, "mrr@10": 0.2}
-    assert [v.passed for v in judge(measured(metrics, metrics), config.evaluate.gates)] == [True, True]
+def test_the_gates_of_base_yaml_hold_a_first_release_and_a_later_one():
+    gates = load_config(None, ["model.pretrained=package:any"]).evaluate.gates
+    good, learnt_nothing, broken = ({"recall@10": recall, "mrr@10": 0.2} for recall in (0.4, 0.25, 0.001))
+    untrained = {Role.untrained: {"recall@10": 0.3, "mrr@10": 0.2}}
+
+    def refusing(challenger: Mapping[str, float], **others: Mapping[str, float]) -> list[str]:
+        roles = {Role.challenger: challenger, **untrained, **{Role(name): value for name, value in others.items()}}
+        return [v.against or "floor" for v in judge(Measured(roles), gates) if v.refuses]
+
+    assert refusing(good) == []
+    assert refusing(learnt_nothing) == ["untrained"]
+    assert refusing(broken) == ["untrained", "floor"]
+    assert refusing(good, champion=good, best=good) == []
+    decayed = {"recall@10": 0.43, "mrr@10": 0.2}
+    assert refusing(good, champion={**good, "recall@10": 0.404}, best=decayed) == ["best"], "each drop was allowed"
+
+
+def test_a_verdict_of_an_earlier_version_is_read():
+    old = {"metric": "auc", "severity": "critical", "value": 0.1, "baseline": None, "sentence": "auc is low"}
+    found = [Verdict.model_validate({**old, "passed": passed}) for passed in (True, False, None)]
+    assert [(v.answer, v.passed, v.refuses) for v in found] == [
+        ("pass", True, False),
+        ("fail", False, True),
+        (None, None, False),
+    ]
+    assert Verdict.model_validate_json(found[1].to_json()) == found[1]
 
 
 def test_great_expectations_is_not_imported_before_it_is_needed():

@@ -191,13 +191,23 @@ def test_the_plan_is_found_again_after_the_workspace_moved(store, tmp_path):
 
 def test_a_trained_span_with_other_settings_is_refused_with_the_keys(store):
     (plan,) = train_in_order(store, "2021-Q1")
-    changed = small_config("train.learning_rate=1e-3", "evaluate.slices=[brand]")
+    changed = small_config("train.learning_rate=1e-3", "train.epochs=2", "evaluate.slices=[brand]")
     with pytest.raises(ConfigError) as raised:
         plan_run(store, changed, "2021-Q1")
     message = str(raised.value)
     assert f"trained by run {plan.run_key} with other settings" in message
-    assert "train.learning_rate (5e-05 then, 0.001 now), evaluate.slices ([] then, ['brand'] now)." in message
+    assert "train.epochs (1 then, 2 now), train.learning_rate (5e-05 then, 0.001 now)." in message
     assert "--set lineage=NAME" in message
+
+
+def test_a_trained_span_is_found_again_with_other_gates_and_under_the_key_of_an_earlier_version(store, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr("tasks.runs.plan.config_hash", lambda config: "of an earlier version")
+        (plan,) = train_in_order(store, "2021-Q1")
+    asked = small_config("evaluate.gates=[]", "train.workers=2", "health.min_disk_gib=9")
+    again = plan_run(store, asked, "2021-Q1")
+    assert (again.run_key, again.config.evaluate.gates, again.config.train.workers) == (plan.run_key, (), 2)
+    save_plan(store, again)
 
 
 def test_a_span_inside_the_first_window_has_no_run_of_its_own(store):

@@ -1,0 +1,75 @@
+"""The gates: which number of a model is judged, over which rows, against what, and how sure the answer must be."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from configs.schema.metrics import METRICS, MetricName
+from tasks.foundation.records import Record
+
+Severity = Literal["critical", "warning"]
+Baseline = Literal["none", "untrained", "champion", "first", "best"]
+
+NEWEST, EACH = "newest", "each"  # spans that a gate may name apart from a span's own name
+
+
+class GateConfig(Record):
+    """One condition on a metric. With a baseline, the threshold is on the difference to it."""
+
+    metric: MetricName
+    direction: Literal["higher", "lower"] = Field(description="which values are better")
+    threshold: float
+    baseline: Baseline
+    severity: Severity = Field(description="critical: a refusal stops the release")
+    # Defaults, since configurations of earlier runs lack these.
+    relative: bool = Field(
+        default=False, description="the threshold is a share of the baseline's value: -0.005 allows a loss of 0.5 %"
+    )
+    rows: Literal["holdout", "golden"] = "holdout"
+    slice: str | None = Field(
+        default=None,
+        description="column=value; a column alone: each value with evaluate.min_slice_rows rows; null: all rows",
+    )
+    span: str | None = Field(default=None, description="newest, each, or a span's name; null: the rows of all spans")
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] | None = Field(
+        default=None, description="one-sided, for example 0.95; null: the number decides, however few rows it is of"
+    )
+    min_rows: int = Field(default=0, ge=0, description="with fewer rows the answer is undecided")
+    undecided: Literal["accept", "refuse"] = Field(
+        default="accept", description="what a critical gate does whose answer is undecided"
+    )
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether the metric is a number of rows, so that rows can be chosen; else it is of all vectors of a model."""
+        return METRICS[self.metric].family.of_rows
+
+    @property
+    def slice_column(self) -> str | None:
+        return None if self.slice is None else self.slice.partition("=")[0]
+
+    @property
+    def slice_value(self) -> str | None:
+        """The value of the column; None where each value is judged."""
+        _, sign, value = (self.slice or "").partition("=")
+        return value if sign else None
+
+    @field_validator("slice")
+    @classmethod
+    def _slice_has_a_column(cls, text: str | None) -> str | None:
+        if text is not None and not text.partition("=")[0]:
+            raise ValueError("name a column and a value, as in locale=de, or a column alone for each of its values")
+        return text
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Self:
+        if self.relative and self.baseline == "none":
+            raise ValueError(f"the gate on {self.metric} is relative, so it needs a baseline: relative to what?")
+        if self.rows == "golden" and (self.slice is not None or self.span is not None):
+            raise ValueError(f"the gate on {self.metric}: rows of the golden set have neither slice nor span")
+        chosen = self.rows != "holdout" or self.slice is not None or self.span is not None
+        if not self.of_rows and (chosen or self.confidence is not None or self.min_rows):
+            raise ValueError(
+                f"{self.metric} is one number of all vectors; its gate takes no rows, slice, span, confidence, min_rows"
+            )
+        return self

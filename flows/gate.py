@@ -1,0 +1,67 @@
+"""The flow `gate`: a run that passes its gates now, after they changed or a human let it pass, becomes a release."""
+
+from typing import Any
+
+from prefect import flow
+from prefect.states import Completed
+
+from flows.running.announcing import announce_rejection, announce_release
+from flows.running.cancelling import cancellable, end_jobs
+from flows.running.lineage_queue import lineage_turn
+from flows.running.parameters import ConfigFile, Overrides, Workspace
+from flows.running.recorded_invocation import record_invocation
+from infra.store.factory import open_store
+from tasks.contracts.runs import Release
+from tasks.evaluate import evaluate
+from tasks.health import health
+from tasks.infer import infer
+from tasks.judging.again import plan_again
+from tasks.publish import publish_release
+from tasks.release import release
+from tasks.runs import branches
+from tasks.runs.plan import save_plan
+from tasks.runs.results import Judgement, Refusal
+from tasks.runs.run_report import RunReport
+from tasks.train import model_of, train
+from tasks.validate import catalogue_of, validate
+from tasks.warmup import warmup
+
+
+@flow(name="gate", flow_run_name="gate {run_key}", on_cancellation=[end_jobs])
+@cancellable
+def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overrides: Overrides = ()) -> RunReport:
+    """Judge a run that was evaluated before, and release it if the gates agree. Its stages up to evaluate are done.
+
+    Args:
+        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
+        run_key: the run, as `millrace history` names it.
+        config_file: a YAML file with the gates; empty: those that the run was judged by last.
+        overrides: single settings over both.
+
+    Raises:
+        ConfigError: there is no such run.
+        Conflict: another process works on its lineage.
+        StageError: a stage failed.
+    """
+    store = open_store(workspace)
+    plan = plan_again(store, run_key, config_file, overrides)
+    with lineage_turn(store, branches.root(store, plan.config.lineage)):
+        save_plan(store, plan)
+        with record_invocation(store, plan) as recorded:
+            validated = validate(plan)
+            warm = warmup(plan, validated, after=health(plan, after=validated))
+            trained = train(plan, validated, warm)
+            judged = evaluate(plan, validated, warm, trained)
+            made: Release | Refusal | Judgement = judged
+            if not judged.refused:
+                model = model_of(trained)
+                inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
+                made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
+            if isinstance(made, Release):
+                announce_release(store, plan, made)
+                publish_release(store, plan.config, made)
+                return recorded.report
+            announce_rejection(store, plan, made)
+            report = recorded.report
+            rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
+            return rejected

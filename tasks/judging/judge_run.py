@@ -1,0 +1,126 @@
+"""Judges a run by its rules: from what evaluate and release measured, at once or any time later. It needs no worker."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from configs.schema.config import Config
+from configs.schema.gates import GateConfig
+from infra.store.base import Store
+from infra.store.manifest import quarantine
+from tasks.contracts.evaluation import Role, Rules, SliceMetrics, Verdict
+from tasks.contracts.outcomes import EvaluateOutcome, ReleaseOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.foundation.clock import now
+from tasks.gates import verdicts
+from tasks.gates.comparisons import Measured
+from tasks.gates.selection import slices_of
+from tasks.measures.row_results import RowResults, read_row_results
+from tasks.runs.plan import read_plan
+from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement
+
+QUERIES_OF = " of the whole catalogue"  # follows the names of metrics of the release stage
+
+
+def rules_of(config: Config) -> Rules:
+    """Return the settings of a configuration that runs are judged by."""
+    return Rules(
+        gates=config.evaluate.gates,
+        slices=config.evaluate.slices,
+        min_slice_rows=config.evaluate.min_slice_rows,
+        release_gates=config.release.gates,
+    )
+
+
+def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:
+    """Return the gates' verdicts on an evaluation: those on record if evaluation and rules are the same, else new ones.
+
+    New ones are written; those before stay on record under their number. Damaged ones are moved to quarantine/.
+
+    Raises:
+        ConfigError: a gate or evaluate.slices names a column that the rows do not have.
+        StoreError: the row results are not readable.
+    """
+    key, rules = judgement_key(plan.run_key), rules_of(plan.config)
+    try:
+        kept = read_judgement(store, plan.run_key)
+    except UnusableResult:
+        quarantine(store, key)
+        kept = None
+    if kept is not None and kept.outcome.to_json() == outcome.to_json() and _same(store, plan, kept, rules):
+        return kept
+    rows = read_row_results(store, outcome.rows_key) if outcome.rows_key is not None else None
+    judgement = Judgement(
+        outcome=outcome,
+        verdicts=verdicts.judge(_measured(plan, outcome, rows), rules.gates),
+        number=kept.number + 1 if kept else 1,
+        at=now(),
+        rules=rules,
+        slices=_slices(rows, rules) if rows else (),
+        larger_class=_larger_class(rows) if rows else None,
+    )
+    if kept is not None:
+        store.write(judgement_key(plan.run_key, kept.number), kept.to_json())
+    store.write(key, judgement.to_json())
+    return judgement
+
+
+def judge_release(exported: ReleaseOutcome, vectors: int, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
+    """Return the verdicts of the gates of the release stage; none where it had no queries.
+
+    Args:
+        vectors: all that the queries were searched among.
+    """
+    if not exported.queries:  # the rows of an old release are not known
+        return ()
+    metrics: dict[Role, Mapping[str, float]] = {Role.challenger: exported.metrics}
+    if exported.metrics_before is not None:
+        metrics[Role.champion] = exported.metrics_before
+    corpus = f"among all {vectors:,} vectors"
+    measured = Measured(metrics, corpus=corpus, many=exported.queries, called="queries", suffix=QUERIES_OF)
+    return verdicts.judge(measured, gates)
+
+
+def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
+    """Return whether a judgement is by these rules; those of the release stage are judged there."""
+    then = kept.rules or rules_of(read_plan(store, plan.run_key).config)
+    return then.model_copy(update={"release_gates": rules.release_gates}) == rules
+
+
+def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None) -> Measured:
+    metrics: dict[Role, Mapping[str, float]] = {
+        each.role: {**each.metrics, **each.vectors} for each in outcome.measured
+    }
+    metrics.setdefault(Role.challenger, outcome.challenger)
+    if outcome.champion is not None:
+        metrics.setdefault(Role.champion, outcome.champion)
+    return Measured(
+        metrics,
+        rows,
+        corpus=f"among {outcome.corpus_items:,} items",
+        many=outcome.holdout_rows,
+        newest=plan.span.name,
+        min_slice_rows=plan.config.evaluate.min_slice_rows,
+        seed=(plan.config.seed, int.from_bytes(plan.run_key.encode())),
+    )
+
+
+def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:
+    return tuple(
+        SliceMetrics(
+            column=column,
+            value=part.where,
+            rows=int(part.rows.sum()),
+            metrics=rows.metrics(Role.challenger, part.rows),
+            champion=rows.metrics(Role.champion, part.rows) if Role.champion in rows.ranks else None,
+        )
+        for column in rules.slices
+        for part in slices_of(rows, column)
+        if part.rows.sum() >= rules.min_slice_rows
+    )
+
+
+def _larger_class(rows: RowResults) -> float | None:
+    """Return the accuracy of a model that always names the more frequent class; None without classes."""
+    counts = np.bincount(rows.label_class[(rows.label_class >= 0) & ~rows.golden], minlength=2)
+    return float(counts.max() / counts.sum()) if counts.sum() else None

@@ -1,0 +1,75 @@
+"""`millrace gate` against a real Prefect server, with stages that do no arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+import flows.cli.work.gating
+import infra.compute.factory
+from flows.cli.terminal.run_options import RunOptions
+from flows.cli.work.gating import GateOutput, GateRequest, show_arithmetic
+from flows.cli.work.running import FlowDone
+from flows.gate import gate
+from flows.pipeline import pipeline
+from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import ConfigError
+from tasks.runs import releases
+from tests.support.fakes.fake_runner import FakeRunner
+
+OVERRIDES = ("model.pretrained=package:none",)
+FLOOR = "evaluate.gates=[{{metric: recall@10, direction: higher, threshold: {}, baseline: none, severity: critical}}]"
+UP_TO_EVALUATE = ["validate", "health", "warmup", "train", "evaluate"]
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, short_delays: None, without_pages: None, monkeypatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    monkeypatch.setattr(
+        flows.cli.work.gating, "run_flow", lambda name, verbose, *given: FlowDone(gate(*given), "ui", "page")
+    )
+    return runner
+
+
+def judged(
+    store: DirectoryStore, run_key: str, *settings: str, override: str | None = None, reason: str | None = None
+) -> GateOutput:
+    return flows.cli.work.gating.gate(RunOptions(store, None, settings), GateRequest(run_key, override, reason))
+
+
+def test_a_refused_run_is_released_when_its_gates_change(store, runner, capsys):
+    refused = pipeline(store.uri, overrides=(*OVERRIDES, FLOOR.format(0.9)))
+    assert refused.state == "Rejected"
+    same = judged(store, refused.run_key)
+    assert (same.state, same.judgement, same.release, same.run_url) == ("Rejected", 1, None, None)
+    assert runner.stages == UP_TO_EVALUATE
+    passed = judged(store, refused.run_key, FLOOR.format(0.4))
+    assert (passed.state, passed.judgement, passed.release, passed.run_url) == ("Released", 2, 1, "page")
+    assert runner.stages == [*UP_TO_EVALUATE, Stage.infer, Stage.release]
+    stricter = judged(store, refused.run_key, FLOOR.format(0.8))
+    assert (stricter.state, stricter.release) == ("Released", 1)
+    assert "These gates refuse the run, but it is release 1, which stays" in stricter.sentence
+    assert len(runner.stages) == 7
+    show_arithmetic(stricter)
+    assert "at least 0.8000 is required" in capsys.readouterr().out
+
+
+def test_an_override_releases_and_is_seen_wherever_the_release_is(store, runner):
+    refused = pipeline(store.uri, overrides=(*OVERRIDES, FLOOR.format(0.9)))
+    with pytest.raises(ConfigError, match="--override NAME and --reason TEXT together"):
+        judged(store, refused.run_key, override="Ada")
+    passed = judged(store, refused.run_key, override="Ada", reason="the holdout is odd")
+    assert (passed.state, passed.release) == ("Released", 1)
+    assert [each.name for each in passed.overrides] == ["Ada"]
+    release = releases.current(store)
+    assert release is not None
+    assert release.overrides == passed.overrides
+
+
+def test_a_released_run_asked_again_with_stricter_gates_stays_released(store, runner):
+    first = pipeline(store.uri, overrides=OVERRIDES)
+    again = pipeline(store.uri, first.span, overrides=(*OVERRIDES, FLOOR.format(0.9)))
+    assert (again.run_key, again.state, again.release) == (first.run_key, "Released", 1)
+    assert again.verdicts[0].answer == "fail"
+    assert runner.stages.count("train") == 1
