@@ -19,8 +19,9 @@ from tasks.data.mapping import parse_map
 from tasks.data.rows import normal_text
 from tasks.data.sources import Format
 from tasks.foundation.errors import ConfigError
+from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
-from tasks.runs.plan import plan_run, save_plan
+from tasks.runs.plan import save_plan
 from tasks.worker import validate
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tests.support.fakes.fake_runner import write_checkpoint
