@@ -467,6 +467,8 @@ NEEDED = {
     "diff": ["1", "2"],
     "rollback": [],
     "deploy": [],
+    "gate": ["--run", "cafe"],
+    "skip": ["2026-01", "--reason", "none"],
 }
 
 
