@@ -36,7 +36,11 @@ def test_each_stage_gets_the_earlier_outputs_and_its_number_of_workers(store, ru
     assert [(spec.stage.value, spec.workers) for spec in runner.specs[7:]] == list(workers.items())
     plan = plan_run(store, config, "2021-Q2")
     assert spec_of(runner, Stage.validate).inputs == ValidateInputs(
-        window=plan.window, history=plan.history, feeds=(), bases=(catalogue_of(plan, before.validated),)
+        window=plan.window,
+        history=plan.history,
+        feeds=(),
+        bases=(catalogue_of(plan, before.validated),),
+        parent=plan.parent,
     )
     assert spec_of(runner, Stage.health).inputs == HealthInputs()
     assert spec_of(runner, Stage.warmup).inputs == WarmupInputs(rows=run.validated.rows, parent=plan.parent)
