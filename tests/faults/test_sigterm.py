@@ -147,6 +147,7 @@ class Impatient(Heard):
             raise CancelledError("the test wants it to stop")
 
 
+@pytest.mark.proof
 @pytest.mark.pipeline
 def test_training_cancelled_by_the_runner_loses_no_step(tmp_path: Path):
     """Two workers as the runner starts and ends them, at whichever step the signal finds them."""

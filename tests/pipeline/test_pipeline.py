@@ -223,6 +223,7 @@ def test_running_a_span_again_starts_no_worker_and_a_lost_server_loses_nothing(r
     assert runs.shop.millrace("releases", "--json").json["current"] == 2
 
 
+@pytest.mark.proof
 def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: Runs, tmp_path: Path) -> None:
     before = vectors_of(runs, runs.second)
     gone, renamed = before["item_id"][0].as_py(), before["item_id"][1].as_py()
@@ -278,6 +279,7 @@ def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
     assert_complete(copied.workspace, SPANS[:2])
 
 
+@pytest.mark.proof
 def test_a_rejected_month_gives_its_items_to_the_champion(copied: Shop, runs: Runs) -> None:
     gate = "{metric: recall@10, direction: higher, threshold: 1.1, baseline: none, severity: critical}"
     output = copied.run("--span", SPANS[2], "--set", f"evaluate.gates=[{gate}]").json

@@ -81,6 +81,7 @@ def test_training_in_another_process_meets_only_the_warmed_graphs(warm: Warm, tr
     assert [point.step for point in trained.curve] == [0, 5, 10, 15, 16]
 
 
+@pytest.mark.proof
 def test_a_second_warmup_meets_no_new_graph_and_saves_no_time(warm: Warm):
     again = run_ranks(1, warm_up, warm.store.root, warm.rows)[0]
     assert again.compiled == warm.outcome.compiled
@@ -118,6 +119,7 @@ def test_losses_and_metrics_are_equal_to_cpu_without_xla(trained: TrainOutcome, 
     assert trained.curve == tuple(on_cpu[1].curve)
 
 
+@pytest.mark.proof
 def test_the_same_training_twice_gives_the_same_weights(tmp_path: Path, warm: Warm, trained: TrainOutcome):
     again = warm.train("lineage=again")
     for name, weight in tensors_of(warm.store, trained.checkpoint).items():
