@@ -1,3 +1,4 @@
+import datetime as dt
 import math
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ BAD = [
     ({"item_id": None}, "item_id is null", "item_id present"),
     ({"row_id": None}, "row_id is null", "row_id present"),
     ({"time": None}, "time is null", "time present"),
+    ({"time": dt.datetime(2026, 4, 1, tzinfo=dt.UTC)}, "time is outside of its span", "time in its span"),
     ({"query": "ab"}, "query shorter than 3 characters", "query length"),
     ({"item": "  \t  "}, "item shorter than 3 characters", "item length"),
     ({"item": "x" * 51}, "item longer than 50 characters", "item length"),
