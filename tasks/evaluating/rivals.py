@@ -3,6 +3,7 @@
 These are its fixed points: a slow decay, each time within what a comparison with the champion allows, shows in them.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -44,16 +45,16 @@ def fixed_points(store: Store, config: Config, challenger: ModelRef | None = Non
         StoreError: a release, or the record of a branch, is not readable; names the file.
     """
     own = branches.root(store, config.lineage)
+    root_of = functools.cache(lambda name: branches.root(store, name))
     made = [
         release
-        for release in releases.history(store)
-        if release.refreshed is None
-        and (challenger is None or release.model.version != challenger.version)
-        and _root_of(store, release.model.checkpoint) == own
+        for release in releases.with_new_models(store)
+        if (challenger is None or release.model.version != challenger.version)
+        and root_of(release.model.checkpoint.prefix.split("/")[1]) == own
     ]
     chosen: dict[Role, Release] = {}
-    if made and not lineage.is_pruned(store, made[0].model.checkpoint):
-        chosen[Role.first] = made[0]
+    if made and not lineage.is_pruned(store, made[-1].model.checkpoint):
+        chosen[Role.first] = made[-1]
     if (best := _best(store, made, _metric(config))) is not None:
         chosen[Role.best] = best
     return chosen
@@ -84,7 +85,3 @@ def _best(store: Store, made: Sequence[Release], metric: str) -> Release | None:
 def _metric(config: Config) -> str:
     gated = [gate.metric for gate in config.evaluate.gates if METRICS[gate.metric].family is Family.ranking]
     return next(iter(gated), USUAL_METRIC)
-
-
-def _root_of(store: Store, checkpoint: CheckpointRef) -> str:
-    return branches.root(store, checkpoint.prefix.split("/")[1])
