@@ -22,7 +22,7 @@ from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.foundation.errors import CodeError
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.checks.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
-from tasks.worker.duplicates.sides import find_sides
+from tasks.worker.duplicates.sides import check_left_out, find_sides
 from tasks.worker.process.job import Job
 from tasks.worker.validation import outputs, window
 from tasks.worker.validation.columns import joined
@@ -86,6 +86,7 @@ def run(job: Job) -> ValidateOutcome:
         outcome = outcome.model_copy(
             update={
                 "rows": rows,
+                "checks": (*checks, check_left_out(rows, left)),
                 "profiles": outputs.write_profiles(job, counts.profiles),
                 "left_out_of_training": sum(each.training for each in left),
                 "left_out_of_holdout": sum(each.held for each in left),

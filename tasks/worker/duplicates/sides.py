@@ -19,6 +19,7 @@ from infra.store.base import Store
 from infra.store.manifest import commit, open_folder
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN
+from tasks.contracts.outcomes import Check
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, held_out
 from tasks.data.rows import ROW_ID, group_columns, read_rows
@@ -27,6 +28,7 @@ from tasks.worker.catalogue.records import literal
 from tasks.worker.duplicates.signatures import EXACT_KEYS, signatures
 
 SIGNATURES = "signatures.parquet"  # of the rows that are on a side
+MOST_LEFT_OUT = 0.2  # of the clean rows of a span; beyond it, something is the matter with the source
 COMPARED = 20  # rows of the other side that a row is compared with, for each key that they share
 
 
@@ -84,6 +86,24 @@ def find_sides(
         commit(store, sides, folder, SIDES_KIND, facts)
         done.append(ref.model_copy(update={"sides": sides}))
     return tuple(done), tuple(left)
+
+
+def check_left_out(rows: Sequence[RowsRef], left: Sequence[LeftOut]) -> Check:
+    """Return a check, a warning, of the span with the largest share of rows left out of training.
+
+    Args:
+        rows: what `find_sides` returned, as `left`; at least one span.
+    """
+    shares = [each.training / max(ref.rows, 1) for ref, each in zip(rows, left, strict=True)]
+    share, ref, most = max(zip(shares, rows, left, strict=True), key=lambda found: found[0])
+    return Check(
+        name="left out of training",
+        passed=share <= MOST_LEFT_OUT,
+        severity="warning",
+        observed=round(share, 6),
+        sentence=f"{most.training} of {ref.rows} clean rows of span {ref.span.name} ({share:.2%}) are not trained on, "
+        f"since they are like rows held out; at most {MOST_LEFT_OUT:.0%} is expected.",
+    )
 
 
 def _draft_golden(store: Store, key: str, scratch: Path) -> Path:

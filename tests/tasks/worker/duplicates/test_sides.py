@@ -12,11 +12,11 @@ import pytest
 from infra.store.manifest import CorruptFolder, read_manifest
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN
-from tasks.contracts.references import RowsRef
+from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.holdout import LEFT_OUT, read_sides
 from tasks.data.rows import QUERY
 from tasks.evaluating.golden_set import store_golden_set
-from tasks.worker.duplicates.sides import SIGNATURES, find_sides
+from tasks.worker.duplicates.sides import SIGNATURES, LeftOut, check_left_out, find_sides
 from tests.support.workspace.jobs import change_rows, make_workspace, tiny_config
 
 BY_ID = ("evaluate.group=row_id", "evaluate.holdout_share=0.3")
@@ -123,6 +123,14 @@ def test_near_duplicates_are_found_from_the_similarity_on(tmp_path: Path, simila
     training, held = shop.left[1]
     assert (training > 20) is found
     assert (held > 20) is found
+
+
+def test_a_large_share_left_out_of_training_is_a_warning_that_names_the_span() -> None:
+    refs = [RowsRef(span=SpanRef(name=name, version=1), prefix="", rows=200) for name in ("2026-01", "2026-02")]
+    assert check_left_out(refs, [LeftOut(40, 0, 0), LeftOut(0, 160, 0)]).passed, "exactly the limit"
+    found = check_left_out(refs, [LeftOut(3, 0, 0), LeftOut(41, 0, 0)])
+    assert (found.passed, found.severity, found.observed) == (False, "warning", 0.205)
+    assert "41 of 200 clean rows of span 2026-02 (20.50%) are not trained on" in found.sentence
 
 
 def test_a_list_says_which_row_each_is_like(tmp_path: Path) -> None:
