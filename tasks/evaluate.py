@@ -41,7 +41,10 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
         golden=store_golden_set(store, golden) if golden is not None else None,
         compiled=warm.compiled,
     )
-    judged = judge_evaluation(store, plan, run_stage(plan, inputs, EvaluateOutcome))
+    outcome = run_stage(plan, inputs, EvaluateOutcome)
+    if outcome.golden_leak:
+        logger().warning("golden set: %s", outcome.golden_leak)
+    judged = judge_evaluation(store, plan, outcome)
     for sentence in undecided(judged.verdicts):
         logger().warning("undecided: %s", sentence)
     return judged

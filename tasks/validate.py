@@ -26,8 +26,7 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
     """
     store = open_store(plan.workspace)
     check_labels(store, plan.config, plan.window)
-    if plan.window and plan.config.evaluate.golden is not None:
-        store_golden_set(store, plan.config.evaluate.golden)  # a file that can't be used ends the run before it trains
+    golden = plan.config.evaluate.golden if plan.window else None
     inputs = ValidateInputs(
         window=plan.window,
         history=plan.history,
@@ -36,6 +35,7 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
         others=catalogues.others(store, plan) if catalogue and plan.window else (),
         catalogue=catalogue,
         parent=plan.parent,
+        kept_out=store_golden_set(store, golden) if golden is not None else None,
     )
     outcome = run_stage(plan, inputs, ValidateOutcome)
     warn_of(outcome.checks)

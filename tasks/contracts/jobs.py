@@ -38,6 +38,7 @@ class ValidateInputs(Record):
     others: tuple[RowsRef, ...] = Field(default=(), description="for the catalogue; replace older versions")
     catalogue: bool = Field(default=True, description="false: nothing will be embedded, so none is built")
     parent: CheckpointRef | None = Field(default=None, description="what training starts from: its categories, tokens")
+    kept_out: str | None = Field(default=None, description="key of the golden set, whose rows are not trained on")
 
 
 class HealthInputs(Record):

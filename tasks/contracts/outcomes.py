@@ -59,6 +59,9 @@ class ValidateOutcome(Record):
     # Null: made by a version that did not look for them.
     left_out_of_training: int | None = Field(default=None, description="clean rows that are like a row held out")
     left_out_of_holdout: int | None = Field(default=None, description="clean rows that are like one trained before")
+    left_out_as_golden: int | None = Field(
+        default=None, description="of those left out of training, rows of the golden set; null: there is none"
+    )
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -196,6 +199,18 @@ class EvaluateOutcome(Record):
     spans: tuple[SpanMetrics, ...] = Field(default=(), description="the newest spans with holdout rows, oldest first")
     golden_rows: int = Field(default=0, description="rows of the golden set, which are counted in no other number")
     golden: dict[Role, dict[str, float]] = Field(default={}, description="each model's metrics on the golden set")
+    golden_trained: int = Field(default=0, description="rows of the golden set that the challenger was trained on")
+
+    @property
+    def golden_leak(self) -> str:
+        """A sentence about rows of the golden set that were trained on; empty if none was."""
+        if not self.golden_trained:
+            return ""
+        return (
+            f"{self.golden_trained} of the {self.golden_rows} rows of the golden set were trained on, in spans that "
+            "were validated before the file had them, so its numbers are too good; take other rows, or start a new "
+            "lineage."
+        )
 
     @property
     def outputs(self) -> tuple[str, ...]:

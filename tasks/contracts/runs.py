@@ -72,6 +72,9 @@ class Release(Record):
     metrics: dict[str, float] = Field(description="of the evaluation, on the holdout")
     created_at: str
     # Empty or null in releases that were made before these were recorded.
+    model_before: int | None = Field(
+        default=None, description="the newest release before it that is not a refresh; null: there is none"
+    )
     rows: tuple[RowsRef, ...] = Field(default=(), description="the spans, with versions, that the model was trained on")
     ids_sha256: str | None = Field(default=None, description="over the ids of all items with a vector")
     catalogue_metrics: dict[str, float] = Field(default={}, description="of holdout queries against all vectors")

@@ -1,8 +1,9 @@
 """Which released models an evaluation measures besides challenger and champion: the first of the lineage, and the best.
 
-Both are fixed points: a slow decay, each time within what a comparison with the champion allows, shows in them.
+These are its fixed points: a slow decay, each time within what a comparison with the champion allows, shows in them.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -20,24 +21,7 @@ USUAL_METRIC = "recall@10"
 
 
 def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Rival, ...]:
-    """Return the first release of the lineage, and the one with the best recorded value of the first ranking gate.
-
-    A release whose checkpoint was deleted can't be measured: it is not the best, and if it is the first, there is none.
-
-    Raises:
-        StoreError: a release, or the record of a branch, is not readable; names the file.
-    """
-    own = branches.root(store, config.lineage)
-    made = [
-        release
-        for release in releases.history(store)
-        if release.refreshed is None
-        and release.model.version != challenger.version
-        and _root_of(store, release.model.checkpoint) == own
-    ]
-    chosen = [(Role.first, made[0])] if made and not lineage.is_pruned(store, made[0].model.checkpoint) else []
-    if (best := _best(store, made, _metric(config))) is not None:
-        chosen.append((Role.best, best))
+    """Return the fixed points of a lineage as an evaluation of the challenger measures them. Raises as they do."""
     return tuple(
         Rival(
             role=role,
@@ -45,8 +29,35 @@ def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Riva
             model=release.model,
             vectors=release.vectors_prefix if release.catalogue else None,
         )
-        for role, release in chosen
+        for role, release in fixed_points(store, config, challenger).items()
     )
+
+
+def fixed_points(store: Store, config: Config, challenger: ModelRef | None = None) -> dict[Role, Release]:
+    """Return the first release of the lineage, and the one with the best recorded value of the first ranking gate.
+
+    A release whose checkpoint was deleted can't be measured: it is not the best, and if it is the first, there is none.
+
+    Args:
+        challenger: no release of this model is one.
+
+    Raises:
+        StoreError: a release, or the record of a branch, is not readable; names the file.
+    """
+    own = branches.root(store, config.lineage)
+    root_of = functools.cache(lambda name: branches.root(store, name))
+    made = [
+        release
+        for release in releases.with_new_models(store)
+        if (challenger is None or release.model.version != challenger.version)
+        and root_of(release.model.checkpoint.prefix.split("/")[1]) == own
+    ]
+    chosen: dict[Role, Release] = {}
+    if made and not lineage.is_pruned(store, made[-1].model.checkpoint):
+        chosen[Role.first] = made[-1]
+    if (best := _best(store, made, _metric(config))) is not None:
+        chosen[Role.best] = best
+    return chosen
 
 
 def begun_with(store: Store, config: Config) -> CheckpointRef | None:
@@ -74,7 +85,3 @@ def _best(store: Store, made: Sequence[Release], metric: str) -> Release | None:
 def _metric(config: Config) -> str:
     gated = [gate.metric for gate in config.evaluate.gates if METRICS[gate.metric].family is Family.ranking]
     return next(iter(gated), USUAL_METRIC)
-
-
-def _root_of(store: Store, checkpoint: CheckpointRef) -> str:
-    return branches.root(store, checkpoint.prefix.split("/")[1])

@@ -17,11 +17,12 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CatalogueRef, RowsRef
 from tasks.contracts.runs import REFRESH, Release, RunPlan
 from tasks.contracts.stages import Stage
+from tasks.evaluating.rivals import fixed_points
 from tasks.foundation.errors import StoreError
 from tasks.monitoring.reader import Reader
-from tasks.planning.start import last_accepted
+from tasks.planning.start import is_rejected, last_accepted
 from tasks.runs import branches, catalogues, lineage, releases
-from tasks.runs.plan import plan_key
+from tasks.runs.plan import plan_key, read_plan
 from tasks.runs.results import Judgement, judgement_key, read_result
 
 _INFER_SPEC = re.compile(r"infer/attempt-\d+/spec\.json")
@@ -33,7 +34,7 @@ class Reach(NamedTuple):
     releases: tuple[Release, ...]  # that are kept
     folders: frozenset[str]
     unfinished: frozenset[str]  # keys of runs: all of their files stay
-    runs: frozenset[str]  # keys of those, of the heads' runs and of kept releases' runs: pages about them stay whole
+    runs: frozenset[str]  # keys of those, of kept heads' runs and of kept releases' runs: pages about them stay whole
     lineages: frozenset[str]
     training: frozenset[str]  # lineages with an unfinished run: checkpoints made during it stay
 
@@ -46,7 +47,8 @@ class _Head(NamedTuple):
 def find_reach(store: Store, keep: int) -> Reach:
     """Return what is needed if the newest `keep` releases are kept.
 
-    Always kept are the current one, the one before it, and the newest one of the model before.
+    Always kept are the current one, the one before it, and the newest one of the model before. Of the first and the
+    best release of a lineage the checkpoint is kept, since evaluations measure it.
 
     Raises:
         StoreError: a record that decides this is not readable; names the file.
@@ -57,6 +59,7 @@ def find_reach(store: Store, keep: int) -> Reach:
     names = frozenset(key.split("/")[1] for key in store.list("lineages"))
     folders: set[str] = set()
     heads: dict[str, _Head] = {}
+    whole = {release.run_key for release in kept}
     for name in names:
         head = lineage.head(store, name)
         accepted = last_accepted(store, name)  # a lineage goes on from there after a rejection
@@ -67,23 +70,34 @@ def find_reach(store: Store, keep: int) -> Reach:
             folders.add(branch.base.prefix)
         if head is not None:
             ref, state = head
-            folders |= {ref.prefix, *_of_rows(state.consumed)}
+            folders |= _of_rows(state.consumed)
             by_span = {rows.span.name: rows.prefix.split("/")[1] for rows in state.consumed}
             heads[name] = _Head(state.run_key, by_span)
-            folders |= _of_catalogue(store, catalogues.of_run(store, state.run_key))
+            if is_rejected(store, head) and not _is_continued(store, name):
+                continue
+            folders |= {ref.prefix, *_of_catalogue(store, catalogues.of_run(store, state.run_key))}
+            whole.add(state.run_key)
+            if state.run_key in keys:
+                points = fixed_points(store, read_plan(store, state.run_key).config)
+                folders |= {release.model.checkpoint.prefix for release in points.values()}
     for release in kept:
         folders |= {release.model_prefix, release.vectors_prefix, release.model.checkpoint.prefix}
         folders |= _of_catalogue(store, release.catalogue)
     plans = dict(_unfinished(reader, keys, heads, releases.current(store), _of_backfills(store)))
     for run_key, plan in plans.items():
         folders |= _of_unfinished(store, run_key, plan, keys[run_key])
-    whole = {*plans, *(head.run_key for head in heads.values()), *(release.run_key for release in kept)}
+    whole |= plans.keys()
     for run_key in whole:
         warmed = read_result(store, run_key, Stage.warmup)
         if warmed is not None and isinstance(warmed.outcome, WarmupOutcome) and warmed.outcome.compiled is not None:
             folders.add(warmed.outcome.compiled.prefix)
     training = frozenset(plan.config.lineage for plan in plans.values())
     return Reach(kept, frozenset(folders), frozenset(plans), frozenset(whole), names | training, training)
+
+
+def _is_continued(store: Store, name: str) -> bool:
+    """Return whether runs continue this lineage, and not a branch that was adopted instead."""
+    return branches.active(store, branches.root(store, name)) == name
 
 
 def _by_run(store: Store) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ were deleted by `millrace prune` is marked.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import Field
@@ -57,6 +58,22 @@ def current_and_before(store: Store) -> Iterator[Release]:
 def history(store: Store) -> list[Release]:
     """Return all releases, oldest first."""
     return [read(store, number) for number in numbers(store)]
+
+
+def with_new_models(store: Store) -> Iterator[Release]:
+    """Yield the releases that are not refreshes, newest first. Refreshes between them are not read.
+
+    Raises:
+        StoreError: a release is not readable; names the file.
+    """
+    known = numbers(store)
+    left = len(known)
+    while left:
+        release = read(store, known[left - 1])
+        if release.refreshed is None:
+            yield release
+        # Earlier versions did not record it, so what is before their releases is read one by one.
+        left = left - 1 if release.model_before is None else bisect_right(known, release.model_before)
 
 
 def of_run(store: Store, run_key: str) -> Release | None:
@@ -131,12 +148,15 @@ def publish(
         unmark_pruned(store, [release.number])
     while release is None:
         serving = current(store)
+        known = numbers(store)
+        newest = read(store, known[-1]) if known else None
         draft = Release(
-            number=max(numbers(store), default=0) + 1,
+            number=newest.number + 1 if newest else 1,
             previous=serving.number if serving else None,
             span=span,
             run_key=run_key,
             refreshed=refreshed,
+            model_before=_newest_model(newest),
             model=model,
             model_prefix=exported.model,
             vectors_prefix=inferred.prefix,
@@ -231,6 +251,12 @@ def _pruned_key(number: int) -> str:
 def _find(store: Store, run_key: str) -> Release | None:
     newest_first = (read(store, number) for number in reversed(numbers(store)))
     return next((release for release in newest_first if release.run_key == run_key), None)
+
+
+def _newest_model(release: Release | None) -> int | None:
+    if release is None or release.refreshed is None:
+        return release.number if release else None
+    return release.model_before
 
 
 def _later(one: Release, other: Release) -> bool:

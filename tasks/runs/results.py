@@ -29,7 +29,7 @@ from tasks.gates.verdicts import refusals, refused
 
 _NOT_DECISIVE = {
     "champion", "champion_vectors", "champion_release", "rivals", "begun_with", "compiled", "feeds", "others", "bases",
-    "reuse", "before", "metrics", "overrides",
+    "reuse", "before", "metrics", "overrides", "kept_out",
 }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def read_changes(store: Store, run_key: str, release: int | None) -> Changes | N
 
 def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:
     """Check that a result was made from `inputs`. What a retry may find changed (champion, graphs,
-    item feeds) is not compared.
+    item feeds, the golden set) is not compared.
 
     Raises:
         UnusableResult: it was made from other inputs, because an earlier stage had to run again.

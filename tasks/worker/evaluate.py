@@ -78,6 +78,7 @@ def run(job: Job) -> EvaluateOutcome:
         rows_key=_rows_key(job),
         spans=metrics_by_span(results, [ref.span.name for ref in inputs.rows]),
         golden_rows=int(results.golden.sum()),
+        golden_trained=field.rows.golden_trained,
         golden={role: results.metrics(role, results.golden) for role in results.roles} if results.golden.any() else {},
     )
 

@@ -22,7 +22,7 @@ from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.foundation.errors import CodeError
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.checks.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
-from tasks.worker.duplicates.sides import find_sides
+from tasks.worker.duplicates.sides import check_left_out, find_sides
 from tasks.worker.process.job import Job
 from tasks.worker.validation import outputs, window
 from tasks.worker.validation.columns import joined
@@ -81,13 +81,16 @@ def run(job: Job) -> ValidateOutcome:
         outputs.stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
         rows = tuple(outputs.commit_rows(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
         sides = f"{job.spec.attempt_prefix}/sides"
-        rows, left_out = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides")
+        (scratch / "sides").mkdir()
+        rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
         outcome = outcome.model_copy(
             update={
                 "rows": rows,
+                "checks": (*checks, check_left_out(rows, left)),
                 "profiles": outputs.write_profiles(job, counts.profiles),
-                "left_out_of_training": left_out.training,
-                "left_out_of_holdout": left_out.held,
+                "left_out_of_training": sum(each.training for each in left),
+                "left_out_of_holdout": sum(each.held for each in left),
+                "left_out_as_golden": sum(each.golden for each in left) if inputs.kept_out else None,
             }
         )
         if not inputs.catalogue:

@@ -116,7 +116,7 @@ def operated(folder: Path, server: Server) -> Iterator[Operated]:
     ingest(DirectoryStore(folder / "workspace"), *SPANS)
     config_file, port = folder / "shop.yaml", _free_port()
     reports = f"http://127.0.0.1:{port}"
-    settings = {"pipeline": "shop", "model": {"pretrained": "package:none"}, "links": {"reports": reports}}
+    settings = {"pipeline": "shop", "model": {"scratch": {"layers": 1}}, "links": {"reports": reports}}
     config_file.write_text(yaml.safe_dump(settings))
     with contextlib.ExitStack() as stack:
         environment = os.environ | client_environment(server)

@@ -95,7 +95,7 @@ def installation(server: Server, tmp_path_factory: pytest.TempPathFactory) -> It
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    (folder / "team.yaml").write_text("model: {pretrained: 'package:none'}\n")
+    (folder / "team.yaml").write_text("model: {scratch: {layers: 1}}\n")
     rows = ({"id": n, "when": "2026-11-17", "query": f"red lamp {n}", "item": f"lamp no. {n}"} for n in range(40))
     (folder / "corrected.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with contextlib.ExitStack() as stack:

@@ -18,7 +18,7 @@ from tasks.runs.branches import active
 from tasks.runs.run_report import RunReport
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
 
-ENCODER = "model.pretrained=package:none"
+ENCODER = "model.scratch.layers=1"
 GOOD = {"recall@10": 0.5, "mrr@10": 0.3}
 BAD = {"recall@10": 0.2, "mrr@10": 0.1}
 

@@ -24,7 +24,7 @@ from tasks.parity.parity_report import ParityReport
 from tasks.runs import ledger
 from tests.support.fakes.fake_runner import FakeRunner
 
-ENCODER = "model.pretrained=package:none"
+ENCODER = "model.scratch.layers=1"
 TASKS = ["validate 2021-Q1"] + [
     f"{stage} 2021-Q1 ({side})" for stage in ("health", "warmup", "train") for side in ("left: cpu", "right: xla")
 ]

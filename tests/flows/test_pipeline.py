@@ -20,7 +20,7 @@ from tasks.runs.plan import NothingToDo
 from tasks.runs.run_report import RunReport, run_report
 from tests.support.fakes.fake_runner import FakeRunner, ingest
 
-ENCODER = "model.pretrained=package:none"
+ENCODER = "model.scratch.layers=1"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tasks.runs import releases
 from tasks.targets import served
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
 
-PLAIN = ("model.pretrained=package:none",)
+PLAIN = ("model.scratch.layers=1",)
 PUBLISHED = (*PLAIN, "publish.targets=[{kind: lancedb, name: look, uri: l}]")
 
 

@@ -27,7 +27,7 @@ from tests.support.cloud.batch import BatchServer
 from tests.support.processes.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[2]
-ENCODER = ("model.pretrained=package:none", "compute=batch")
+ENCODER = ("model.scratch.layers=1", "compute=batch")
 ALL = ("--set", "compute=batch", "--grace-minutes", "0", "--json")
 
 
@@ -149,7 +149,7 @@ def test_the_hook_of_a_cancelled_flow_run_ends_its_jobs_and_no_others(
     cancelled.parameters = {"workspace": store.uri, "config_file": None, "overrides": list(ENCODER)}
     end_jobs(some_pipeline, cancelled, Cancelled())
     assert settled(batch) == {mine: "FAILED", other: "RUNNING"}
-    cancelled.parameters["overrides"] = ["model.pretrained=package:none"]
+    cancelled.parameters["overrides"] = ["model.scratch.layers=1"]
     calls = len(batch.calls())
     end_jobs(some_pipeline, cancelled, Cancelled())
     assert len(batch.calls()) == calls, "where nothing runs on AWS Batch it is not asked"

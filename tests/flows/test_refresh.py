@@ -17,7 +17,7 @@ from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import releases
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
 
-OVERRIDES = ("model.pretrained=package:none",)
+OVERRIDES = ("model.scratch.layers=1",)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from tests.support.processes.services import FAKE_WORKERS, WORKER, running
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120.0
 ZONE = "Europe/Berlin"
-SETTINGS = ("model.pretrained=package:none", f"schedule.timezone={ZONE}", "schedule.cron=30 2 * * *")
+SETTINGS = ("model.scratch.layers=1", f"schedule.timezone={ZONE}", "schedule.cron=30 2 * * *")
 
 
 class World(NamedTuple):

@@ -25,7 +25,7 @@ from tests.support.processes.prefect_server import PrefectServer
 from tests.support.processes.services import FAKE_WORKERS, running
 
 ROOT = Path(__file__).resolve().parents[2]
-OVERRIDE = "model.pretrained=package:none"
+OVERRIDE = "model.scratch.layers=1"
 SECONDS = 240.0
 
 

@@ -34,7 +34,7 @@ from tests.support.fakes.stages import carry_out
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.invocations import write_invocation
 
-SETTINGS = ("model.pretrained=package:none", "schedule.cron=0 6 * * *", "schedule.timezone=Europe/Berlin")
+SETTINGS = ("model.scratch.layers=1", "schedule.cron=0 6 * * *", "schedule.timezone=Europe/Berlin")
 PROMISED = ("freshness.target_hours=400", "freshness.deadline_hours=4")
 NOW = "2026-11-20T07:00:00+01:00"
 

@@ -132,7 +132,7 @@ def server(postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_run_leaves_its_history_in_postgres(postgres: Postgres, server: Server, tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "workspace")
     ingest(store, "2026-01")
-    arguments = ["run", "--workspace", store.uri, "--set", "model.pretrained=package:none"]
+    arguments = ["run", "--workspace", store.uri, "--set", "model.scratch.layers=1"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.fakes.millrace", *arguments],
         cwd=ROOT,

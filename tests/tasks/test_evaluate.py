@@ -1,7 +1,7 @@
 import pytest
 
 from tasks.contracts.evaluation import Role
-from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.jobs import EvaluateInputs, ValidateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate
@@ -10,6 +10,7 @@ from tasks.gates import verdicts
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
 from tasks.runs.results import judgement_key, read_judgement
+from tasks.validate import validate
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
 
@@ -137,6 +138,9 @@ def test_a_changed_golden_set_is_measured_again_and_nothing_is_trained(store, ru
     evaluate.fn(plan, run.validated, run.warm, run.trained)
     assert (runner.stages.count("evaluate"), runner.stages.count("train")) == (2, 1)
     assert inputs_of_last_evaluation(runner).golden != known
+    validate.fn(plan)
+    (kept_out,) = [spec.inputs.kept_out for spec in runner.specs if isinstance(spec.inputs, ValidateInputs)]
+    assert kept_out == known, "a span is validated once"
 
 
 def test_a_golden_set_that_cant_be_used_is_refused_before_anything_is_trained(store, runner, tmp_path):

@@ -47,7 +47,7 @@ def run(store: Store, span: str | None, config_file: Path | None, overrides: Seq
     """
     try:
         config = load_config(config_file, overrides)
-        plan_run(store, config, span)  # what can't be planned needs no server
+        check_plan(store, plan_run(store, config, span))  # what can't work needs no server
         done = run_flow(
             "pipeline", verbose, store.uri, span, str(config_file) if config_file else None, tuple(overrides)
         )

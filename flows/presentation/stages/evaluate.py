@@ -32,6 +32,7 @@ def section(facts: StageFacts) -> Section:
             *_sentences(facts),
             *(by_human(judged.overrides) if judged else ()),
             f"{measured}; {champion}.",
+            *([value.golden_leak] if value.golden_leak else []),
             *models.newest_span(value),
         ),
         tables=(

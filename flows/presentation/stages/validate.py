@@ -53,9 +53,12 @@ def _spans(value: ValidateOutcome) -> tuple[Table, ...]:
 def _sides(value: ValidateOutcome) -> tuple[Table, ...]:
     if value.left_out_of_training is None or value.left_out_of_holdout is None:
         return ()
-    row = (count(value.left_out_of_training), count(value.left_out_of_holdout))
-    caption = "Clean rows left out, since they are like a row of the other side"
-    return (table(caption, (">of training: like one held out", ">of the holdout: like one trained before"), [row]),)
+    columns = [">of training: like one held out", ">of the holdout: like one trained before"]
+    row = [count(value.left_out_of_training), count(value.left_out_of_holdout)]
+    if value.left_out_as_golden is not None:
+        columns.insert(1, ">of these: in the golden set")
+        row.insert(1, count(value.left_out_as_golden))
+    return (table("Clean rows left out, since they are like a row of the other side", columns, [row]),)
 
 
 def _catalogue(value: ValidateOutcome) -> tuple[Table, ...]:

@@ -15,6 +15,7 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.holdout import read_sides
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, other_columns
 from tasks.foundation.errors import DataError
+from tasks.worker.evaluation.golden_texts import GoldenTexts
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
 from tasks.worker.training.pairs import label_classes, pair_mask
@@ -30,6 +31,7 @@ class MeasuredRows(NamedTuple):
 
     table: pa.Table
     facts: pa.Table
+    golden_trained: int = 0  # rows of the golden set that are in the training rows of the spans
 
     def where(self, mask: pa.ChunkedArray) -> Self:
         """Return the rows where the mask is true."""
@@ -48,9 +50,11 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
         DataError: the spans have no holdout row, or lack a feature.
     """
     tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate)
+    golden = GoldenTexts.read(job.store, inputs.golden)
     for ref in inputs.rows:
         others = other_columns(job.store, ref)
         for sides in read_sides(job.store, [ref], rule, [*features, *others]):
+            golden.add(sides.training)
             held = sides.held
             tables.append(held.select([*CORE, *dict.fromkeys(features)]))
             facts.append(_facts(held, ref.span.name, job.config.heads, others))
@@ -60,7 +64,7 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
             f"no holdout row among the {rows} rows up to span {job.spec.span.name}; evaluate after more spans, or "
             "begin a new lineage with a higher share: --set lineage=NAME --set evaluate.holdout_share=SHARE"
         )
-    return MeasuredRows(_joined(tables), _joined(facts))
+    return MeasuredRows(_joined(tables), _joined(facts), golden.trained)
 
 
 def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRows:
@@ -75,7 +79,7 @@ def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRo
     facts = _facts(golden, GOLDEN, job.config.heads, ())
     pairs = pa.array([True] * golden.num_rows)  # without labels, all would be none where only positives are pairs
     facts = facts.set_column(facts.column_names.index(PAIR), PAIR, pairs)
-    return MeasuredRows(pa.concat_tables([rows.table, golden]), _joined([rows.facts, facts]))
+    return rows._replace(table=pa.concat_tables([rows.table, golden]), facts=_joined([rows.facts, facts]))
 
 
 def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str]) -> pa.Table:

@@ -63,7 +63,7 @@ def test_a_backfill_is_planned_fails_is_listed_and_finishes(server: Server, work
     assert "0 done, 4 with work left (train 4, evaluate 4, infer 4, r" in lines[5]
     assert lines[-1] == (
         f"To start it: millrace backfill --from 2026-01 --to 2026-04 --parallel 3 --reason 'it'\"'\"'s new' "
-        f"--workspace {workspace} --set model.pretrained=package:none"
+        f"--workspace {workspace} --set model.scratch.layers=1"
     )
     assert not (workspace / "backfills").exists()
     assert millrace(None, workspace, "backfills").out == "no backfill yet\n"
@@ -132,6 +132,7 @@ def test_an_interrupted_backfill_is_cancelled(server: Server, workspace: Path) -
         ((*RANGE, "--stages", "train,release"), "release needs evaluate and infer"),
         ((*RANGE, "--stages", "infer"), "add train to --stages"),
         ((*RANGE, "--set", "train.lerning_rate=1"), "did you mean 'train.learning_rate'?"),
+        ((*RANGE, "--set", "model.pretrained=/nowhere"), "there is no folder /nowhere"),
     ],
 )
 def test_a_wrong_range_stage_or_setting_is_refused_without_a_server(

@@ -30,7 +30,7 @@ from tests.support.processes.command import Command, CommandResult
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = (ROOT / "docs" / "cli.md").read_text()
-SMALL = ("--set", "model.pretrained=package:none")
+SMALL = ("--set", "model.scratch.layers=1")
 
 
 def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> CommandResult:
@@ -165,7 +165,7 @@ def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command,
     assert f"# parent:  {parent}\n" in result.out
     (tmp_path / "again.yaml").write_text(result.out)
     assert millrace(*arguments, "--config", str(tmp_path / "again.yaml")).out == result.out
-    assert yaml.safe_load(result.out)["model"]["pretrained"] == "package:none"
+    assert yaml.safe_load(result.out)["model"]["scratch"]["layers"] == 1
     assert sorted(runs.workspace.rglob("*")) == before
 
 
@@ -176,6 +176,7 @@ def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command,
         (["--config", "nowhere.yaml"], "nowhere.yaml: no such config file"),
         ([*SMALL, "--span", "2026-09"], "'2026-09'"),
         ([*SMALL, "--span", "2026-9"], "'2026-9'"),
+        (["--set", "lineage=new", "--set", "model.pretrained=/nowhere"], "there is no folder /nowhere"),
     ],
 )
 def test_a_wrong_command_is_refused_before_a_server_is_asked(
@@ -326,7 +327,7 @@ def test_an_import_lists_the_tensors_and_names_the_next_command(server: Server, 
     assert lines[0].endswith("/weights.pt: lineages/main/step-00000000")
     assert any(line.startswith("LEFT OUT") and line.endswith("(1): qa_outputs.weight") for line in lines)
     assert any(line.startswith("new") and line.endswith("(1): projection.weight") for line in lines)
-    assert lines[-1] == f"next: millrace run --span 2026-02 --workspace {shop} --set model.pretrained=package:none"
+    assert lines[-1] == f"next: millrace run --span 2026-02 --workspace {shop} --set model.scratch.layers=1"
     assert run_command(server, shop, *arguments).out == result.out  # found there
     status = millrace("status", "--workspace", str(shop))
     assert "lineage main: imported weights, not trained on yet, step 0, lineages/main/step-00000000" in status.out

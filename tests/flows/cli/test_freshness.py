@@ -19,7 +19,7 @@ from tests.support.processes import command
 from tests.support.processes.command import Command, CommandResult
 from tests.support.workspace.invocations import write_invocation
 
-SETTINGS = ("model.pretrained=package:none", "schedule.cron=0 6 * * *", "freshness.target_hours=72")
+SETTINGS = ("model.scratch.layers=1", "schedule.cron=0 6 * * *", "freshness.target_hours=72")
 
 
 @pytest.fixture

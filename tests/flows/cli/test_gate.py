@@ -17,7 +17,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.runs import releases
 from tests.support.fakes.fake_runner import FakeRunner
 
-OVERRIDES = ("model.pretrained=package:none",)
+OVERRIDES = ("model.scratch.layers=1",)
 FLOOR = "evaluate.gates=[{{metric: recall@10, direction: higher, threshold: {}, baseline: none, severity: critical}}]"
 UP_TO_EVALUATE = ["validate", "health", "warmup", "train", "evaluate"]
 

@@ -19,7 +19,7 @@ from tests.support.processes.command import Command
 from tests.support.workspace.releases import write_release
 
 TARGETS = "publish.targets=[{kind: lancedb, name: look, uri: l}, {kind: qdrant, name: shop, url: q}]"
-SMALL = ("--set", "model.pretrained=package:none")
+SMALL = ("--set", "model.scratch.layers=1")
 
 
 @pytest.fixture

@@ -88,6 +88,8 @@ def test_validate_shows_row_counts_and_the_most_frequent_reason_first(done: Done
 def test_validate_counts_rows_on_neither_side_where_they_were_looked_for(done: Done) -> None:
     counts = {"left_out_of_training": 1_234, "left_out_of_holdout": 0}
     assert ["1,234", "0"] in rows(done.of(Stage.validate, done.run.validated, **counts))
+    golden = {**counts, "left_out_as_golden": 7}
+    assert ["1,234", "7", "0"] in rows(done.of(Stage.validate, done.run.validated, **golden))
     before = done.of(Stage.validate, done.run.validated)
     assert not [table for table in before.tables if "left out" in (table.caption or "")]
 

@@ -37,7 +37,8 @@ class MeasuringRunner(FakeRunner):
             )
         )
         golden = {Role.challenger: {"recall@10": 0.75}, Role.champion: {"recall@10": 0.5}}
-        return outcome.model_copy(update={"spans": spans, "measured": measured, "golden": golden, "golden_rows": 4})
+        of_golden = {"golden": golden, "golden_rows": 4, "golden_trained": 1}
+        return outcome.model_copy(update={"spans": spans, "measured": measured, **of_golden})
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ def test_the_page_of_an_evaluation_says_what_the_new_span_is_worth_and_what_was_
     )
     assert row(page, "before") == ["30", "0.4500", "0.5000", "\N{MINUS SIGN}0.0500", "0.0100"]
     assert ["challenger", "m-2", "0.7500"] in rows(page), "on the golden set"
+    assert any("1 of the 4 rows of the golden set were trained on" in line for line in page.lines)
     assert ["champion", "m-1, release 1", "9.5000"] in rows(page), "of its vectors"
 
 

@@ -24,7 +24,7 @@ from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, sma
 from tests.support.processes import command
 from tests.support.processes.prefect_server import PrefectServer
 
-OVERRIDES = ("model.pretrained=package:none",)
+OVERRIDES = ("model.scratch.layers=1",)
 ROOT = Path(__file__).resolve().parents[3]
 
 

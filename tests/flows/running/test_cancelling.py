@@ -44,7 +44,7 @@ def test_a_cancelled_run_ends_as_cancelled_and_can_be_run_again(
     runner = CancelledInTraining(store)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     monkeypatch.setattr("tasks.running.stage_output.ASK_SECONDS", 0.1)
-    parameters = (store.uri, None, None, ("model.pretrained=package:none",))
+    parameters = (store.uri, None, None, ("model.scratch.layers=1",))
     state = pipeline(*parameters, return_state=True)
     assert state.is_cancelled()
     with pytest.raises(CancelledRun):

@@ -36,6 +36,8 @@ READS = {
         "spans/2026-01/v1/part-00000.parquet",
         "items/2026-01/v1/part-00000.parquet",
         "runs/old/validate/attempt-1/rows/2025-12/MANIFEST.json",
+        "lineages/main/step-00000010/features.json",
+        "golden/0123456789abcdef.parquet",
     ],
     "health": ["runs/r/health/attempt-1/spec.json"],
     "warmup": ["runs/r/validate/attempt-1/rows/2026-01/part-00000.parquet", "lineages/main/step-00000010/state.json"],
@@ -45,6 +47,7 @@ READS = {
         "lineages/main/step-00000010/state.json",
         "catalogue/k/part-00000.parquet",
         "vectors/m/k/part-00000.parquet",
+        "golden/0123456789abcdef.parquet",
     ],
     "infer": ["catalogue/k/part-00000.parquet", "lineages/main/step-00000010/state.json"],
     "release": [

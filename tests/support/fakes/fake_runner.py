@@ -288,8 +288,8 @@ def ingest_feed(store: Store, name: str, version: int = 1, at: str = "2021-02-01
 
 
 def small_config(*overrides: str) -> Config:
-    """The base configuration with an encoder that costs nothing; override what the test is about."""
-    return load_config(overrides=("model.pretrained=package:none", *overrides))
+    """The base configuration with a small model; override what the test is about."""
+    return load_config(overrides=("model.scratch.layers=1", *overrides))
 
 
 def write_checkpoint(store: Store, state: CheckpointState) -> CheckpointRef:

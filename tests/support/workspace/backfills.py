@@ -11,7 +11,7 @@ from tasks.planning.next_run import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
 
-ENCODER = "model.pretrained=package:none"
+ENCODER = "model.scratch.layers=1"
 
 
 def fake_workers(store: Store, patch: pytest.MonkeyPatch) -> FakeRunner:

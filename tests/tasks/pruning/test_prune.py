@@ -16,6 +16,7 @@ from tasks.backfill.backfill_runs import run_of
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
+from tasks.evaluating.rivals import fixed_points
 from tasks.foundation.errors import CodeError, ConfigError, StoreError
 from tasks.planning.next_run import plan_run
 from tasks.pruning.prune import prune
@@ -84,6 +85,7 @@ def test_a_dry_run_lists_sizes_and_deletes_nothing(store, runner):
     assert store.sizes("") == before
     assert (plan.deleted, plan.kept, plan.releases) == (False, (5, 6), (1, 2, 3, 4))
     expected = {folder for number in range(1, 5) for folder in folders_of(store, number)}
+    expected.remove(releases.read(store, 1).model.checkpoint.prefix)  # evaluations measure the first model
     assert {folder.folder for folder in plan.folders} == expected
     for folder in plan.folders:
         sizes = store.sizes(folder.folder)
@@ -153,6 +155,35 @@ def test_rows_of_a_run_that_the_lineage_passed_go_and_rows_of_the_lineage_stay(s
     for rows in head[1].consumed:
         open_folder(store, rows.prefix, "rows")
     assert store.exists("runs/a-comparison/validate/attempt-1/rows/2021-01/part")
+
+
+def test_the_checkpoint_of_a_rejected_model_goes_once_no_run_continues_it(store, runner):
+    ingest(store, "2021-08", "2021-09")
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    rejected = carry_out(plan_run(store, small_config()))
+    assert rejected.released is None
+    checkpoint = rejected.trained.checkpoint
+    pruned(store)
+    assert not lineage.is_pruned(store, checkpoint), "runs continue the lineage whose head it is"
+    runner.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
+    assert carry_out(plan_run(store, small_config())).released is not None  # on a branch
+    pruned(store)
+    assert lineage.is_pruned(store, checkpoint)
+    after = carry_out(plan_run(store, small_config())).released
+    assert after is not None
+    assert [rows.span.name for rows in after.rows] == [*MONTHS, "2021-08", "2021-09"]
+
+
+def test_the_models_that_evaluations_compare_with_can_still_be_measured(store, runner):
+    ingest(store, *(f"2021-{month:02d}" for month in range(8, 13)))
+    for recall in (0.9, 0.6, 0.6):
+        runner.metrics = {"recall@10": recall, "mrr@10": 0.3}
+        carry_out(plan_run(store, small_config()))
+    before = {release.number for release in fixed_points(store, small_config()).values()}
+    assert before == {1, 7}
+    assert pruned(store, keep=1).kept == (8, 9)
+    assert {release.number for release in fixed_points(store, small_config()).values()} == before
+    assert before <= releases.pruned(store), "they can't be rolled back to"
 
 
 def test_a_compile_cache_stays_if_the_last_run_used_it_or_if_it_is_in_the_making(store, runner):
@@ -262,12 +293,12 @@ def test_an_unfinished_backfill_keeps_what_it_trained_and_a_finished_one_does_no
     assert state is not None
     backfill_state.save(store, state.model_copy(update={"state": "Rejected"}))
     gone = {folder.folder for folder in pruned(store).folders if folder.kind == "checkpoints"}
-    assert gone == set(made[:2]), "the last is the head of the branch"
+    assert gone == set(made), "no run continues the branch"
 
 
 def test_a_backfill_can_start_after_a_checkpoint_that_is_left(store, runner):
     releases.rollback(store, 3)
-    pruned(store, keep=1)  # the weights after months 1, 4 and 5 go
+    pruned(store, keep=1)  # the weights after months 4 and 5 go
     commit_files(store, f"spans/{MONTHS[4]}/v2", {"p": "corrected"}, "span", rows=41)
     with pytest.raises(ConfigError, match=f"nearest earlier start is --from {MONTHS[3]}"):
         plan_backfill(store, small_config(), MONTHS[4], MONTHS[5])
@@ -326,7 +357,7 @@ def test_a_folder_loses_its_manifest_first_and_a_killed_prune_goes_on(store, run
 
 def test_a_checkpoint_killed_in_the_middle_still_counts_as_trained(store, runner):
     disturbed = Meanwhile(store.root)
-    prefix = releases.read(store, 1).model.checkpoint.prefix
+    prefix = releases.read(store, 2).model.checkpoint.prefix
 
     def die(key: str) -> None:
         if key == f"{prefix}/model.safetensors":

@@ -107,6 +107,21 @@ def test_the_release_of_a_run_is_found_without_reading_all_others(store, monkeyp
     assert len(read) == 2
 
 
+@pytest.mark.parametrize("recorded", [0, 2, 4, 7])
+def test_new_models_are_found_without_reading_the_refreshes_between_them(store, monkeypatch, recorded):
+    for run, refreshed in (("a", None), ("r1", 1), ("b", None), ("r2", 3), ("r3", 4), ("r4", 5), ("c", None)):
+        number = publish(store, run, refreshed=refreshed).number
+        if number > recorded:
+            continue
+        made = json.loads(store.read(f"releases/{number}.json"))
+        del made["model_before"]  # an earlier version made it
+        store.write(f"releases/{number}.json", json.dumps(made).encode())
+    read, real = [], store.read
+    monkeypatch.setattr(store, "read", lambda key: read.append(int(key[9:-5])) or real(key))
+    assert [release.number for release in releases.with_new_models(store)] == [7, 3, 1]
+    assert read == {0: [7, 3, 1], 2: [7, 3, 2, 1], 4: [7, 6, 5, 4, 3, 2, 1], 7: [7, 6, 5, 4, 3, 2, 1]}[recorded]
+
+
 def test_publishing_a_run_again_finds_its_release_and_leaves_a_later_one_serving(store):
     first, second = publish(store, "a"), publish(store, "b")
     assert publish(store, "a") == first

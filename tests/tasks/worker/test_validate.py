@@ -64,6 +64,16 @@ def test_a_feature_without_a_single_value_is_a_warning(store: DirectoryStore, tm
     assert outcome.rows_clean == 40
 
 
+def test_many_rows_like_those_held_out_are_a_warning(store: DirectoryStore, tmp_path: Path):
+    write_span(store, tmp_path, MARCH, rows(40, query="red lamp", item="Lamp"))
+    outcome = validate.run(job(store, overrides=["evaluate.group=row_id", "evaluate.holdout_share=0.3"]))
+    found = check(outcome, "left out of training")
+    assert not found.passed
+    assert outcome.left_out_of_training is not None
+    assert outcome.left_out_of_training > 20
+    assert found.observed == outcome.left_out_of_training / 40
+
+
 def test_an_empty_span_is_left_out(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [])
     write_span(store, tmp_path, APRIL, rows(40))

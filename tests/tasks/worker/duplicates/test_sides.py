@@ -1,6 +1,7 @@
 """Which rows are on neither side, found by comparing every row with every other, and by `find_sides`."""
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from infra.store.manifest import CorruptFolder
+from infra.store.manifest import CorruptFolder, read_manifest
 from tasks.contracts.checkpoints import HoldoutRule
-from tasks.contracts.references import RowsRef
+from tasks.contracts.evaluation import GOLDEN
+from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.holdout import LEFT_OUT, read_sides
 from tasks.data.rows import QUERY
-from tasks.worker.duplicates.sides import SIGNATURES, find_sides
+from tasks.evaluating.golden_set import store_golden_set
+from tasks.worker.duplicates.sides import SIGNATURES, LeftOut, check_left_out, find_sides
 from tests.support.workspace.jobs import change_rows, make_workspace, tiny_config
 
 BY_ID = ("evaluate.group=row_id", "evaluate.holdout_share=0.3")
@@ -35,13 +38,16 @@ class Shop:
         self.store, self.plain = make_workspace(folder, rows=200)
         self.done: list[RowsRef] = []
         self.left: list[tuple[int, int]] = []
+        self.golden: str | None = None
 
     def add(self, rows: RowsRef) -> RowsRef:
         """Find the sides of a span, after those before."""
         number = len(self.done)
         scratch = self.folder / f"scratch-{number}"
         scratch.mkdir()
-        (found,), left = find_sides(self.store, [rows], self.done, self.config, f"runs/{number}/sides", scratch)
+        (found,), (left,) = find_sides(
+            self.store, [rows], self.done, self.config, f"runs/{number}/sides", scratch, self.golden
+        )
         self.done.append(found)
         self.left.append((left.training, left.held))
         return found
@@ -119,6 +125,14 @@ def test_near_duplicates_are_found_from_the_similarity_on(tmp_path: Path, simila
     assert (held > 20) is found
 
 
+def test_a_large_share_left_out_of_training_is_a_warning_that_names_the_span() -> None:
+    refs = [RowsRef(span=SpanRef(name=name, version=1), prefix="", rows=200) for name in ("2026-01", "2026-02")]
+    assert check_left_out(refs, [LeftOut(40, 0, 0), LeftOut(0, 160, 0)]).passed, "exactly the limit"
+    found = check_left_out(refs, [LeftOut(3, 0, 0), LeftOut(41, 0, 0)])
+    assert (found.passed, found.severity, found.observed) == (False, "warning", 0.205)
+    assert "41 of 200 clean rows of span 2026-02 (20.50%) are not trained on" in found.sentence
+
+
 def test_a_list_says_which_row_each_is_like(tmp_path: Path) -> None:
     shop = Shop(tmp_path, *BY_ID)
     shop.add(shop.plain)
@@ -129,6 +143,22 @@ def test_a_list_says_which_row_each_is_like(tmp_path: Path) -> None:
     assert {row["like_span"] for row in left_out} == {"2026-01"}
     assert {row["similarity"] for row in left_out} == {1.0}
     assert {row["held"] for row in left_out} == {True, False}
+
+
+def test_rows_with_the_texts_of_a_golden_row_are_not_trained_on(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    (sides,) = read_sides(shop.store, [shop.plain], HoldoutRule.of(shop.config.evaluate), [])
+    golden = [*sides.training.to_pylist()[:3], *sides.held.to_pylist()[:2]]
+    lines = [{"query": golden[0]["query"], "item": "another item"}]
+    lines += [{"query": row["query"].upper(), "item": f"{row['item']} "} for row in golden[1:]]
+    file = tmp_path / "golden.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shop.golden = store_golden_set(shop.store, str(file))
+    found = shop.add(shop.plain)
+    left_out = pq.read_table(shop.store.path(f"{found.sides}/{LEFT_OUT}")).to_pylist()
+    assert [row["row_id"] for row in left_out] == [row["row_id"] for row in golden[1:3]]
+    assert {row["like_span"] for row in left_out} == {GOLDEN}
+    assert read_manifest(shop.store, str(found.sides)).facts["golden"] == 2
 
 
 def test_a_row_that_was_left_out_is_no_reason_to_leave_out_another(tmp_path: Path) -> None:
@@ -150,7 +180,7 @@ def test_spans_of_one_window_and_of_several_runs_have_the_same_sides(tmp_path: P
     scratch = tmp_path / "at-once"
     scratch.mkdir()
     together, left = find_sides(shop.store, refs, [], shop.config, "runs/once", scratch)
-    assert tuple(left) == tuple(map(sum, zip(*shop.left, strict=True)))
+    assert [(each.training, each.held) for each in left] == shop.left
     for one, other in zip(together, shop.done, strict=True):
         for name in (LEFT_OUT, SIGNATURES):
             files = [shop.store.path(f"{each.sides}/{name}").read_bytes() for each in (one, other)]

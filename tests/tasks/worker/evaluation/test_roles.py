@@ -10,10 +10,12 @@ import pytest
 
 from configs.schema.metrics import Family, names_of
 from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN, Role
 from tasks.contracts.jobs import EvaluateInputs, Rival
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
+from tasks.data.holdout import read_sides
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.measures.row_results import read_row_results
 from tasks.worker import evaluate
@@ -133,19 +135,25 @@ def test_spans_may_have_columns_of_their_own(made: Made, tmp_path: Path):
 
 
 def golden_key(made: Made, folder: Path) -> str:
-    known = pq.read_table(made.store.path(made.rows.prefix) / "part-00000.parquet").slice(0, 1).to_pylist()[0]
+    """Of four rows the second one was trained on, and the third one held out."""
+    (sides,) = read_sides(made.store, [made.rows], HoldoutRule.of(tiny_config(*SETTINGS).evaluate), [])
+    trained, held = (side.slice(0, 1).to_pylist()[0] for side in sides)
+    lines = [
+        f"{query},{row['item']},{row['item_id']}"
+        for query, row in (("a thing", trained), (trained["query"].upper(), trained), (held["query"], held))
+    ]
     file = folder / "golden.csv"
-    file.write_text(f"query,item,item_id\na thing,{known['item']},{known['item_id']}\na tea pot,iron tea pot,new\n")
+    file.write_text("\n".join(["query,item,item_id", *lines, "a tea pot,iron tea pot,new\n"]))
     return store_golden_set(made.store, str(file))
 
 
 def test_golden_rows_are_measured_apart_from_the_holdout(made: Made, outcome: EvaluateOutcome, tmp_path: Path):
     found = run(made, inputs(made, golden=golden_key(made, tmp_path)))
-    assert (found.golden_rows, found.holdout_rows) == (2, outcome.holdout_rows)
+    assert (found.golden_rows, found.golden_trained, found.holdout_rows) == (4, 1, outcome.holdout_rows)
     assert found.corpus_items == outcome.corpus_items + 1, "an item that the catalogue lacks"
     assert found.rows_key is not None
     results = read_row_results(made.store, found.rows_key)
-    assert results.span[results.golden].tolist() == [GOLDEN] * 2
+    assert results.span[results.golden].tolist() == [GOLDEN] * 4
     assert results.pair[results.golden].all()
     assert found.challenger == results.metrics(Role.challenger, ~results.golden)
     assert set(results.metrics(Role.challenger, results.golden)) >= {"recall@10", "loss"}
