@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,20 +122,19 @@ CORRUPTIONS = {
 
 
 class PartlyReal(FakeRunner):
-    """Gives some stages to real workers; the stages of a refresh have fakes."""
+    """Gives validate and `stages` to a real worker; a refresh has fakes alone."""
 
-    def __init__(self, store: Store, real: Mapping[Stage, Runner]) -> None:
+    def __init__(self, store: Store, worker: Runner, *stages: Stage) -> None:
         super().__init__(store)
-        self._real = real
+        self._worker, self._real = worker, (Stage.validate, *stages)
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         refreshes = isinstance(spec.inputs, ValidateInputs) and not spec.inputs.window
-        worker = None if refreshes or not isinstance(spec.stage, Stage) else self._real.get(spec.stage)
-        if worker is None:
-            super().run(spec, waiter, tries)
-        else:
+        if spec.stage in self._real and not refreshes:
             self.specs.append(spec)
-            worker.run(spec, waiter, tries)
+            self._worker.run(spec, waiter, tries)
+        else:
+            super().run(spec, waiter, tries)
 
 
 def take_in(store: DirectoryStore, month: str, change: Callable[[Row], Row] = dict, share: float = 1.0) -> None:
@@ -160,8 +159,7 @@ def good(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Di
     """A workspace with one good month, whose model is released."""
     store = DirectoryStore(tmp_path_factory.mktemp("good") / "workspace")
     take_in(store, "2026-01")
-    real = dict.fromkeys((Stage.validate, Stage.train, Stage.infer), OwnProcess(store))
-    assert run(PartlyReal(store, real), prefect).name == "Completed"
+    assert run(PartlyReal(store, OwnProcess(store), Stage.train, Stage.infer), prefect).name == "Completed"
     return store
 
 
@@ -181,7 +179,7 @@ def failed(store: DirectoryStore, run_key: str) -> dict[str, str]:
 @pytest.mark.parametrize("kind", CORRUPTIONS)
 def test_a_corrupted_span_is_stopped_or_warned_of_by_name(store: DirectoryStore, prefect: PrefectServer, kind: str):
     before, corruption = releases.current(store), CORRUPTIONS[kind]
-    runner = PartlyReal(store, {Stage.validate: corruption.worker(store)})
+    runner = PartlyReal(store, corruption.worker(store))
     take_in(store, "2026-02", corruption.change, corruption.share)
     state = run(runner, prefect)
     assert failed(store, runner.specs[0].run_key) == corruption.failed
@@ -197,7 +195,7 @@ def test_a_corrupted_span_is_stopped_or_warned_of_by_name(store: DirectoryStore,
 
 def test_labels_turned_round_are_found_by_the_gates_where_no_check_can(store: DirectoryStore, prefect: PrefectServer):
     before = releases.current(store)
-    runner = PartlyReal(store, dict.fromkeys((Stage.validate, Stage.train, Stage.evaluate), OwnProcess(store)))
+    runner = PartlyReal(store, OwnProcess(store), Stage.train, Stage.evaluate)
     take_in(store, "2026-02", lambda row: row | {"bought": 1 - row["bought"]})
     report = run(runner, prefect).result()
     assert report.state == "Rejected"
