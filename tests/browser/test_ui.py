@@ -12,7 +12,7 @@ from tests.browser.album import Album
 from tests.browser.operated import SPANS, Operated, operated
 from tests.browser.prefect_pages import RunForm
 
-pytestmark = pytest.mark.pipeline
+pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
 
 STAGES = ["train", "evaluate", "infer", "release"]
 STAGE_PAGES = ["validate", "health", "warmup", "train", "evaluate", "infer", "release"]
@@ -25,7 +25,6 @@ def one(server: Server, browser: Browser, tmp_path_factory: pytest.TempPathFacto
         yield one
 
 
-@pytest.mark.proof
 def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operated, page: Page, album: Album) -> None:
     form = RunForm(page, one.url, "backfill/by-hand")
     assert [label for label, text in form.help_texts().items() if not text] == []
@@ -70,7 +69,6 @@ def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operate
     album.add(page, "table-at-the-end")
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("deployment", "fields", "name"),
     [

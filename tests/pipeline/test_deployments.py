@@ -26,7 +26,7 @@ from tests.support.processes.prefect_server import PrefectServer
 from tests.support.processes.services import WORKER, running
 from tests.support.workspace.shop import Shop, open_shop
 
-pytestmark = pytest.mark.pipeline
+pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 90.0

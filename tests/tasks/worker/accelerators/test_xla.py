@@ -126,6 +126,7 @@ def test_the_same_training_twice_gives_the_same_weights(tmp_path: Path, warm: Wa
         assert torch.equal(weight, tensors_of(warm.store, again.checkpoint)[name]), name
 
 
+@pytest.mark.proof
 def test_two_processes_give_the_losses_of_one(tmp_path: Path, trained: TrainOutcome):
     store, rows = make_workspace(tmp_path)
     warmups = run_ranks(2, warm_up, store.root, rows)
