@@ -16,11 +16,12 @@ from tasks.worker.compile.compile_cache import graph_use
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
-from tasks.worker.training.batches import Batch, Pairs, PlannedBatch, make_batch, plan_for
+from tasks.worker.training.batches import Batch, PlannedBatch, make_batch, plan_for
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.device_use import collect_device_use, device_use_measured
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import make_pairs, read_training_rows
 from tasks.worker.training.start import find_source, load_model, make_start, ref_at
 from tasks.worker.training.step import TrainStep

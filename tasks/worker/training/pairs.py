@@ -20,8 +20,8 @@ from tasks.foundation.errors import DataError
 from tasks.worker.model.features import encode_features, joined_features
 from tasks.worker.model.tokens import joined_tokens, tokenize
 from tasks.worker.process.job import Job
-from tasks.worker.training.batches import Pairs, Positives
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.pair_arrays import Pairs, Positives
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

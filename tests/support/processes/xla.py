@@ -15,7 +15,8 @@ from tasks.contracts.outcomes import HealthOutcome, TrainOutcome, WarmupOutcome
 from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef
 from tasks.worker import health, train, warmup
 from tasks.worker.process.job import Job, Rank
-from tasks.worker.training.batches import Batch, Pairs, PlannedBatch
+from tasks.worker.training.batches import Batch, PlannedBatch
+from tasks.worker.training.pair_arrays import Pairs
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_config
 
 # Both heads and both interactions, but as few graphs as tell something.

@@ -10,7 +10,8 @@ from configs.schema.training import Ladder, Shape
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
-from tasks.worker.training.batches import PADDING, Batch, Pairs, PlannedBatch, Positives, make_batch, plan_batches
+from tasks.worker.training.batches import PADDING, Batch, PlannedBatch, make_batch, plan_batches
+from tasks.worker.training.pair_arrays import Pairs, Positives
 
 LADDER = Ladder(query=(4, 8, 12), item=(4, 6))
 SHORT, MIDDLE = Shape(query=4, item=4), Shape(query=8, item=6)

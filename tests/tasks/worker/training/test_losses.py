@@ -9,9 +9,10 @@ from safetensors.torch import load_file, save_file
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.process.job import Rank
-from tasks.worker.training.batches import PADDING, Batch, Pairs, PlannedBatch, make_batch
+from tasks.worker.training.batches import PADDING, Batch, PlannedBatch, make_batch
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.losses import batch_losses, classification_part, contrastive_part
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import make_pairs
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
