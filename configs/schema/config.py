@@ -128,13 +128,14 @@ class Config(Record):
     @property
     def longest_tokens(self) -> int:
         """The longest text that any batch holds, in tokens."""
-        return max(self.train.shapes.query[-1], self.train.shapes.item[-1], self.infer.token_rungs[-1])
+        return max(self.train.max_tokens.query, self.train.max_tokens.item, self.infer.max_tokens)
 
     @model_validator(mode="after")
     def _texts_fit_the_encoder(self) -> Self:
         scratch = self.model.from_scratch
         if scratch is not None and self.longest_tokens > scratch.max_tokens:
             raise ValueError(
-                f"a shape of {self.longest_tokens} tokens is longer than model.scratch.max_tokens {scratch.max_tokens}"
+                f"a text of {self.longest_tokens} tokens is longer than model.scratch.max_tokens {scratch.max_tokens}; "
+                "lower train.max_tokens and infer.max_tokens"
             )
         return self

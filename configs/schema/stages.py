@@ -1,6 +1,6 @@
 """The configuration of the stages apart from train: every key, its meaning, unit and bounds."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -49,7 +49,15 @@ class HealthConfig(StageConfig):
 class WarmupConfig(StageConfig):
     """The length of the trial run."""
 
-    steps_per_shape: Positive
+    steps: Positive = Field(description="of training, on one batch")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_ladder(cls, values: Any) -> Any:
+        """Read the configuration of an earlier run, which tried several shapes."""
+        if isinstance(values, dict) and "steps_per_shape" in values and "steps" not in values:
+            return {("steps" if key == "steps_per_shape" else key): value for key, value in values.items()}
+        return values
 
 
 class NearDuplicatesConfig(Record):
@@ -94,14 +102,34 @@ class EvaluateConfig(StageConfig):
 class InferConfig(WorkersConfig):
     """Offline batch inference."""
 
-    batch_rows: Positive
-    token_rungs: tuple[Positive, ...] = Field(min_length=1, description="padded lengths, shortest first")
+    max_tokens: Positive = Field(description="where texts are cut: those that are released, searched and measured")
+    sequence_tokens: Positive = Field(description="the texts of a batch are packed into sequences of so many tokens")
+    batch_sequences: Positive = Field(description="of one worker's batch")
     shard_rows: Positive = Field(
         description="items in one partition of the catalogue, and so in one shard, at most about"
     )
     precision: Literal["auto", "bf16", "fp32"]
     vectors: Literal["fp32", "fp16"] = Field(default="fp32", description="the type that vectors are stored in")
     max_bad_share: Share = Field(default=0.001, description="more items without a usable vector than this stop the run")
+
+    @model_validator(mode="after")
+    def _texts_fit(self) -> Self:
+        if self.max_tokens > self.sequence_tokens:
+            raise ValueError(
+                f"infer.max_tokens {self.max_tokens} is longer than infer.sequence_tokens {self.sequence_tokens}: a "
+                "text is packed into one sequence"
+            )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_rungs(cls, values: Any) -> Any:
+        """Read the configuration of an earlier run, which had padded lengths."""
+        if isinstance(values, dict) and "token_rungs" in values and "max_tokens" not in values:
+            longest, rows = values["token_rungs"][-1], values["batch_rows"]
+            rest = {key: value for key, value in values.items() if key not in ("token_rungs", "batch_rows")}
+            return rest | {"max_tokens": longest, "sequence_tokens": longest, "batch_sequences": rows}
+        return values
 
 
 class ReleaseConfig(StageConfig):

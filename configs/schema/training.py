@@ -1,6 +1,6 @@
 """The configuration of the model and its training: every key, its meaning, unit and bounds."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -110,36 +110,23 @@ class HeadsConfig(Record):
         return self
 
 
-class Shape(Record):
-    """Padded tokens of the query side and of the item side of one batch; its rows are train.batch_rows."""
+class TokenLimits(Record):
+    """Where training cuts texts, in tokens."""
 
     query: Positive
     item: Positive
-
-
-class Ladder(Record):
-    """The shapes that batches may have: each query length with each item length, and no other."""
-
-    query: tuple[Positive, ...] = Field(min_length=1, description="padded tokens, shortest first; the last one cuts")
-    item: tuple[Positive, ...] = Field(min_length=1, description="padded tokens, shortest first; the last one cuts")
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        return tuple(Shape(query=query, item=item) for query in self.query for item in self.item)
-
-    @model_validator(mode="after")
-    def _growing(self) -> Self:
-        for rungs in (self.query, self.item):
-            if list(rungs) != sorted(set(rungs)):
-                raise ValueError(f"the rungs of a ladder must grow, got {list(rungs)}")
-        return self
 
 
 class TrainConfig(WorkersConfig):
     """The optimisation; everything that is counted in steps counts global steps along the lineage."""
 
     batch_rows: Positive = Field(description="rows of the global batch")
-    shapes: Ladder
+    max_tokens: TokenLimits
+    sequence_tokens: Positive = Field(description="the texts of a batch are packed into sequences of so many tokens")
+    sequences: Positive | None = Field(
+        description="of the global batch; null: as many as the first rows of the run need. A number keeps the compiled "
+        "graphs from span to span; a text that finds no room loses its last tokens"
+    )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
     warmup_steps: int = Field(ge=0)
@@ -166,4 +153,23 @@ class TrainConfig(WorkersConfig):
     def _consistent(self) -> Self:
         if self.batch_rows % self.workers:
             raise ValueError(f"train.batch_rows {self.batch_rows} must be a multiple of train.workers {self.workers}")
+        if self.sequences is not None and self.sequences % self.workers:
+            raise ValueError(f"train.sequences {self.sequences} must be a multiple of train.workers {self.workers}")
+        longest = max(self.max_tokens.query, self.max_tokens.item)
+        if longest > self.sequence_tokens:
+            raise ValueError(
+                f"train.max_tokens {longest} is longer than train.sequence_tokens {self.sequence_tokens}: a text "
+                "is packed into one sequence"
+            )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_ladder(cls, values: Any) -> Any:
+        """Read the configuration of an earlier run, which had a ladder of padded shapes."""
+        if isinstance(values, dict) and "shapes" in values and "max_tokens" not in values:
+            shapes = values["shapes"]
+            limits = {side: shapes[side][-1] for side in ("query", "item")}
+            rest = {key: value for key, value in values.items() if key != "shapes"}
+            return rest | {"max_tokens": limits, "sequence_tokens": max(limits.values()), "sequences": None}
+        return values

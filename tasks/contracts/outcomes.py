@@ -5,9 +5,9 @@ Records hold references (keys of the workspace), never data. `outputs` names the
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from configs.schema.gates import Severity
 from tasks.contracts.checkpoints import CurvePoint
@@ -117,12 +117,21 @@ class GraphUse(Record):
 
 
 class ShapeTiming(Record):
-    """The trial run at one rung of the ladder."""
+    """The steps of the trial run, on batches of one worker's shape."""
 
-    query_tokens: int
-    item_tokens: int
+    sequences: int | None = Field(description="packed ones of a batch; null: one text each, of an earlier version")
+    tokens: int = Field(description="of a sequence; of an earlier version: of a query and an item")
     first_step_seconds: float
     step_seconds: float
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_ladder(cls, values: Any) -> Any:
+        """Read what an earlier version wrote."""
+        if isinstance(values, dict) and "query_tokens" in values:
+            rest = {key: value for key, value in values.items() if key not in ("query_tokens", "item_tokens")}
+            return rest | {"sequences": None, "tokens": values["query_tokens"] + values["item_tokens"]}
+        return values
 
 
 class WarmupOutcome(Record):
@@ -154,6 +163,14 @@ class DeviceUse(Record):
     memory_gib_peak: float
 
 
+class TokenUse(Record):
+    """Tokens of all batches of an attempt, by all workers."""
+
+    real: int = Field(description="of the texts that were trained on")
+    cut: int = Field(description="the last tokens of texts that found no room in their batch")
+    computed: int = Field(description="with padding")
+
+
 class TrainOutcome(Record):
     stage: Literal[Stage.train] = Stage.train
     checkpoint: CheckpointRef
@@ -163,6 +180,7 @@ class TrainOutcome(Record):
     resumed_at_step: int | None
     rows_trained: int
     pairs_per_second: float
+    tokens: TokenUse | None = Field(default=None, description="null: of an earlier version, or no step")
     losses: tuple[CurvePoint, ...]
     curve: tuple[CurvePoint, ...]
     precision: str

@@ -63,10 +63,10 @@ def compare_levels(store: Store, config: Config, span: str, levels: Sequence[int
         raise ConfigError(
             f"accelerator: {config.accelerator} compiles nothing ahead of time; add --set accelerator=xla"
         )
-    if config.warmup.steps_per_shape < 2:
+    if config.warmup.steps < 2:
         raise ConfigError(
-            "warmup.steps_per_shape: the only step of a shape is the one that compiles, so a step could not be timed; "
-            "add --set warmup.steps_per_shape=4"
+            "warmup.steps: the only step is the one that compiles, so a step could not be timed; "
+            "add --set warmup.steps=4"
         )
     work = plan_work(store, config, span)
     with hold_lineage(store, f"lineages/{config.lineage}.run", logger().warning):

@@ -46,6 +46,6 @@ def check_encoder(config: Config) -> None:
         raise ConfigError(f"model.pretrained: {folder}/config.json is not readable as JSON: {error}") from error
     if isinstance(positions, int) and config.longest_tokens > positions:
         raise ConfigError(
-            f"a shape of {config.longest_tokens} tokens is longer than the {positions} positions of the encoder in "
-            f"{folder}; shorten train.shapes and infer.token_rungs"
+            f"a text of {config.longest_tokens} tokens is longer than the {positions} positions of the encoder in "
+            f"{folder}; lower train.max_tokens and infer.max_tokens"
         )

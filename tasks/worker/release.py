@@ -86,7 +86,7 @@ def _committed(store: Store, prefix: str) -> Path | None:
 
 def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) -> Path:
     export_model(parts, job.config, inputs.model.version, folder)
-    longest = job.config.infer.token_rungs[-1]
+    longest = job.config.infer.max_tokens
     (folder / NAME).write_text(model_card(parts, longest, inputs))
     return folder
 

@@ -5,10 +5,11 @@ Killed anywhere and started again it ends with the same weights: it continues fr
 
 import contextlib
 import time
-from collections.abc import Iterator
+
+import torch
 
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.outcomes import TokenUse, TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.compile import compile_cache
@@ -16,12 +17,11 @@ from tasks.worker.compile.compile_cache import graph_use
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
-from tasks.worker.training.batches import Batch, PlannedBatch, make_batch, plan_for
+from tasks.worker.training.batches import Batches, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.device_use import collect_device_use, device_use_measured
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
-from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import make_pairs, read_training_rows
 from tasks.worker.training.start import find_source, load_model, make_start, ref_at
 from tasks.worker.training.step import TrainStep
@@ -49,8 +49,10 @@ def run(job: Job) -> TrainOutcome:
             start = make_start(job, inputs, source, parts, accelerator, precision)
         state = start.state
         pairs = make_pairs(training, parts, config)
-        plan = plan_for(config, state.first_step, pairs.query.lengths, pairs.item.lengths)
-        last_step, remaining = state.first_step + len(plan), plan[state.step - state.first_step :]
+        plan = plan_for(config, state.first_step, pairs)
+        shape = shape_for(config, state.first_step, pairs, job.rank.world)
+        last_step = state.first_step + len(plan)
+        batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)))
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
         writer = CheckpointWriter(job.store, parts, start.optimizer)
         with (
@@ -62,7 +64,8 @@ def run(job: Job) -> TrainOutcome:
             holdout = sample_holdout(held, parts, config)
             recorder.holdout_if_due(state.step, holdout)
             with device_use_measured(job):
-                pairs_per_second = _take_steps(job, pairs, remaining, step, recorder, holdout)
+                pairs_per_second = _take_steps(job, batches, step, recorder, holdout)
+            tokens = _tokens(accelerator, batches)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(accelerator, job, own, last_step)
         graphs = graph_use(accelerator)
@@ -76,6 +79,7 @@ def run(job: Job) -> TrainOutcome:
         resumed_at_step=state.step if state.step > state.first_step else None,
         rows_trained=len(pairs),
         pairs_per_second=pairs_per_second,
+        tokens=tokens,
         losses=tuple(recorder.losses),
         curve=tuple(recorder.curve),
         precision=precision,
@@ -85,9 +89,7 @@ def run(job: Job) -> TrainOutcome:
     )
 
 
-def _take_steps(
-    job: Job, pairs: Pairs, remaining: list[PlannedBatch], step: TrainStep, recorder: LoopRecorder, holdout: Holdout
-) -> float:
+def _take_steps(job: Job, batches: Batches, step: TrainStep, recorder: LoopRecorder, holdout: Holdout) -> float:
     """Take one step for each remaining batch; evaluate the holdout and write checkpoints when they are due.
 
     Returns:
@@ -95,17 +97,16 @@ def _take_steps(
     """
     accelerator = step.accelerator
     seconds, rows, began = 0.0, 0, time.monotonic()
-    fed = accelerator.feed(_batches(pairs, remaining, job))
+    what = f"{batches.shape.sequences} x {batches.shape.tokens} tokens"
     stop = StopRequest()
     with stop.held_back(), Watchdog(job, job.config.train.hang_seconds) as watchdog:
-        for done, (planned, batch) in enumerate(zip(remaining, fed, strict=True), start=recorder.state.step + 1):
-            shape = f"{planned.shape.query} x {planned.shape.item} tokens"
-            accelerator.name_work(f"step {done}, {shape}")
+        for done, batch in enumerate(accelerator.feed(batches), start=recorder.state.step + 1):
+            accelerator.name_work(f"step {done}, {what}")
             step(batch, done - 1)
-            watchdog.alive(f"step {done} ({shape})")
+            watchdog.alive(f"step {done} ({what})")
             recorder.losses_if_due(done, step, stop.requested)
             recorder.stop_if_agreed(done)
-            rows += int((planned.rows >= 0).sum())
+            rows += batches.rows(done - 1 - recorder.state.first_step)
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
                 accelerator.synchronize()
                 seconds += time.monotonic() - began
@@ -117,9 +118,11 @@ def _take_steps(
     return round(rows / seconds, 2) if seconds else 0.0
 
 
-def _batches(pairs: Pairs, plan: list[PlannedBatch], job: Job) -> Iterator[Batch]:
-    for planned in plan:
-        yield make_batch(pairs, planned, job.rank)
+def _tokens(accelerator: Accelerator, batches: Batches) -> TokenUse | None:
+    """Return the tokens of all workers' batches."""
+    own = [batches.real_tokens, batches.cut_tokens, batches.computed_tokens]
+    real, cut, computed = accelerator.sum(torch.tensor(own, dtype=torch.int64)).tolist()
+    return TokenUse(real=real, cut=cut, computed=computed) if computed else None
 
 
 def _agree(accelerator: Accelerator, job: Job, checkpoint: CheckpointRef | None, last_step: int) -> CheckpointRef:

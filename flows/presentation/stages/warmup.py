@@ -12,7 +12,11 @@ def section(of: StageFacts) -> Section:
     value: WarmupOutcome = of.outcome
     steps = [shape.step_seconds for shape in value.shapes]
     rows = [
-        (f"{s.query_tokens} × {s.item_tokens}", f"{s.first_step_seconds:.3f}", f"{s.step_seconds:.3f}")
+        (
+            f"{s.tokens} tokens a pair" if s.sequences is None else f"{s.sequences} × {s.tokens}",
+            f"{s.first_step_seconds:.3f}",
+            f"{s.step_seconds:.3f}",
+        )
         for s in value.shapes
     ]
     measured = (
@@ -25,7 +29,7 @@ def section(of: StageFacts) -> Section:
         f"{plural(len(value.shapes), 'shape')} tried, {value.peak_memory_gib:.2f} GiB at most",
         (f"A step takes {min(steps):.3g} to {max(steps):.3g} s on {value.device}.",) if steps else (),
         tables=(
-            table("Query × item tokens", ("shape", ">first step, s", ">step, s"), rows),
+            table("Sequences × tokens", ("shape", ">first step, s", ">step, s"), rows),
             facts(measured, f"The trial run on {value.device}"),
         ),
         parts=compiling.parts(value.graphs, value.environment),

@@ -4,7 +4,6 @@ One at a time is on the device. A released model's vectors are read from its rel
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -102,11 +101,9 @@ def open_entrant(job: Job, accelerator: Accelerator, entrant: Entrant, like: Mod
             return None
     assert parts is not None
     accelerator.to_device(parts.model)
-    longest = parts.encoder_config.max_position_embeddings
-    rungs = sorted({min(rung, longest) for rung in job.config.infer.token_rungs})
     settings = embed_settings(job.config, accelerator, job.config.infer.precision)
     released = _released(job, accelerator, entrant) if entrant.vectors is not None else None
-    return Contender(entrant.version, parts, dataclasses.replace(settings, rungs=rungs), released)
+    return Contender(entrant.version, parts, settings, released)
 
 
 def _released(job: Job, accelerator: Accelerator, entrant: Entrant) -> EarlierVectors | None:

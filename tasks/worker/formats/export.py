@@ -32,7 +32,7 @@ _SPECIAL = {
 def export_model(parts: ModelParts, config: Config, version: str, folder: Path) -> None:
     """Write the model to the empty `folder`, without the classification head, which is not part of an embedding."""
     model = parts.model
-    longest = config.infer.token_rungs[-1]
+    longest = config.infer.max_tokens
     model.encoder.save_pretrained(folder)
     _tokenizer(parts.tokenizer, longest).save_pretrained(folder)
     modules = [_entry(0, "", f"{_LIBRARY}.Transformer"), _entry(1, "1_Pooling", f"{_LIBRARY}.Pooling")]

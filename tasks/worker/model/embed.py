@@ -1,11 +1,11 @@
-"""Many texts to vectors, fast: sorted by length, in batches of a few static shapes, shared among the workers.
+"""Many texts to vectors, fast: packed into sequences of one length, in batches of one static shape, by all workers.
 
 The training loop, evaluate and infer all embed and classify with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,21 +17,28 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
+from tasks.worker.model.packing import pack, segments_of
 from tasks.worker.model.tokens import TokenLists
 
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """How texts are grouped: rows of a batch, padded lengths (shortest first; the last one cuts), precision."""
+    """The shape of every batch: `sequences` of `tokens` each, which cut longer texts; and the precision."""
 
-    batch_rows: int
-    rungs: Sequence[int]
+    sequences: int
+    tokens: int
     precision: Precision
+
+    @property
+    def texts(self) -> int:
+        """Texts that a batch has room for."""
+        return self.sequences * segments_of(self.tokens)
 
 
 def embed_settings(config: Config, accelerator: Accelerator, precision: Precision | Literal["auto"]) -> EmbedSettings:
-    """Return inference's shapes in the given precision."""
-    return EmbedSettings(config.infer.batch_rows, config.infer.token_rungs, accelerator.choose_precision(precision))
+    """Return inference's shape in the given precision."""
+    infer = config.infer
+    return EmbedSettings(infer.batch_sequences, infer.sequence_tokens, accelerator.choose_precision(precision))
 
 
 @dataclass(frozen=True)
@@ -63,26 +70,27 @@ def embed(
         only: the texts to embed, int64, ascending; None: all. The vectors of the others are zeros.
     """
     out = torch.zeros(len(tokens), model.width)
-    order = np.argsort(tokens.lengths, kind="stable")
-    if only is not None:
-        order = order[np.isin(order, only)]
-    starts = range(0, len(order), settings.batch_rows)
+    wanted = np.arange(len(tokens)) if only is None else only
+    packing = pack(np.minimum(tokens.lengths[wanted], settings.tokens), settings.tokens)
+    starts = range(0, packing.sequences, settings.sequences)
     index, world = (accelerator.rank.index, accelerator.rank.world) if shared else (0, 1)
     done = 0
 
     def batches() -> Iterator[EmbedBatch]:
         for start in starts[index::world]:
-            rows = order[start : start + settings.batch_rows]
-            yield EmbedBatch(rows, _batch(tokens, features, rows, settings))
+            texts, part = packing.part(start, settings.sequences)
+            rows = wanted[texts]
+            laid = part.tokens(tokens.ids, tokens.offsets[rows], settings.tokens, tokens.pad)
+            yield EmbedBatch(rows, Texts.of(part, laid, features.at(rows), settings.texts))
 
     model.eval()
     with torch.no_grad(), accelerator.autocast(settings.precision):
         for batch in accelerator.feed(batches()):
             vectors = accelerator.fetch(model(batch.texts).float())
             out[torch.from_numpy(batch.rows)] = vectors[: len(batch.rows)]
-            done += settings.batch_rows * world
+            done += len(batch.rows) * world
             if progress is not None:
-                progress(min(done, len(order)), len(order))
+                progress(min(done, len(wanted)), len(wanted))
     model.train()
     return accelerator.sum(out).numpy() if shared else out.numpy()
 
@@ -91,46 +99,37 @@ def classify(
     model: EmbeddingModel, accelerator: Accelerator, query: np.ndarray, item: np.ndarray, settings: EmbedSettings
 ) -> np.ndarray:
     """Return probabilities of class 1, float32 (rows,), of unit vectors float32 (rows, width); not shared."""
-    found = np.zeros(len(query), dtype=np.float32)
+    found, count = np.zeros(len(query), dtype=np.float32), settings.texts
     with torch.no_grad():
-        for start in range(0, len(query), settings.batch_rows):
-            sides = [_padded(side[start : start + settings.batch_rows], settings.batch_rows) for side in (query, item)]
+        for start in range(0, len(query), count):
+            sides = [_padded(side[start : start + count], count) for side in (query, item)]
             logits = model.classify(*(torch.from_numpy(side).to(accelerator.device) for side in sides))
             probabilities = accelerator.fetch(logits.softmax(dim=1)[:, 1]).numpy()
-            found[start : start + settings.batch_rows] = probabilities[: len(query) - start]
+            found[start : start + count] = probabilities[: len(query) - start]
     return found
 
 
-def compile_rungs(model: EmbeddingModel, accelerator: Accelerator, settings: EmbedSettings) -> None:
-    """Run every shape of `embed` and `classify` once, on padding alone."""
+def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings: EmbedSettings) -> None:
+    """Run the shape of `embed` and that of `classify` once, on padding alone."""
     shape = model.shape.interaction
     numeric, categorical = (shape.numeric, len(shape.categories)) if shape else (0, 0)
-    rows = settings.batch_rows
+    size = (settings.sequences, settings.tokens)
+    texts = Texts(
+        ids=torch.full(size, model.pad, dtype=torch.int64),
+        segments=torch.full(size, -1, dtype=torch.int64),
+        positions=torch.zeros(size, dtype=torch.int64),
+        place=torch.zeros(settings.texts, dtype=torch.int64),
+        numeric=torch.zeros(settings.texts, numeric),
+        categorical=torch.zeros(settings.texts, categorical, dtype=torch.int64),
+    )
     model.eval()
     with torch.no_grad(), accelerator.autocast(settings.precision):
-        for rung in settings.rungs:
-            texts = Texts(
-                ids=torch.full((rows, rung), model.pad, dtype=torch.int64),
-                numeric=torch.zeros(rows, numeric),
-                categorical=torch.zeros(rows, categorical, dtype=torch.int64),
-            )
-            accelerator.fetch(model(texts.to(accelerator.device)).float())
+        accelerator.fetch(model(texts.to(accelerator.device)).float())
     model.train()
     if model.classifier is not None:
-        nothing = np.zeros((rows, model.width), dtype=np.float32)
+        nothing = np.zeros((settings.texts, model.width), dtype=np.float32)
         classify(model, accelerator, nothing, nothing, settings)
 
 
 def _padded(rows: np.ndarray, count: int) -> np.ndarray:
     return np.pad(rows, ((0, count - len(rows)), (0, 0)))
-
-
-def _batch(tokens: TokenLists, features: FeatureArrays, rows: np.ndarray, settings: EmbedSettings) -> Texts:
-    longest = int(tokens.lengths[rows].max())
-    width = next((rung for rung in settings.rungs if rung >= longest), settings.rungs[-1])
-    padded = np.pad(rows, (0, settings.batch_rows - len(rows)), mode="edge")
-    return Texts(
-        ids=torch.from_numpy(tokens.padded(padded, width)),
-        numeric=torch.from_numpy(features.numeric[padded]),
-        categorical=torch.from_numpy(features.categorical[padded]),
-    )

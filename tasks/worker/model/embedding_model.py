@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -15,8 +16,9 @@ from transformers import AutoModel, PretrainedConfig
 
 from configs.schema.config import Config
 from tasks.foundation.records import Record
-from tasks.worker.model.features import FeatureTable
+from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.interaction import Interaction
+from tasks.worker.model.packing import Packing, segments_of
 
 MASKED = -1e4  # far below any attention score, and representable in bf16; -inf would make padding rows NaN
 
@@ -66,14 +68,46 @@ def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelSh
 
 @dataclass(frozen=True)
 class Texts:
-    """One side of a batch: `ids` int64 (B, T); `numeric` float32 (B, N); `categorical` int64 (B, C)."""
+    """B texts, packed into R sequences of T tokens.
+
+    `ids`, `segments`, `positions` int64 (R, T): the token, the number of its text in the sequence (-1: padding), and
+    its place in its text; `place` int64 (B,): sequence * segments of a sequence + segment, of each text; `numeric`
+    float32 (B, N); `categorical` int64 (B, C).
+    """
 
     ids: torch.Tensor
+    segments: torch.Tensor
+    positions: torch.Tensor
+    place: torch.Tensor
     numeric: torch.Tensor
     categorical: torch.Tensor
 
+    @classmethod
+    def of(
+        cls,
+        packing: Packing,
+        tokens: tuple[np.ndarray, ...],
+        features: FeatureArrays,
+        count: int | None = None,
+    ) -> Texts:
+        """Return packed texts as tensors on the host.
+
+        Args:
+            tokens: ids, segments and positions, as `Packing.tokens` returns them.
+            features: of each text.
+            count: texts in all; those that are missing get the vector of the first place, without a meaning.
+        """
+        missing = 0 if count is None else count - len(packing.sequence)
+        place = packing.sequence * segments_of(tokens[0].shape[1]) + packing.segment
+        return cls(
+            *(torch.from_numpy(each) for each in tokens),
+            torch.from_numpy(np.pad(place, (0, missing))),
+            torch.from_numpy(np.pad(features.numeric, ((0, missing), (0, 0)))),
+            torch.from_numpy(np.pad(features.categorical, ((0, missing), (0, 0)))),
+        )
+
     def to(self, device: torch.device) -> Texts:
-        return Texts(self.ids.to(device), self.numeric.to(device), self.categorical.to(device))
+        return Texts(**{name: value.to(device) for name, value in vars(self).items()})
 
 
 class EmbeddingModel(nn.Module):
@@ -85,6 +119,9 @@ class EmbeddingModel(nn.Module):
         self.shape = shape
         self.width = shape.width
         self.pad: int = encoder_config.pad_token_id or 0
+        # RoBERTa's kind counts positions from the one after the padding's.
+        held = getattr(getattr(self.encoder, "embeddings", None), "position_embeddings", None)
+        self.first_position: int = 0 if getattr(held, "padding_idx", None) is None else held.padding_idx + 1
         text_width: int = encoder_config.hidden_size
         self.interaction: Interaction | None = None
         self.projection: nn.Linear | None = None
@@ -97,22 +134,34 @@ class EmbeddingModel(nn.Module):
             self.classifier = nn.Linear(shape.width if shape.classifier == "query" else 3 * shape.width, 2)
 
     def forward(self, texts: Texts) -> torch.Tensor:
-        """Return unit vectors, float32 (B, E); a row of padding alone gives a finite vector without a meaning."""
-        real = texts.ids != self.pad
-        # Additive, and of the shape that attention adds it in: nothing is left for each layer to convert.
-        mask = torch.zeros(real.shape, device=real.device).masked_fill_(~real, MASKED)[:, None, None, :]
-        hidden = self.encoder(input_ids=texts.ids, attention_mask=mask).last_hidden_state.float()
+        """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""
+        segments = texts.segments
+        # Additive, and of the shape that attention adds it in: nothing is left for each layer to convert. A token sees
+        # those of its own text; padding sees padding, so that no row of the softmax is empty.
+        apart = segments[:, :, None] != segments[:, None, :]
+        mask = torch.zeros(apart.shape, device=apart.device).masked_fill_(apart, MASKED)[:, None]
+        encoded = self.encoder(
+            input_ids=texts.ids, attention_mask=mask, position_ids=texts.positions + self.first_position
+        )
+        hidden = encoded.last_hidden_state.float()
         with torch.autocast(hidden.device.type, enabled=False):
-            if self.shape.pooling == "cls":
-                pooled = hidden[:, 0]
-            else:
-                weights = real.unsqueeze(-1).float()
-                pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+            pooled = self._pool(hidden, texts).index_select(0, texts.place)
             if self.interaction is not None:
                 pooled = self.interaction(pooled, texts.numeric, texts.categorical)
             elif self.projection is not None:
                 pooled = self.projection(pooled)
             return F.normalize(pooled, dim=1)
+
+    def _pool(self, hidden: torch.Tensor, texts: Texts) -> torch.Tensor:
+        """Return the pooled vector of each segment, float32 (R * segments, D), from hidden states (R, T, D)."""
+        numbers = torch.arange(segments_of(hidden.shape[1]), device=hidden.device)
+        belongs = texts.segments[:, None, :] == numbers[None, :, None]
+        if self.shape.pooling == "cls":
+            weights = (belongs & (texts.positions == 0)[:, None, :]).float()
+        else:
+            weights = belongs.float()
+            weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1.0)
+        return torch.bmm(weights, hidden).flatten(0, 1)
 
     def classify(self, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """Return logits of the two classes, float32 (B, 2), from unit vectors (B, E)."""

@@ -1,5 +1,7 @@
 """Numeric and categorical columns as model input; the first run fixes the scales, and vocabularies grow."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -53,6 +55,14 @@ class FeatureArrays:
 
     numeric: np.ndarray
     categorical: np.ndarray
+
+    def at(self, rows: np.ndarray) -> FeatureArrays:
+        """Return the features of the rows with these numbers, int64; those of -1 are zeros."""
+        real = (rows >= 0)[:, None]
+        return FeatureArrays(
+            np.where(real, self.numeric[rows], 0).astype(np.float32),
+            np.where(real, self.categorical[rows], 0).astype(np.int64),
+        )
 
 
 def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTable:

@@ -37,15 +37,12 @@ class TokenLists:
         """Tokens of each text, int64 (texts,)."""
         return np.diff(self.offsets)
 
-    def padded(self, rows: np.ndarray, tokens: int) -> np.ndarray:
-        """Return int64 (len(rows), tokens) for the texts at `rows`, cut or padded; a row of -1 gives padding alone."""
-        out = np.full((len(rows), tokens), self.pad, dtype=np.int64)
-        for position, row in enumerate(rows):
-            if row >= 0:
-                start = self.offsets[row]
-                length = min(self.offsets[row + 1] - start, tokens)
-                out[position, :length] = self.ids[start : start + length]
-        return out
+    def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of the texts at `rows`, int32 (total,), and offsets int64 (len(rows) + 1,); -1 has none."""
+        lengths = np.where(rows >= 0, self.offsets[rows + 1] - self.offsets[rows], 0)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        return self.ids[np.repeat(self.offsets[rows], lengths) + within], offsets
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:

@@ -49,7 +49,7 @@ def query_cosines(job: Job, parts: ModelParts, queries: pa.Table, consumer: Cons
         return np.zeros(0, dtype=np.float32)
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         settings = embed_settings(job.config, accelerator, "fp32")
-        longest = job.config.infer.token_rungs[-1]
+        longest = job.config.infer.max_tokens
         tokens = tokenize(parts.tokenizer, queries[QUERY].to_pylist(), longest, parts.model.pad)
         features = encode_features(parts.features, queries, "query")
         trained = embed(parts.model, accelerator, tokens, features, settings, shared=False)

@@ -1,43 +1,44 @@
-"""The batch plan and the batches: static shapes from a short ladder, known before training starts.
+"""The batches of a run, of one static shape that is known before training starts.
 
-The plan is a pure function of token lengths, seed and global batch, the same for any number of workers. The step number
-alone locates the next batch, so a resumed run neither repeats nor skips a batch.
+A batch has a fixed number of pairs, whose queries and items are packed into a fixed number of sequences. `plan.py` says
+which rows a batch has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from configs.schema.config import Config
-from configs.schema.training import Ladder, Shape
-from tasks.foundation.errors import CodeError
+from tasks.foundation.errors import ConfigError
 from tasks.worker.model.embedding_model import Texts
-from tasks.worker.model.features import FeatureArrays
-from tasks.worker.model.tokens import TokenLists
+from tasks.worker.model.features import joined_features
+from tasks.worker.model.packing import pack
 from tasks.worker.process.job import Rank
 from tasks.worker.training.pair_arrays import Pairs
+from tasks.worker.training.plan import Plan, parts_of
 
-PADDING = -1
-SHUFFLE_TOKENS = 2.0
+SAMPLED_ROWS = 16_384  # the first rows of a run, by which the shape is chosen: warmup must find the same one, fast
+SAMPLED_BATCHES = 256
 
 
 @dataclass(frozen=True)
-class PlannedBatch:
-    """One global batch: its rung of the ladder and int64 (batch_rows,) row numbers, PADDING if not full."""
+class BatchShape:
+    """One worker's part of every batch: pairs, and the sequences that they are packed into, with their tokens."""
 
-    shape: Shape
-    rows: np.ndarray
+    pairs: int
+    sequences: int
+    tokens: int
 
 
 @dataclass(frozen=True)
 class Batch:
     """One worker's part of a global batch, B rows in all and b = B / world here; static shapes throughout."""
 
-    query: Texts  # (b, Tq)
-    item: Texts  # (b, Ti)
+    texts: Texts  # 2b texts: first the queries, then the items
     label_class: torch.Tensor  # int64 (b,)
     pair: torch.Tensor  # float32 (b,): 1 where the row counts for the contrastive loss
     excluded: torch.Tensor  # bool (b, B): items that are no negatives of a query: its own, known positives, padding
@@ -50,50 +51,65 @@ class Batch:
         return Batch(**moved)
 
 
-def plan_batches(
-    query_lengths: np.ndarray,
-    item_lengths: np.ndarray,
-    ladder: Ladder,
-    batch_rows: int,
-    epochs: int,
-    seed: int,
-) -> list[PlannedBatch]:
-    """Return the global batches of a run, in order; every row once per epoch, only the last batch sorted is padded.
+def plan_for(config: Config, first_step: int, pairs: Pairs) -> Plan:
+    """Return the batch plan of a run; the first step is part of the seed, so that runs shuffle differently."""
+    return _plan_of_first(len(pairs), config, first_step, pairs)
 
-    In each epoch the rows are sorted by the rung of their query and, within a rung, by the length of their item
-    (shuffled a little, so that epochs group rows differently), cut into batches, and the batches are shuffled. This
-    keeps padding small: a batch has the smallest shape of the ladder that holds its rows.
+
+def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> Plan:
+    """Return the batch plan of the first rows alone."""
+    train = config.train
+    tokens = pairs.query.lengths[:rows] + pairs.item.lengths[:rows]
+    keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
+    return Plan(tokens, keys, train.batch_rows, train.epochs, config.seed + first_step)
+
+
+def shape_for(config: Config, first_step: int, pairs: Pairs, world: int) -> BatchShape:
+    """Return the shape of every batch: as many sequences as the batches of the run's first rows need, by packing them.
+
+    A text that later finds no room loses its last tokens.
+
+    Raises:
+        ConfigError: `train.sequences` are far too few for the texts.
+    """
+    train = config.train
+    query, item = pairs.query.lengths, pairs.item.lengths
+    plan = _plan_of_first(SAMPLED_ROWS, config, first_step, pairs)
+    needed = largest = 1
+    for number in np.unique(np.linspace(0, len(plan) - 1, SAMPLED_BATCHES, dtype=np.int64)).tolist():
+        for rows in parts_of(plan.rows(number), plan.tokens, world):
+            lengths = np.concatenate([query[rows[rows >= 0]], item[rows[rows >= 0]]])
+            needed = max(needed, pack(lengths, train.sequence_tokens).sequences)
+            largest = max(largest, int(lengths.sum()))
+    shape = BatchShape(train.batch_rows // world, _rounded_up(needed), train.sequence_tokens)
+    if train.sequences is None:
+        return shape
+    given = train.sequences // world
+    if given * train.sequence_tokens < largest:
+        raise ConfigError(
+            f"train.sequences {train.sequences}: a batch has up to {largest * world} tokens, and they hold "
+            f"{train.sequences * train.sequence_tokens}; give at least {shape.sequences * world}, or null"
+        )
+    return BatchShape(shape.pairs, given, shape.tokens)
+
+
+def _rounded_up(sequences: int) -> int:
+    """Return a number at most 1/64 larger, one of few: spans whose texts are about as long share compiled graphs."""
+    step = 1 << max(0, sequences.bit_length() - 7)
+    return -(-sequences // step) * step
+
+
+def make_batch(pairs: Pairs, whole: np.ndarray, tokens: np.ndarray, shape: BatchShape, rank: Rank) -> Batch:
+    """Return this worker's part of a batch, as tensors on the host.
 
     Args:
-        query_lengths: int64 (rows,), tokens; those beyond the last rung are cut.
-        item_lengths: int64 (rows,), likewise.
+        whole: the rows of the global batch, int64 (B,), as the plan gives them.
+        tokens: int64 (rows of the run,), as the plan has them.
     """
-    query_rungs, item_rungs = np.array(ladder.query), np.array(ladder.item)
-    query_rung = np.searchsorted(query_rungs, np.minimum(query_lengths, query_rungs[-1]))
-    item_lengths = np.minimum(item_lengths, item_rungs[-1])
-    # Ascending in one rung, descending in the next: if a batch spans two rungs, its items have similar lengths.
-    direction = np.where(query_rung % 2 == 0, 1, -1)
-    plan: list[PlannedBatch] = []
-    for epoch in range(epochs):
-        random = np.random.default_rng([seed, epoch])
-        shuffled = item_lengths + random.uniform(-SHUFFLE_TOKENS, SHUFFLE_TOKENS, len(item_lengths))
-        order = np.lexsort((direction * shuffled, query_rung))
-        for start in random.permutation(np.arange(0, len(order), batch_rows)):
-            rows = order[start : start + batch_rows]
-            shape = Shape(
-                query=int(query_rungs[query_rung[rows].max()]),
-                item=int(item_rungs[np.searchsorted(item_rungs, item_lengths[rows].max())]),
-            )
-            plan.append(PlannedBatch(shape, np.pad(rows, (0, batch_rows - len(rows)), constant_values=PADDING)))
-    return plan
-
-
-def make_batch(pairs: Pairs, planned: PlannedBatch, rank: Rank) -> Batch:
-    """Return this worker's consecutive part of a planned batch, as tensors on the host."""
-    whole = planned.rows
-    part = len(whole) // rank.world
+    parts = parts_of(whole, tokens, rank.world)
+    rows, whole = parts[rank.index], parts.reshape(-1)
+    part = shape.pairs
     mine = slice(rank.index * part, (rank.index + 1) * part)
-    rows = whole[mine]
     real = whole >= 0
     pair = np.where(real, pairs.pair[whole], 0.0).astype(np.float32)
     label_class = np.where(real, pairs.label_class[whole], -1)
@@ -105,8 +121,7 @@ def make_batch(pairs: Pairs, planned: PlannedBatch, rank: Rank) -> Batch:
         excluded |= positives.among(pairs.query_key[rows], batch_key)
     excluded[np.arange(part), position] = False
     return Batch(
-        query=_texts(pairs.query, pairs.query_features, rows, planned.shape.query),
-        item=_texts(pairs.item, pairs.item_features, rows, planned.shape.item),
+        texts=_texts(pairs, rows, shape),
         label_class=torch.from_numpy(label_class[mine]),
         pair=torch.from_numpy(pair[mine]),
         excluded=torch.from_numpy(excluded),
@@ -116,30 +131,44 @@ def make_batch(pairs: Pairs, planned: PlannedBatch, rank: Rank) -> Batch:
     )
 
 
-def _texts(tokens: TokenLists, features: FeatureArrays, rows: np.ndarray, width: int) -> Texts:
-    real = (rows >= 0)[:, None]
-    return Texts(
-        ids=torch.from_numpy(tokens.padded(rows, width)),
-        numeric=torch.from_numpy(np.where(real, features.numeric[rows], 0).astype(np.float32)),
-        categorical=torch.from_numpy(np.where(real, features.categorical[rows], 0).astype(np.int64)),
-    )
+@dataclass
+class Batches:
+    """This worker's parts of some batches of the plan, made while they are iterated over; counts their tokens."""
+
+    pairs: Pairs
+    plan: Plan
+    shape: BatchShape
+    rank: Rank
+    numbers: range
+    real_tokens: int = 0  # of the texts
+    cut_tokens: int = 0  # of texts that found no room
+    computed_tokens: int = 0  # of the sequences, padding included
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number in self.numbers:
+            batch = make_batch(self.pairs, self.plan.rows(number), self.plan.tokens, self.shape, self.rank)
+            rows = parts_of(self.plan.rows(number), self.plan.tokens, self.rank.world)[self.rank.index]
+            real = int((batch.texts.segments >= 0).sum())
+            self.real_tokens += real
+            self.cut_tokens += int(self.plan.tokens[rows[rows >= 0]].sum()) - real
+            self.computed_tokens += batch.texts.segments.numel()
+            yield batch
+
+    def rows(self, number: int) -> int:
+        """Return how many rows the global batch has."""
+        return int((self.plan.rows(number) >= 0).sum())
 
 
-def plan_for(
-    config: Config, first_step: int, query_lengths: np.ndarray, item_lengths: np.ndarray
-) -> list[PlannedBatch]:
-    """Return the batch plan of a run; the first step is part of the seed, so that runs shuffle differently.
-
-    Raises:
-        CodeError: a batch has a shape that is not on the ladder; at run time it would need a recompilation.
-    """
-    train = config.train
-    seed = config.seed + first_step
-    plan = plan_batches(query_lengths, item_lengths, train.shapes, train.batch_rows, train.epochs, seed)
-    for number, batch in enumerate(plan):
-        if batch.shape not in train.shapes.shapes or len(batch.rows) != train.batch_rows:
-            raise CodeError(
-                f"batch {number} of the plan has {len(batch.rows)} rows of {batch.shape.query} x {batch.shape.item} "
-                f"tokens, which is not on the ladder of train.shapes with train.batch_rows {train.batch_rows}"
-            )
-    return plan
+def _texts(pairs: Pairs, rows: np.ndarray, shape: BatchShape) -> Texts:
+    """Return the queries of `rows`, then their items; a row of PADDING has two texts without tokens."""
+    sides = ((pairs.query, pairs.query_features), (pairs.item, pairs.item_features))
+    ids, starts, lengths, before = [], [], [], 0
+    for tokens, _ in sides:
+        found, offsets = tokens.of(rows)
+        ids.append(found)
+        starts.append(offsets[:-1] + before)
+        lengths.append(np.diff(offsets))
+        before += len(found)
+    packing = pack(np.concatenate(lengths), shape.tokens, shape.sequences)
+    laid = packing.tokens(np.concatenate(ids), np.concatenate(starts), shape.tokens, pairs.query.pad)
+    return Texts.of(packing, laid, joined_features([features.at(rows) for _, features in sides]))

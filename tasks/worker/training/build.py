@@ -40,7 +40,7 @@ def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> Model
     longest = config.longest_tokens
     if longest > encoder_config.max_position_embeddings:
         raise ConfigError(
-            f"a shape of {longest} tokens is longer than the {encoder_config.max_position_embeddings} positions of the "
+            f"a text of {longest} tokens is longer than the {encoder_config.max_position_embeddings} positions of the "
             f"encoder in {folder}"
         )
     set_dropout(encoder_config, config.model.dropout)

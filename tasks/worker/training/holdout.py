@@ -111,7 +111,7 @@ def side_of(
 ) -> tuple[TokenLists, FeatureArrays]:
     """Return one side of the rows as input of a model, by the name of its column with the text."""
     # As long as the texts served, not those trained; a champion may have been made for shorter texts.
-    longest = min(config.infer.token_rungs[-1], parts.encoder_config.max_position_embeddings)
+    longest = min(config.infer.max_tokens, parts.encoder_config.max_position_embeddings)
     tokens = tokenize(parts.tokenizer, rows[text].to_pylist(), longest, parts.model.pad)
     return tokens, encode_features(parts.features, rows, text)
 

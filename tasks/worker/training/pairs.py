@@ -73,11 +73,11 @@ def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
 
 def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> Pairs:
     """Return training rows as arrays."""
-    ladder, pad = config.train.shapes, parts.model.pad
+    limits, pad = config.train.max_tokens, parts.model.pad
     query, item, query_features, item_features, keys, pair, label_class, texts, queries = ([] for _ in range(9))
     for table in rows:
-        query.append(tokenize(parts.tokenizer, table[QUERY].to_pylist(), ladder.query[-1], pad))
-        item.append(tokenize(parts.tokenizer, table[ITEM].to_pylist(), ladder.item[-1], pad))
+        query.append(tokenize(parts.tokenizer, table[QUERY].to_pylist(), limits.query, pad))
+        item.append(tokenize(parts.tokenizer, table[ITEM].to_pylist(), limits.item, pad))
         query_features.append(encode_features(parts.features, table, "query"))
         item_features.append(encode_features(parts.features, table, "item"))
         keys.append(table[ITEM_ID])

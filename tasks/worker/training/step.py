@@ -17,8 +17,8 @@ from tasks.worker.training.optimizer import learning_rate
 class TrainStep:
     """Forward, backward, sum over the workers, clip, update; on compiled devices two graphs, cut here and only here.
 
-    The first graph ends after the backward pass, so that the second, with the update in it, is the same for every
-    shape of the ladder.
+    The first graph ends after the backward pass, so that the second, with the update in it, is the same for batches of
+    any shape.
     """
 
     model: EmbeddingModel

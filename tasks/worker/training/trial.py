@@ -1,4 +1,4 @@
-"""The trial run: every shape that training, evaluation and inference can meet, once or a few times.
+"""The trial run: a few training steps, then whatever evaluation and inference compute, once.
 
 It uses the same step, evaluation and checkpoint as training, on the run's own rows. Its numbers have no meaning.
 """
@@ -8,19 +8,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from configs.schema.config import Config
-from configs.schema.training import Shape
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import ShapeTiming
 from tasks.contracts.progress import report
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
-from tasks.worker.model.embed import EmbedSettings, compile_rungs, embed_settings
+from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed_settings
 from tasks.worker.process.job import Job
-from tasks.worker.training.batches import PlannedBatch, make_batch
+from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, make_batch, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.holdout import judge, sample_holdout
 from tasks.worker.training.pairs import first_rows, make_pairs
@@ -48,32 +46,28 @@ def run_trial(
     held: pa.Table,
     folder: Path,
 ) -> Trial:
-    """Try every shape; `folder` is an empty local one for the checkpoint, which never reaches the workspace."""
-    config, parts = job.config, start.parts
-    pairs = make_pairs(first_rows(training, config.train.batch_rows), parts, config)
+    """Try every computation; `folder` is an empty local one for the checkpoint, which never reaches the workspace."""
+    config, parts, first_step = job.config, start.parts, start.state.first_step
+    pairs = make_pairs(first_rows(training, SAMPLED_ROWS), parts, config)
+    plan, shape = plan_for(config, first_step, pairs), shape_for(config, first_step, pairs, job.rank.world)
     step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
-    rows = np.resize(np.arange(len(pairs)), config.train.batch_rows)
-    shapes = config.train.shapes.shapes
-    timings, losses = [], []
-    for number, shape in enumerate(shapes):
-        batches = (make_batch(pairs, PlannedBatch(shape, rows), job.rank) for _ in range(config.warmup.steps_per_shape))
-        seconds, began = [], time.monotonic()
-        accelerator.name_work(f"training step, {shape.query} x {shape.item} tokens")
-        for batch in accelerator.feed(batches):
-            losses.append(accelerator.fetch(step(batch, start.state.step)["loss"]).item())
-            seconds.append(time.monotonic() - began)
-            began = time.monotonic()
-        step.take_losses()
-        timings.append(_timing(shape, seconds))
+    batches = (make_batch(pairs, plan.rows(0), plan.tokens, shape, job.rank) for _ in range(config.warmup.steps))
+    losses, seconds, began = [], [], time.monotonic()
+    accelerator.name_work(f"training step, {shape.sequences} x {shape.tokens} tokens")
+    for number, batch in enumerate(accelerator.feed(batches), start=1):
+        losses.append(accelerator.fetch(step(batch, start.state.step)["loss"]).item())
+        seconds.append(time.monotonic() - began)
+        began = time.monotonic()
         if job.rank.is_main:
-            report("warmup", number + 1, len(shapes), f"{seconds[-1]:.2f} s a step")
+            report("warmup", number, config.warmup.steps, f"{seconds[-1]:.2f} s a step")
+    step.take_losses()
     began = time.monotonic()
     accelerator.name_work("evaluation")
     holdout = sample_holdout(held, parts, config)
     judged = judge(parts, holdout, accelerator, embed_settings(config, accelerator, config.train.precision))
     validated = time.monotonic()
     for settings in _embeddings(config, accelerator):
-        compile_rungs(parts.model, accelerator, settings)
+        compile_embedding(parts.model, accelerator, settings)
     embedded = time.monotonic()
     accelerator.name_work("checkpoint")
     writer = CheckpointWriter(DirectoryStore(folder), parts, start.optimizer)
@@ -81,7 +75,7 @@ def run_trial(
     writer.wait()
     accelerator.cut()
     return Trial(
-        shapes=tuple(timings),
+        shapes=(_timing(shape, seconds),),
         validation_seconds=round(validated - began, 3),
         checkpoint_seconds=round(time.monotonic() - embedded, 3),
         losses=tuple(losses),
@@ -98,10 +92,10 @@ def _embeddings(config: Config, accelerator: Accelerator) -> list[EmbedSettings]
     return [inside] if inside.precision == later.precision else [inside, later]
 
 
-def _timing(shape: Shape, seconds: list[float]) -> ShapeTiming:
+def _timing(shape: BatchShape, seconds: list[float]) -> ShapeTiming:
     return ShapeTiming(
-        query_tokens=shape.query,
-        item_tokens=shape.item,
+        sequences=shape.sequences,
+        tokens=shape.tokens,
         first_step_seconds=round(seconds[0], 4),
         step_seconds=round(min(seconds), 4),
     )

@@ -22,10 +22,8 @@ from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_co
 # Both heads and both interactions, but as few graphs as tell something.
 SETTINGS = (
     "accelerator=xla",
-    "train.shapes={query: [16], item: [8, 16]}",
-    "infer.token_rungs=[16]",
     "train.epochs=2",
-    "warmup.steps_per_shape=2",
+    "warmup.steps=2",
     "health.min_memory_gib=0.1",
     "health.matmul_size=64",
     "health.all_reduce_mib=1",

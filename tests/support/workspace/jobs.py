@@ -30,14 +30,17 @@ torch.set_num_threads(1)  # for models this small a second thread only costs; an
 TINY = [
     "model.scratch={vocab_size: 400, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, "
     "max_tokens: 64}",
-    "train.shapes={query: [8, 16], item: [8, 16]}",
+    "train.max_tokens={query: 16, item: 16}",
+    "train.sequence_tokens=32",
     "train.batch_rows=16",
     "train.learning_rate=3e-3",
     "train.precision=fp32",
     "train.log_every_steps=1",
     "train.checkpoint_every_steps=4",
     "train.evaluate_every_steps=5",
-    "infer.token_rungs=[8, 16]",
+    "infer.max_tokens=16",
+    "infer.sequence_tokens=32",
+    "infer.batch_sequences=16",
     "infer.shard_rows=40",
     "evaluate.holdout_share=0.2",
 ]

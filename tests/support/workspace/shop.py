@@ -29,7 +29,7 @@ SETTINGS = {
     "validate": {"label_min": 0.0, "label_max": 1.0, "numeric_min": 0.0, "max_text_chars": 2000},
     "health": {"min_memory_gib": 0.1, "min_disk_gib": 0.1, "matmul_size": 64, "all_reduce_mib": 1}
     | {"max_slowest_to_median": 1000.0},
-    "warmup": {"steps_per_shape": 1},
+    "warmup": {"steps": 1},
     "model": {
         "scratch": {
             "vocab_size": 600,
@@ -45,7 +45,13 @@ SETTINGS = {
         "contrastive": {"positives_only": True},
         "classification": {"weight": 0.2, "input": "pair", "negative_max": 0.0, "positive_min": 1.0},
     },
-    "train": {"batch_rows": 64, "shapes": {"query": [32], "item": [32]}, "learning_rate": 2e-3, "warmup_steps": 5},
+    "train": {
+        "batch_rows": 64,
+        "max_tokens": {"query": 32, "item": 32},
+        "sequence_tokens": 64,
+        "learning_rate": 2e-3,
+        "warmup_steps": 5,
+    },
     "evaluate": {
         "slices": ["locale"],
         "gates": [
@@ -53,7 +59,7 @@ SETTINGS = {
             | {"severity": "critical"}
         ],
     },
-    "infer": {"token_rungs": [32], "shard_rows": 128},
+    "infer": {"max_tokens": 32, "sequence_tokens": 64, "shard_rows": 128},
 }
 
 

@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,10 +13,9 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.results import StageResult
 from tasks.data.holdout import held_out
-from tasks.foundation.errors import CodeError, ConfigError, DataError, StoreError
+from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.worker import train
 from tasks.worker.training import batches, device_use
-from tasks.worker.training.batches import PlannedBatch, plan_batches
 from tasks.worker.training.optimizer import learning_rate
 from tests.support.fakes.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import Heard
@@ -263,16 +261,3 @@ def test_cuda_trains_like_the_cpu(trained: Trained, tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     outcome = train_model(store, tiny_config(*ALL_PARTS, "accelerator=cuda"), rows)
     assert losses(outcome.losses) == pytest.approx(losses(trained[2].losses), rel=1e-3)
-
-
-@pytest.mark.parametrize("odd", [{"query": 10}, {"item": 64}, {"rows": 24}])
-def test_a_planned_batch_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch, odd: dict[str, int]):
-    def planned(*arguments: Any) -> list[PlannedBatch]:
-        plan = plan_batches(*arguments)
-        shape = plan[3].shape.model_copy(update={name: size for name, size in odd.items() if name != "rows"})
-        plan[3] = PlannedBatch(shape, np.resize(plan[3].rows, odd.get("rows", len(plan[3].rows))))
-        return plan
-
-    monkeypatch.setattr(batches, "plan_batches", planned)
-    with pytest.raises(CodeError, match=r"batch 3 of the plan has \d+ rows of \d+ x \d+ tokens"):
-        batches.plan_for(tiny_config(), 0, np.full(80, 5), np.full(80, 5))

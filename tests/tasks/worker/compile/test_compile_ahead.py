@@ -35,9 +35,7 @@ from tests.support.workspace.jobs import make_job, make_workspace, tiny_config
 ROOT = Path(__file__).resolve().parents[4]
 FAST = (
     "accelerator=xla",
-    "train.shapes={query: [16], item: [16]}",
-    "infer.token_rungs=[16]",
-    "warmup.steps_per_shape=1",
+    "warmup.steps=1",
 )
 
 

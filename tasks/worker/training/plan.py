@@ -1,0 +1,141 @@
+"""The batch plan: which rows each step takes. Random rows, of about the same number of tokens in every batch.
+
+A pure function of token lengths, keys, seed and batch size, the same for any number of workers. The step number alone
+locates a batch, so a resumed run neither repeats nor skips one. Nothing is computed for batches that nobody asks for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+PADDING = -1
+BLOCK_BATCHES = 64  # rows are exchanged between so many batches: enough choice, and quickly made
+BALANCING_STRATA = 8  # of a block, dealt to even out the batches; the others are dealt at random
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The global batches of a run; every row once per epoch.
+
+    `tokens` int64 (rows,): of the query and the item of each row, as long as they are trained. `keys`: int64 (rows,)
+    each; rows with an equal number in one of them are kept out of one batch where that is possible.
+    """
+
+    tokens: np.ndarray
+    keys: Sequence[np.ndarray]
+    batch_rows: int
+    epochs: int
+    seed: int
+
+    def __len__(self) -> int:
+        return self.epochs * self._batches
+
+    @property
+    def _batches(self) -> int:
+        """Batches of an epoch."""
+        return -(-len(self.tokens) // self.batch_rows)
+
+    def rows(self, number: int) -> np.ndarray:
+        """Return the rows of a batch, int64 (batch_rows,), PADDING at the end if it is not full."""
+        epoch, batch = divmod(number, self._batches)
+        blocks = max(1, round(self._batches / BLOCK_BATCHES))
+        block = ((batch + 1) * blocks - 1) // self._batches
+        return self._block(epoch, block, blocks)[batch - self._first(block, blocks)]
+
+    def _first(self, block: int, blocks: int) -> int:
+        """Return the first batch of a block."""
+        return self._batches * block // blocks
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019, a plan lives as long as its run
+    def _order(self, epoch: int) -> np.ndarray:
+        kind = np.int32 if len(self.tokens) < 2**31 else np.int64
+        return np.random.default_rng([self.seed, epoch]).permutation(np.arange(len(self.tokens), dtype=kind))
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def _block(self, epoch: int, block: int, blocks: int) -> np.ndarray:
+        """Return the batches of a block, int64 (batches, batch_rows)."""
+        first, last = self._first(block, blocks), self._first(block + 1, blocks)
+        rows = self._order(epoch)[first * self.batch_rows : last * self.batch_rows].astype(np.int64)
+        random = np.random.default_rng([self.seed, epoch, block])
+        dealt = _deal(rows, self.tokens[rows], last - first, random)
+        _separate(dealt, self.keys)
+        out = np.full((last - first, self.batch_rows), PADDING, dtype=np.int64)
+        for batch, members in enumerate(dealt):
+            found = members[members >= 0]
+            out[batch, : len(found)] = found
+        return out
+
+
+def _deal(rows: np.ndarray, tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
+    """Deal rows to batches, int64 (batches, strata); each batch gets one of each stratum of rows about equally long.
+
+    `rows` are in random order. The last stratum, of the shortest rows, may be incomplete: PADDING.
+    """
+    order = np.argsort(-tokens, kind="stable")
+    strata = -(-len(rows) // batches)
+    missing = strata * batches - len(rows)
+    ranked = np.pad(rows[order], (0, missing), constant_values=PADDING).reshape(strata, batches)
+    lengths = np.pad(tokens[order], (0, missing)).reshape(strata, batches)
+    dealt, totals = np.empty((batches, strata), dtype=np.int64), np.zeros(batches, dtype=np.int64)
+    turns = random.permutation(strata)
+    for turn, stratum in enumerate(turns.tolist()):
+        shuffled = random.permutation(batches)
+        if turn >= strata - BALANCING_STRATA:  # the longest row to the emptiest batch
+            shuffled = shuffled[np.argsort(totals[shuffled], kind="stable")]
+        dealt[shuffled, stratum] = ranked[stratum]
+        totals[shuffled] += lengths[stratum]
+    return dealt
+
+
+def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
+    """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, where possible."""
+    batches, strata = dealt.shape
+    held = [[Counter(key[batch[batch >= 0]].tolist()) for key in keys] for batch in dealt]
+
+    def keys_of(row: int) -> list[int]:
+        return [int(key[row]) for key in keys] if row >= 0 else []
+
+    def collides(batch: int, own: list[int], without: list[int]) -> bool:
+        """Return whether a row with the keys `own` meets an equal key in a batch that loses the keys `without`."""
+        gone = without or [None] * len(own)
+        return any(held[batch][kind][key] - (key == gone[kind]) > 0 for kind, key in enumerate(own))
+
+    def move(batch: int, own: list[int], by: int) -> None:
+        for kind, key in enumerate(own):
+            held[batch][kind][key] += by
+
+    for batch in range(batches):
+        for stratum in range(strata):
+            row = int(dealt[batch, stratum])
+            own = keys_of(row)
+            if not own or all(held[batch][kind][key] == 1 for kind, key in enumerate(own)):
+                continue
+            for other in [(batch + step) % batches for step in range(1, batches)]:
+                theirs = keys_of(int(dealt[other, stratum]))
+                if not collides(other, own, theirs) and not collides(batch, theirs, own):
+                    move(batch, own, -1), move(other, own, 1)
+                    move(other, theirs, -1), move(batch, theirs, 1)
+                    dealt[batch, stratum], dealt[other, stratum] = dealt[other, stratum], row
+                    break
+
+
+def parts_of(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndarray:
+    """Return the rows of a batch by worker, (world, batch_rows / world), each with about as many tokens.
+
+    Args:
+        rows: int64 (batch_rows,), PADDING where there is none.
+        tokens: int64 (rows of the run,).
+    """
+    lengths = np.where(rows >= 0, tokens[rows], -1)
+    ranked = np.argsort(-lengths, kind="stable").reshape(-1, world)
+    totals, parts = np.zeros(world, dtype=np.int64), np.empty((world, len(ranked)), dtype=np.int64)
+    for turn, some in enumerate(ranked):
+        workers = np.argsort(totals, kind="stable")
+        parts[workers, turn] = rows[some]
+        totals[workers] += lengths[some]
+    return parts
