@@ -24,13 +24,12 @@ def matmul_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """softmax(scaling * q k^T + mask) v; q, k, v (B, H, T, D), mask (B, 1, T, T) additive -> (B, T, H, D)."""
+    """softmax(scaling * q k^T + mask) v; q, k, v (B, H, T, D), mask (B, 1 or H, T, T) additive -> (B, T, H, D)."""
     batch, heads, tokens, width = query.shape
     queries, keys, values = (side.reshape(batch * heads, tokens, width) for side in (query, key, value))
-    scores = torch.bmm(queries * (width**-0.5 if scaling is None else scaling), keys.mT)
-    scores = scores.view(batch, heads, tokens, tokens) + attention_mask.to(query.dtype)
-    weights = torch.softmax(scores, dim=-1, dtype=query.dtype).view(batch * heads, tokens, tokens)
-    weights = F.dropout(weights, dropout, module.training)
+    mask = attention_mask.to(query.dtype).expand(batch, heads, tokens, tokens).reshape(batch * heads, tokens, tokens)
+    scores = torch.baddbmm(mask, queries, keys.mT, alpha=width**-0.5 if scaling is None else scaling)
+    weights = F.dropout(torch.softmax(scores, dim=-1, dtype=query.dtype), dropout, module.training)
     return torch.bmm(weights, values).view(batch, heads, tokens, width).transpose(1, 2), None
 
 

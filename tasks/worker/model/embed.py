@@ -84,7 +84,7 @@ def embed(
             yield EmbedBatch(rows, Texts.of(part, laid, features.at(rows), settings.texts))
 
     model.eval()
-    with torch.no_grad(), accelerator.autocast(settings.precision):
+    with torch.no_grad(), accelerator.autocast(settings.precision), model.converted_once():
         for batch in accelerator.feed(batches()):
             vectors = accelerator.fetch(model(batch.texts).float())
             out[torch.from_numpy(batch.rows)] = vectors[: len(batch.rows)]
@@ -123,7 +123,7 @@ def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings:
         categorical=torch.zeros(settings.texts, categorical, dtype=torch.int64),
     )
     model.eval()
-    with torch.no_grad(), accelerator.autocast(settings.precision):
+    with torch.no_grad(), accelerator.autocast(settings.precision), model.converted_once():
         accelerator.fetch(model(texts.to(accelerator.device)).float())
     model.train()
     if model.classifier is not None:

@@ -5,6 +5,8 @@ It knows nothing of devices, workers or files; `build.py` makes a model and `che
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.func import functional_call
 from transformers import AutoModel, PretrainedConfig
 
 from configs.schema.config import Config
@@ -119,6 +122,7 @@ class EmbeddingModel(nn.Module):
         self.shape = shape
         self.width = shape.width
         self.pad: int = encoder_config.pad_token_id or 0
+        self._heads: int = encoder_config.num_attention_heads
         # RoBERTa's kind counts positions from the one after the padding's.
         held = getattr(getattr(self.encoder, "embeddings", None), "position_embeddings", None)
         self.first_position: int = 0 if getattr(held, "padding_idx", None) is None else held.padding_idx + 1
@@ -129,6 +133,7 @@ class EmbeddingModel(nn.Module):
             self.interaction = Interaction(**shape.interaction.model_dump())
         elif shape.width != text_width:
             self.projection = nn.Linear(text_width, shape.width, bias=False)
+        self._converted: dict[str, torch.Tensor] = {}  # the encoder's weights in the type of autocast, if they stay
         self.classifier: nn.Linear | None = None
         if shape.classifier is not None:
             self.classifier = nn.Linear(shape.width if shape.classifier == "query" else 3 * shape.width, 2)
@@ -136,14 +141,14 @@ class EmbeddingModel(nn.Module):
     def forward(self, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""
         segments = texts.segments
-        # Additive, and of the shape that attention adds it in: nothing is left for each layer to convert. A token sees
-        # those of its own text; padding sees padding, so that no row of the softmax is empty.
-        apart = segments[:, :, None] != segments[:, None, :]
-        mask = torch.zeros(apart.shape, device=apart.device).masked_fill_(apart, MASKED)[:, None]
-        encoded = self.encoder(
-            input_ids=texts.ids, attention_mask=mask, position_ids=texts.positions + self.first_position
-        )
-        hidden = encoded.last_hidden_state.float()
+        # A token sees those of its own text; padding sees padding, so that no row of the softmax is empty. The mask is
+        # additive, for each head, and in the type of the scores: nothing is left for each layer to convert or copy.
+        apart = (segments[:, :, None] != segments[:, None, :])[:, None]
+        kind = segments.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self._encoder_dtype
+        mask = torch.zeros(apart.shape, device=apart.device, dtype=dtype).masked_fill_(apart, MASKED)
+        mask = mask.expand(-1, self._heads, -1, -1).contiguous()
+        hidden = self._encode(texts.ids, mask, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
             pooled = self._pool(hidden, texts).index_select(0, texts.place)
             if self.interaction is not None:
@@ -151,6 +156,45 @@ class EmbeddingModel(nn.Module):
             elif self.projection is not None:
                 pooled = self.projection(pooled)
             return F.normalize(pooled, dim=1)
+
+    @property
+    def _encoder_dtype(self) -> torch.dtype:
+        return next(self.encoder.parameters()).dtype
+
+    def _encode(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return hidden states (R, T, D); inside autocast all of the encoder computes in its type, not products alone.
+
+        Autocast would convert the input of each product and leave what lies between two products in fp32, which takes
+        longer than the products. Here each weight is converted once, and its gradient arrives in fp32. The token
+        embeddings stay in fp32, only what they give is converted: a batch needs few of them.
+        """
+        given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+        kind = ids.device.type
+        if not torch.is_autocast_enabled(kind):
+            return self.encoder(**given).last_hidden_state
+        weights = self._converted or self._convert(torch.get_autocast_dtype(kind))
+        dtype = torch.get_autocast_dtype(kind)
+        with torch.autocast(kind, enabled=False):
+            handle = self.encoder.embeddings.register_forward_hook(lambda module, given, out: out.to(dtype))
+            try:
+                return functional_call(self.encoder, weights, kwargs=given).last_hidden_state
+            finally:
+                handle.remove()
+
+    def _convert(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        named = self.encoder.named_parameters()
+        return {name: weight.to(dtype) for name, weight in named if not name.startswith("embeddings.")}
+
+    @contextlib.contextmanager
+    def converted_once(self) -> Iterator[None]:
+        """Convert the weights for autocast once for all batches inside the block, in which they must not change."""
+        kind = next(self.parameters()).device.type
+        if torch.is_autocast_enabled(kind):
+            self._converted = self._convert(torch.get_autocast_dtype(kind))
+        try:
+            yield
+        finally:
+            self._converted = {}
 
     def _pool(self, hidden: torch.Tensor, texts: Texts) -> torch.Tensor:
         """Return the pooled vector of each segment, float32 (R * segments, D), from hidden states (R, T, D)."""
