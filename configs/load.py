@@ -18,6 +18,12 @@ from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 
 BASE = Path(__file__).with_name("base.yaml")
+REPLACED = {  # by which keys
+    "train.shapes": "train.max_tokens, train.sequence_tokens and train.sequences",
+    "infer.token_rungs": "infer.max_tokens and infer.sequence_tokens",
+    "infer.batch_rows": "infer.batch_sequences",
+    "warmup.steps_per_shape": "warmup.steps",
+}
 
 
 def load_config(config_file: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -75,7 +81,10 @@ def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tu
     known = _known_keys(path)
     for key, value in patch.items():
         if known is not None and key not in known:
-            raise ConfigError(f"{source}: unknown key {'.'.join((*path, key))!r}{_nearest(key, path, known)}")
+            name = ".".join((*path, key))
+            if name in REPLACED:
+                raise ConfigError(f"{source}: {name!r} is no more; use {REPLACED[name]}")
+            raise ConfigError(f"{source}: unknown key {name!r}{_nearest(key, path, known)}")
         below = tree.get(key)
         if isinstance(value, Mapping) and isinstance(below, dict):
             _merge(below, value, source, (*path, key))

@@ -44,7 +44,7 @@ QUICK = [
     "train.evaluate_every_steps=200",
     "train.checkpoint_every_steps=500",
     "evaluate.holdout_share=0.05",
-    "infer.batch_rows=512",
+    "infer.batch_sequences=128",
 ]
 ITEM_MAP = "id=sku,text=title"
 MEMORY_MIB, TOLERANCE, SEARCH_SECONDS, ROLLBACK_SECONDS = 2048, 1.10, 2.0, 1.0

@@ -35,11 +35,11 @@ def test_every_configuration_file_loads(path: Path) -> None:
 
 
 def test_a_file_changes_only_the_keys_it_names(tmp_path: Path) -> None:
-    changed = load_config(config_file(tmp_path, "train:\n  epochs: 7\n  shapes: {query: [8]}\n"))
+    changed = load_config(config_file(tmp_path, "train:\n  epochs: 7\n  max_tokens: {query: 8}\n"))
     base = load_config()
-    assert (changed.train.epochs, changed.train.shapes.query) == (7, (8,))
-    assert changed.train.shapes.item == base.train.shapes.item
-    assert changed == load_config(overrides=["train.epochs=7", "train.shapes.query=[8]"])
+    assert (changed.train.epochs, changed.train.max_tokens.query) == (7, 8)
+    assert changed.train.max_tokens.item == base.train.max_tokens.item
+    assert changed == load_config(overrides=["train.epochs=7", "train.max_tokens.query=8"])
 
 
 def test_an_override_beats_the_file_and_earlier_overrides(tmp_path: Path) -> None:
@@ -68,6 +68,10 @@ def test_a_value_may_hold_an_equals_sign() -> None:
         ("validate_", "unknown key 'validate_'; did you mean 'validate'?"),
         ("heads.classification.inptu", "did you mean 'heads.classification.input'?"),
         ("retry.xyz", "unknown key 'retry.xyz'; known here: attempts, jitter"),
+        ("train.shapes", "'train.shapes' is no more; use train.max_tokens, train.sequence_tokens and train.sequences"),
+        ("infer.token_rungs", "'infer.token_rungs' is no more; use infer.max_tokens and infer.sequence_tokens"),
+        ("infer.batch_rows", "'infer.batch_rows' is no more; use infer.batch_sequences"),
+        ("warmup.steps_per_shape", "'warmup.steps_per_shape' is no more; use warmup.steps"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path, key: str, message: str) -> None:
@@ -181,8 +185,8 @@ BOUND = {
     "model.interaction.deep_widths": ["model.interaction.deep_widths=[256, 128]"],
     "heads.classification": [HEAD],
     "heads.contrastive.positives_only": [HEAD, "heads.contrastive.positives_only=true"],
-    "train.shapes.query": ["train.shapes.query=[32, 64]"],
-    "train.shapes.item": ["train.shapes.item=[32]"],
+    "train.max_tokens.query": ["train.max_tokens.query=64"],
+    "train.sequences": ["train.sequences=64"],
     "train.precision": ["train.precision=bf16"],
     "train.on_new_graph": ["train.on_new_graph=warn"],
     "compiler.target": ["compiler.target=trn2"],
@@ -196,7 +200,7 @@ BOUND = {
     "validate.expectations": ["validate.expectations=[{expectation: expect_column_to_exist, column: a}]"],
     "evaluate.group": ["evaluate.group=query"],
     "evaluate.near_duplicates.similarity": ["evaluate.near_duplicates.similarity=0.95"],
-    "infer.token_rungs": ["infer.token_rungs=[16, 32]"],
+    "infer.max_tokens": ["infer.max_tokens=64"],
     "infer.precision": ["infer.precision=bf16"],
     "infer.vectors": ["infer.vectors=fp16"],
     "model.scratch.attention_heads": ["model.scratch.attention_heads=8"],

@@ -9,7 +9,7 @@ from flows.presentation.stages import compiling
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.outcomes import DeviceUse, TrainOutcome
+from tasks.contracts.outcomes import DeviceUse, TokenUse, TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
 
 RANKING = names_of(Family.ranking)
@@ -24,6 +24,7 @@ def section(of: StageFacts) -> Section:
         ("steps of the lineage", f"{count(value.first_step)} to {count(value.last_step)}"),
         ("resumed at step", "not at all" if value.resumed_at_step is None else count(value.resumed_at_step)),
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
+        *_tokens(value.tokens),
         ("workers", str(config.train.workers) if config else ""),
         ("accelerator", f"{config.accelerator}, compute {compute_of(config, Stage.train)}" if config else ""),
         ("precision", value.precision),
@@ -45,6 +46,13 @@ def _sentence(value: TrainOutcome) -> str:
         return "No loss was logged: train.log_every_steps is more than the number of steps."
     first, last = value.losses[0].metrics, value.losses[-1].metrics
     return f"The loss went from {number(first['loss'])} to {number(last['loss'])}."
+
+
+def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:
+    """Yield how much of what was computed were texts, and what of them was lost."""
+    if use is not None:
+        yield "tokens of texts among those computed", share(use.real / use.computed)
+        yield "tokens cut for want of room", f"{count(use.cut)} of {count(use.real + use.cut)}"
 
 
 def _figures(value: TrainOutcome) -> Iterator[Figure]:

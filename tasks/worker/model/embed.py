@@ -67,10 +67,12 @@ def embed(
     Args:
         shared: the workers share the batches and all get all vectors; otherwise this worker embeds all texts.
         progress: called with the number of texts done and of all texts.
-        only: the texts to embed, int64, ascending; None: all. The vectors of the others are zeros.
+        only: the texts to embed, int64, ascending; None: all. The vectors of the others are zeros, and those of texts
+            without tokens.
     """
     out = torch.zeros(len(tokens), model.width)
     wanted = np.arange(len(tokens)) if only is None else only
+    wanted = wanted[tokens.lengths[wanted] > 0]
     packing = pack(np.minimum(tokens.lengths[wanted], settings.tokens), settings.tokens)
     starts = range(0, packing.sequences, settings.sequences)
     index, world = (accelerator.rank.index, accelerator.rank.world) if shared else (0, 1)

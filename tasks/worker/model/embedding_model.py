@@ -74,8 +74,8 @@ class Texts:
     """B texts, packed into R sequences of T tokens.
 
     `ids`, `segments`, `positions` int64 (R, T): the token, the number of its text in the sequence (-1: padding), and
-    its place in its text; `place` int64 (B,): sequence * segments of a sequence + segment, of each text; `numeric`
-    float32 (B, N); `categorical` int64 (B, C).
+    its place in its text; `place` int64 (B,): sequence * segments of a sequence + segment, of each text, or R * segments
+    of a sequence for a text without tokens; `numeric` float32 (B, N); `categorical` int64 (B, C).
     """
 
     ids: torch.Tensor
@@ -98,13 +98,15 @@ class Texts:
         Args:
             tokens: ids, segments and positions, as `Packing.tokens` returns them.
             features: of each text.
-            count: texts in all; those that are missing get the vector of the first place, without a meaning.
+            count: texts in all; those that are missing have no tokens.
         """
         missing = 0 if count is None else count - len(packing.sequence)
-        place = packing.sequence * segments_of(tokens[0].shape[1]) + packing.segment
+        sequences, width = tokens[0].shape
+        nowhere = sequences * segments_of(width)
+        place = np.where(packing.length, packing.sequence * segments_of(width) + packing.segment, nowhere)
         return cls(
             *(torch.from_numpy(each) for each in tokens),
-            torch.from_numpy(np.pad(place, (0, missing))),
+            torch.from_numpy(np.pad(place, (0, missing), constant_values=nowhere)),
             torch.from_numpy(np.pad(features.numeric, ((0, missing), (0, 0)))),
             torch.from_numpy(np.pad(features.categorical, ((0, missing), (0, 0)))),
         )
@@ -197,7 +199,10 @@ class EmbeddingModel(nn.Module):
             self._converted = {}
 
     def _pool(self, hidden: torch.Tensor, texts: Texts) -> torch.Tensor:
-        """Return the pooled vector of each segment, float32 (R * segments, D), from hidden states (R, T, D)."""
+        """Return the pooled vectors, float32 (R * segments + 1, D), from hidden states (R, T, D).
+
+        They are those of each segment, and zeros for texts without tokens.
+        """
         numbers = torch.arange(segments_of(hidden.shape[1]), device=hidden.device)
         belongs = texts.segments[:, None, :] == numbers[None, :, None]
         if self.shape.pooling == "cls":
@@ -205,7 +210,7 @@ class EmbeddingModel(nn.Module):
         else:
             weights = belongs.float()
             weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1.0)
-        return torch.bmm(weights, hidden).flatten(0, 1)
+        return F.pad(torch.bmm(weights, hidden).flatten(0, 1), (0, 0, 0, 1))
 
     def classify(self, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """Return logits of the two classes, float32 (B, 2), from unit vectors (B, E)."""

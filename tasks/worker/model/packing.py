@@ -22,7 +22,7 @@ class Packing:
     """Where texts stand: int64 arrays (texts,), in the order of the texts.
 
     `sequence` from 0, `segment` from 0 in its sequence, `start` the first token in it, `length` the tokens that it got.
-    A text without tokens stands in segment 0 of sequence 0 and has length 0.
+    A text without tokens stands nowhere: its length is 0.
     """
 
     sequence: np.ndarray

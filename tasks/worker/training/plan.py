@@ -52,15 +52,26 @@ class Plan:
         return self._batches * block // blocks
 
     @functools.lru_cache(maxsize=2)  # noqa: B019, a plan lives as long as its run
-    def _order(self, epoch: int) -> np.ndarray:
+    def _dealt(self, epoch: int) -> np.ndarray:
+        """Return which rows stand together before they are exchanged, (strata, batches), PADDING at the end.
+
+        Every batch gets one of each stratum, the rows that are about equally long: so every block has its share of
+        the long ones.
+        """
         kind = np.int32 if len(self.tokens) < 2**31 else np.int64
-        return np.random.default_rng([self.seed, epoch]).permutation(np.arange(len(self.tokens), dtype=kind))
+        random = np.random.default_rng([self.seed, epoch])
+        order = random.permutation(np.arange(len(self.tokens), dtype=kind))
+        order = order[np.argsort(-self.tokens[order], kind="stable")]
+        missing = -len(order) % self._batches
+        strata = np.pad(order, (0, missing), constant_values=PADDING).reshape(-1, self._batches)
+        return random.permuted(strata, axis=1)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _block(self, epoch: int, block: int, blocks: int) -> np.ndarray:
         """Return the batches of a block, int64 (batches, batch_rows)."""
         first, last = self._first(block, blocks), self._first(block + 1, blocks)
-        rows = self._order(epoch)[first * self.batch_rows : last * self.batch_rows].astype(np.int64)
+        rows = self._dealt(epoch)[:, first:last].reshape(-1).astype(np.int64)
+        rows = rows[rows >= 0]
         random = np.random.default_rng([self.seed, epoch, block])
         dealt = _deal(rows, self.tokens[rows], last - first, random)
         _separate(dealt, self.keys)
@@ -74,7 +85,7 @@ class Plan:
 def _deal(rows: np.ndarray, tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
     """Deal rows to batches, int64 (batches, strata); each batch gets one of each stratum of rows about equally long.
 
-    `rows` are in random order. The last stratum, of the shortest rows, may be incomplete: PADDING.
+    Rows of one length are in random order. The last stratum, of the shortest rows, may be incomplete: PADDING.
     """
     order = np.argsort(-tokens, kind="stable")
     strata = -(-len(rows) // batches)
@@ -93,17 +104,26 @@ def _deal(rows: np.ndarray, tokens: np.ndarray, batches: int, random: np.random.
 
 
 def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
-    """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, where possible."""
+    """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, where possible.
+
+    Where it is not, as for an item with more rows than there are batches, they are spread.
+    """
     batches, strata = dealt.shape
     held = [[Counter(key[batch[batch >= 0]].tolist()) for key in keys] for batch in dealt]
 
     def keys_of(row: int) -> list[int]:
         return [int(key[row]) for key in keys] if row >= 0 else []
 
-    def collides(batch: int, own: list[int], without: list[int]) -> bool:
-        """Return whether a row with the keys `own` meets an equal key in a batch that loses the keys `without`."""
-        gone = without or [None] * len(own)
-        return any(held[batch][kind][key] - (key == gone[kind]) > 0 for kind, key in enumerate(own))
+    def fewer(batch: int, own: list[int], other: int, theirs: list[int]) -> int:
+        """Return how many pairs of rows with an equal key there are less after an exchange."""
+        found = 0
+        for kind, key in enumerate(own):
+            here, there = held[batch][kind], held[other][kind]
+            if not theirs:
+                found += here[key] - 1 - there[key]
+            elif theirs[kind] != key:
+                found += here[key] - 1 - there[key] + there[theirs[kind]] - 1 - here[theirs[kind]]
+        return found
 
     def move(batch: int, own: list[int], by: int) -> None:
         for kind, key in enumerate(own):
@@ -113,15 +133,19 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
         for stratum in range(strata):
             row = int(dealt[batch, stratum])
             own = keys_of(row)
-            if not own or all(held[batch][kind][key] == 1 for kind, key in enumerate(own)):
-                continue
-            for other in [(batch + step) % batches for step in range(1, batches)]:
-                theirs = keys_of(int(dealt[other, stratum]))
-                if not collides(other, own, theirs) and not collides(batch, theirs, own):
-                    move(batch, own, -1), move(other, own, 1)
-                    move(other, theirs, -1), move(batch, theirs, 1)
-                    dealt[batch, stratum], dealt[other, stratum] = dealt[other, stratum], row
+            unwanted = sum(held[batch][kind][key] - 1 for kind, key in enumerate(own))
+            best, place = 0, batch
+            for other in [(batch + step) % batches for step in range(1, batches)] if unwanted else []:
+                found = fewer(batch, own, other, keys_of(int(dealt[other, stratum])))
+                if found > best:
+                    best, place = found, other
+                if found >= unwanted:
                     break
+            if best:
+                theirs = keys_of(int(dealt[place, stratum]))
+                move(batch, own, -1), move(place, own, 1)
+                move(place, theirs, -1), move(batch, theirs, 1)
+                dealt[batch, stratum], dealt[place, stratum] = dealt[place, stratum], row
 
 
 def parts_of(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 import pytest
 
 from configs.load import load_config
+from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
@@ -12,11 +13,27 @@ MACHINE = (
     "health.machines.mine={devices: 1, efa_interfaces: 0, min_node_bus_gb_s: 0, min_bus_gb_s: 0, max_latency_us: 9}"
 )
 
+PACKED_TRAIN = ["max_tokens", "sequence_tokens", "sequences"]
+PACKED_INFER = ["max_tokens", "sequence_tokens", "batch_sequences"]
+
 REFUSED = {
     "rows and workers": (["train.workers=3"], "train.batch_rows 64 must be a multiple of train.workers 3"),
-    "ladder falls": (["train.shapes.query=[64, 32]"], "the rungs of a ladder must grow, got [64, 32]"),
-    "ladder stands": (["train.shapes.item=[32, 32]"], "the rungs of a ladder must grow, got [32, 32]"),
-    "no rung": (["train.shapes.item=[]"], "train.shapes.item: Tuple should have at least 1 item"),
+    "sequences and workers": (
+        ["train.workers=2", "train.sequences=31"],
+        "train.sequences 31 must be a multiple of train.workers 2",
+    ),
+    "query longer than a sequence": (
+        ["train.max_tokens.query=129"],
+        "train.max_tokens 129 is longer than train.sequence_tokens 128",
+    ),
+    "item longer than a sequence": (
+        ["train={max_tokens: {query: 16, item: 33}, sequence_tokens: 32}"],
+        "train.max_tokens 33 is longer than train.sequence_tokens 32",
+    ),
+    "served text longer than a sequence": (
+        ["infer.sequence_tokens=64"],
+        "infer.max_tokens 128 is longer than infer.sequence_tokens 64",
+    ),
     "no encoder": (["model.scratch=null"], "give model.pretrained or model.scratch"),
     "no head": (["heads.contrastive=null"], "at least one of heads.contrastive and heads.classification"),
     "positives unknown": (["heads.contrastive.positives_only=true"], "positives_only needs heads.classification"),
@@ -30,9 +47,18 @@ REFUSED = {
     ),
     "gate without head": ([AUC], "the gate on auc needs heads.classification, which is null"),
     "gate on nothing": ([AUC.replace("auc", "recall@7")], "unknown metric; use one of recall@1, recall@10"),
-    "long query": (["train.shapes.query=[32, 129]"], "129 tokens is longer than model.scratch.max_tokens 128"),
-    "long item": (["train.shapes.item=[200]"], "a shape of 200 tokens is longer than model.scratch.max_tokens 128"),
-    "long vectors": (["infer.token_rungs=[16, 256]"], "a shape of 256 tokens is longer than model.scratch.max_tokens"),
+    "long query": (
+        ["train={max_tokens: {query: 129}, sequence_tokens: 256}"],
+        "a text of 129 tokens is longer than model.scratch.max_tokens 128; lower train.max_tokens and infer.max_tokens",
+    ),
+    "long item": (
+        ["train={max_tokens: {item: 200}, sequence_tokens: 256}"],
+        "a text of 200 tokens is longer than model.scratch.max_tokens 128",
+    ),
+    "long vectors": (
+        ["infer={max_tokens: 256, sequence_tokens: 256}"],
+        "a text of 256 tokens is longer than model.scratch.max_tokens",
+    ),
     "attention heads": (["model.scratch.attention_heads=3"], "model.scratch.hidden_size must be a multiple"),
     "share above one": (["validate.max_quarantined_share=1.5"], "validate.max_quarantined_share: "),
     "no holdout": (["evaluate.holdout_share=0"], "evaluate.holdout_share: "),
@@ -46,14 +72,15 @@ REFUSED = {
 }
 ALLOWED = {
     "rows and workers": ["train.workers=4"],
-    "ladder of one": ["train.shapes={query: [64], item: [64]}"],
+    "sequences of more tokens than positions": ["train.sequence_tokens=512", "infer.sequence_tokens=512"],
+    "sequences and workers": ["train.workers=2", "train.sequences=32"],
     "own encoder": ["model.pretrained=/bert"],
-    "long texts, own encoder": ["model.pretrained=/bert", "train.shapes.query=[32, 512]"],
+    "long texts, own encoder": ["model.pretrained=/bert", "train={max_tokens: {query: 512}, sequence_tokens: 512}"],
     "one head": ["heads.contrastive=null", HEAD],
     "gate with head": [HEAD, AUC],
     "positives known": [HEAD, "heads.contrastive.positives_only=true"],
     "features used": ["features={numeric: [price], query: [price]}", "model.interaction.kind=explicit"],
-    "texts that just fit": ["train.shapes.query=[32, 128]"],
+    "texts that just fit": ["train.max_tokens={query: 128, item: 128}"],
     "workers that fill nodes": ["compute=batch", "batch.processes_per_node=2", "infer.workers=4"],
     "workers that fill no node": ["compute=batch", "batch.processes_per_node=32", "train.workers=4"],
     "workers of this machine": ["batch.processes_per_node=2", "infer.workers=3"],
@@ -80,6 +107,16 @@ def test_a_configuration_cannot_be_changed() -> None:
         load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_ladder_combines_each_query_length_with_each_item_length() -> None:
-    shapes = load_config(overrides=["train.shapes={query: [8, 16], item: [4, 12]}"]).train.shapes.shapes
-    assert [(shape.query, shape.item) for shape in shapes] == [(8, 4), (8, 12), (16, 4), (16, 12)]
+def test_the_configuration_of_a_run_with_padded_shapes_is_read() -> None:
+    tree = load_config().tree()
+    for section, keys in {"train": PACKED_TRAIN, "infer": PACKED_INFER, "warmup": ["steps"]}.items():
+        for key in keys:
+            del tree[section][key]
+    tree["train"]["shapes"] = {"query": [32, 100], "item": [16, 40]}
+    tree["infer"] |= {"batch_rows": 48, "token_rungs": [16, 80]}
+    tree["warmup"]["steps_per_shape"] = 3
+    config = Config.model_validate(tree)
+    assert (config.train.max_tokens.query, config.train.max_tokens.item) == (100, 40)
+    assert (config.train.sequence_tokens, config.train.sequences) == (100, None)
+    assert (config.infer.max_tokens, config.infer.sequence_tokens, config.infer.batch_sequences) == (80, 80, 48)
+    assert config.warmup.steps == 3

@@ -146,16 +146,13 @@ GRAPHS = GraphUse(hits=6, misses=1, compile_seconds=41.25, seconds_saved=40.0, r
 
 def test_warmup_shows_shapes_memory_graphs_and_environment(done: Done) -> None:
     new = (NewGraph(name="graph|7", where="step 12, 24 x 32 tokens", seconds=1.2),)
-    shapes = (
-        ShapeTiming(query_tokens=16, item_tokens=16, first_step_seconds=12.5, step_seconds=0.035),
-        ShapeTiming(query_tokens=16, item_tokens=32, first_step_seconds=13.0, step_seconds=0.07),
-    )
+    shapes = (ShapeTiming(sequences=34, tokens=128, first_step_seconds=13.0, step_seconds=0.07),)
     made = done.of(
         Stage.warmup, done.run.warm, shapes=shapes, graphs=GRAPHS.model_copy(update={"new": new}),
         compiled=CompileRef(key="k-1", graphs=7, seconds=41.25), environment={"NEURON_CC_FLAGS": "-O1", "A": "1"},
     )  # fmt: skip
-    assert made.title == "Warmup: 2 shapes tried, 0.10 GiB at most"
-    assert row(made, "16 × 32") == ["13.000", "0.070"]
+    assert made.title == "Warmup: 1 shape tried, 0.10 GiB at most"
+    assert row(made, "34 × 128") == ["13.000", "0.070"]
     assert row(made, "peak memory") == ["0.10 GiB"]
     assert rows(part(made, "Graphs")) == [["1", "6", "41.2", "40.0"], ["graph|7", "step 12, 24 x 32 tokens", "1.2"]]
     assert rows(part(made, "Environment")) == [["A", "1"], ["NEURON_CC_FLAGS", "-O1"]]

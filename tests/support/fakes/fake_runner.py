@@ -118,7 +118,7 @@ class FakeRunner:
                     checks=(),
                 )
             case WarmupInputs():
-                shape = ShapeTiming(query_tokens=16, item_tokens=16, first_step_seconds=0.2, step_seconds=0.1)
+                shape = ShapeTiming(sequences=16, tokens=32, first_step_seconds=0.2, step_seconds=0.1)
                 return WarmupOutcome(
                     device="fake",
                     shapes=(shape,),

@@ -5,8 +5,10 @@ These functions are what runs there; tests call them with `tests.support.process
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from infra.store.directory import DirectoryStore
@@ -15,7 +17,8 @@ from tasks.contracts.outcomes import HealthOutcome, TrainOutcome, WarmupOutcome
 from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef
 from tasks.worker import health, train, warmup
 from tasks.worker.process.job import Job, Rank
-from tasks.worker.training.batches import Batch, PlannedBatch
+from tasks.worker.training import batches
+from tasks.worker.training.batches import Batch, BatchShape
 from tasks.worker.training.pair_arrays import Pairs
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_config
 
@@ -63,18 +66,17 @@ def train_on(
 def train_with_an_odd_shape(
     rank: Rank, workspace: Path, rows: RowsRef, compiled: CompileRef, *overrides: str
 ) -> TrainOutcome:
-    """Train, but the fourth batch comes padded two tokens wider than its rung."""
-    made: list[PlannedBatch] = []
-    make_batch = train.make_batch
+    """Train, but the fourth batch has one sequence more than the others."""
+    made: list[BatchShape] = []
+    make_batch = batches.make_batch
 
-    def widened(pairs: Pairs, planned: PlannedBatch, rank: Rank) -> Batch:
-        made.append(planned)
+    def grown(pairs: Pairs, whole: np.ndarray, tokens: np.ndarray, shape: BatchShape, rank: Rank) -> Batch:
+        made.append(shape)
         if len(made) == 4:
-            wider = planned.shape.model_copy(update={"query": planned.shape.query + 2})
-            planned = PlannedBatch(wider, planned.rows)
-        return make_batch(pairs, planned, rank)
+            shape = dataclasses.replace(shape, sequences=shape.sequences + 1)
+        return make_batch(pairs, whole, tokens, shape, rank)
 
-    train.make_batch = widened
+    batches.make_batch = grown
     return train_on(rank, workspace, rows, compiled, None, *overrides)
 
 

@@ -22,7 +22,7 @@ class CompilingRunner(FakeRunner):
             return outcome
         ref = CompileRef(key=f"key{level}", graphs=12, seconds=SECONDS[level])
         commit_files(self.store, ref.prefix, {"graph": "g"}, "compile", complete=True)
-        step = ShapeTiming(query_tokens=8, item_tokens=8, first_step_seconds=1.0, step_seconds=0.4 / level)
+        step = ShapeTiming(sequences=8, tokens=16, first_step_seconds=1.0, step_seconds=0.4 / level)
         other = step.model_copy(update={"step_seconds": 0.2 / level})
         changes = {"compiled": ref, "shapes": (step, other), "trial_losses": LOSSES[level]}
         return outcome.model_copy(update={**changes, "trial_metrics": {"recall@10": 0.5 - 0.1 * (level == 3)}})
@@ -68,8 +68,8 @@ def test_an_impossible_comparison_is_refused(store, runner, accelerator, levels,
     assert not runner.stages
 
 
-def test_one_step_per_shape_would_give_compile_time_as_step_time(store, runner):
-    config = small_config("accelerator=xla", "warmup.steps_per_shape=1")
-    with pytest.raises(ConfigError, match=r"--set warmup\.steps_per_shape=4"):
+def test_one_step_would_give_compile_time_as_step_time(store, runner):
+    config = small_config("accelerator=xla", "warmup.steps=1")
+    with pytest.raises(ConfigError, match=r"--set warmup\.steps=4"):
         compare_levels(store, config, "2021-Q2", [1, 2])
     assert not runner.stages

@@ -187,10 +187,10 @@ OTHERS = {
         "model.pooling=cls",
     ],
     "interaction and features that the challenger has not": [*FEATURES],
-    "fewer positions than the rungs of today": [
+    "fewer positions than the texts of today": [
         "model.scratch.max_tokens=6",
-        "train.shapes={query: [6], item: [6]}",
-        "infer.token_rungs=[6]",
+        "train.max_tokens={query: 6, item: 6}",
+        "infer.max_tokens=6",
     ],
     "no classifier": ["heads.classification=null"],
 }

@@ -30,7 +30,7 @@ from tasks.worker import import_checkpoint
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.import_checkpoint import read_weights
 from tasks.worker.process.job import Rank
-from tasks.worker.training.batches import make_batch, plan_for
+from tasks.worker.training.batches import make_batch, plan_for, shape_for
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, load_parts
 from tasks.worker.training.loop import LoopRecorder
@@ -170,12 +170,13 @@ def first_losses(shop: Shop, weights: Weights) -> dict[str, float]:
     parts.model.train()
     training, _ = split_holdout(all_rows(shop.store, [shop.rows], CONFIG), HoldoutRule.of(CONFIG.evaluate))
     pairs, rank = make_pairs([training], parts, CONFIG), Rank(0, 1, 0)
-    first, *_ = plan_for(CONFIG, 0, pairs.query.lengths, pairs.item.lengths)
+    plan, shape = plan_for(CONFIG, 0, pairs), shape_for(CONFIG, 0, pairs, 1)
+    first = make_batch(pairs, plan.rows(0), plan.tokens, shape, rank)
     with open_accelerator("cpu", rank, CONFIG) as accelerator:
         step = TrainStep(
             parts.model, make_optimizer(parts.model, CONFIG.train, accelerator), accelerator, CONFIG, "fp32"
         )
-        return {name: loss.item() for name, loss in step(make_batch(pairs, first, rank), 0).items()}
+        return {name: loss.item() for name, loss in step(first, 0).items()}
 
 
 def written(shop: Shop, weights: Weights, lineage: str) -> CheckpointRef:

@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -15,7 +14,7 @@ from tasks.contracts.results import StageResult
 from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.worker import train
-from tasks.worker.training import batches, device_use
+from tasks.worker.training import device_use
 from tasks.worker.training.optimizer import learning_rate
 from tests.support.fakes.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import Heard
@@ -179,13 +178,6 @@ def test_the_next_run_continues_at_the_last_checkpoint(tmp_path: Path, monkeypat
     counters = {float(value) for name, value in moments.items() if name.startswith("step/")}
     assert counters == {float(second.last_step)}, "the moments were continued"
     assert len(list(store.path("lineages/main").iterdir())) == 2, "the parent stays"
-
-
-def test_two_runs_shuffle_differently():
-    lengths = np.full(40, 5)
-    plans = [batches.plan_for(tiny_config(), first_step, lengths, lengths) for first_step in (0, 8, 0)]
-    orders = [[batch.rows.tolist() for batch in plan] for plan in plans]
-    assert orders[0] == orders[2] != orders[1]
 
 
 def test_the_curve_includes_the_holdout_of_the_history(tmp_path: Path):

@@ -29,39 +29,39 @@ def run(store: DirectoryStore, rows: RowsRef, *overrides: str, parent: TrainOutc
 
 
 def spy_on_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes that the training step meets from now on: rows, query tokens, item tokens."""
+    """The shapes that the training step meets from now on: rows, sequences, tokens."""
     seen: list[tuple[int, ...]] = []
     original = TrainStep.__call__
 
     def spying(self: TrainStep, batch: Batch, step: int) -> dict[str, torch.Tensor]:
-        seen.append((len(batch.position), batch.query.ids.shape[1], batch.item.ids.shape[1]))
+        seen.append((len(batch.position), *batch.texts.ids.shape))
         return original(self, batch, step)
 
     monkeypatch.setattr(TrainStep, "__call__", spying)
     return seen
 
 
-def test_every_rung_of_the_ladder_is_tried_and_timed(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+def test_the_shape_of_all_batches_is_tried_and_timed(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
     seen = spy_on_steps(monkeypatch)
-    outcome = run(*workspace, "warmup.steps_per_shape=3")
-    shapes = [(8, 8), (8, 16), (16, 8), (16, 16)]
-    assert seen == [(16, *shape) for shape in shapes for _ in range(3)]
-    assert [(timing.query_tokens, timing.item_tokens) for timing in outcome.shapes] == shapes
-    assert all(0 < timing.step_seconds <= timing.first_step_seconds for timing in outcome.shapes)
+    outcome = run(*workspace, "warmup.steps=3")
+    [timing] = outcome.shapes
+    assert seen == [(16, timing.sequences, 32)] * 3
+    assert timing.tokens == 32
+    assert 0 < timing.step_seconds <= timing.first_step_seconds
     assert outcome.device == "cpu"
     assert outcome.validation_seconds > 0
     assert outcome.checkpoint_seconds > 0
     assert outcome.peak_memory_gib > 0
 
 
-def test_training_meets_only_shapes_that_warmup_met(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+def test_training_meets_only_the_shape_that_warmup_met(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
     store, rows = workspace
     seen = spy_on_steps(monkeypatch)
     run(store, rows)
     tried = set(seen)
     seen.clear()
     train_model(store, tiny_config(), rows)
-    assert set(seen) <= tried
+    assert set(seen) == tried
 
 
 def test_warmup_leaves_the_workspace_unchanged(workspace: Workspace):

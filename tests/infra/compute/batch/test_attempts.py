@@ -71,7 +71,7 @@ def tries_of(spec, store, *parts: JobPart) -> BatchAttempts:
         (attempt(5, 9, 1), FailureClass.CODE, "exited with 1"),
         (attempt(5, 9, 137), FailureClass.HOST, "exited with 137"),
         (attempt(5, 9, None, HOST_LOST), FailureClass.HOST, "the machine was lost: Host EC2 (instance i-0abc)"),
-        (attempt(5, 9, 137, EXITED, OOM), FailureClass.OOM, "lower train.batch_rows or the shapes"),
+        (attempt(5, 9, 137, EXITED, OOM), FailureClass.OOM, "lower train.batch_rows or infer.batch_sequences"),
         (attempt(5, 9, 143, TIMED_OUT), FailureClass.HANG, "batch.attempt_seconds = 86400"),
         (attempt(None, 9, None, NOT_STARTED, PULL), FailureClass.CONFIG, "image millrace:9 could not be"),
         (

@@ -58,10 +58,10 @@ def test_the_classification_head_is_not_exported(exported: Callable[[str], Expor
     assert not [name for name in names if "classifier" in name]
 
 
-def test_texts_are_cut_to_the_last_rung_of_serving(exported: Callable[[str], Exported]):
+def test_texts_are_cut_where_serving_cuts_them(exported: Callable[[str], Exported]):
     folder, _, config = exported("plain")
     assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 16
-    assert config.infer.token_rungs[-1] == 16
+    assert config.infer.max_tokens == 16
 
 
 WITHOUT_THE_PIPELINE = """

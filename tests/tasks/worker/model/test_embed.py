@@ -5,24 +5,26 @@ import pytest
 import torch
 
 from tasks.worker.accelerators import open_accelerator
-from tasks.worker.model.embed import EmbedSettings, embed
-from tasks.worker.model.embedding_model import Texts
+from tasks.worker.model.embed import EmbedSettings, classify, compile_embedding, embed
+from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 from tests.support.processes.ranks import run_ranks
-from tests.support.workspace.jobs import all_rows, make_workspace, tiny_config
+from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
+from tests.support.workspace.packed import packed
 
 TEXTS = [f"a {'red' if number % 2 else 'blue'} lamp" + " and a chair" * (number % 4) for number in range(21)]
-SETTINGS = EmbedSettings(4, [8, 16], "fp32")
+SETTINGS = EmbedSettings(2, 32, "fp32")
 ALONE = Rank(0, 1, 0)
 
 
 def make_parts(folder: Path) -> ModelParts:
     store, rows = make_workspace(folder, rows=40)
-    return build_parts(tiny_config(), [all_rows(store, [rows], tiny_config())])
+    config = tiny_config(CLASSIFIER)
+    return build_parts(config, [all_rows(store, [rows], config)])
 
 
 @pytest.fixture(scope="module")
@@ -43,31 +45,75 @@ def embed_alone(parts: ModelParts, texts: list[str], settings: EmbedSettings = S
         return embed(parts.model, accelerator, *inputs(parts, texts), settings)
 
 
-def test_vectors_are_in_the_order_of_the_texts(parts: ModelParts):
+def vectors_one_by_one(parts: ModelParts, longest: int = 16) -> np.ndarray:
     tokens, _ = inputs(parts, TEXTS)
+    lists = [ids[:longest].tolist() for ids in np.split(tokens.ids, tokens.offsets[1:-1])]
+    with torch.inference_mode():
+        return torch.cat([parts.model(packed([ids], len(ids))) for ids in lists]).numpy()
+
+
+def test_vectors_are_in_the_order_of_the_texts(parts: ModelParts):
     vectors = embed_alone(parts, TEXTS)
     assert vectors.shape == (21, 32)
     assert vectors.dtype == np.float32
-    nothing = no_features(1)
-    for row in range(len(TEXTS)):
-        ids = torch.from_numpy(tokens.padded(np.array([row]), 16))
-        with torch.inference_mode():
-            alone = parts.model(Texts(ids, torch.from_numpy(nothing.numeric), torch.from_numpy(nothing.categorical)))
-        assert vectors[row] == pytest.approx(alone[0].numpy(), abs=1e-5)
+    assert vectors == pytest.approx(vectors_one_by_one(parts), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [EmbedSettings(1, [16], "fp32"), EmbedSettings(5, [16], "fp32"), EmbedSettings(64, [4, 8, 12, 16], "fp32")],
-)
-def test_vectors_do_not_depend_on_the_grouping(parts: ModelParts, settings: EmbedSettings):
+@pytest.mark.parametrize("settings", [EmbedSettings(1, 16, "fp32"), EmbedSettings(64, 48, "fp32")])
+def test_vectors_do_not_depend_on_the_packing(parts: ModelParts, settings: EmbedSettings):
     assert embed_alone(parts, TEXTS, settings) == pytest.approx(embed_alone(parts, TEXTS), abs=1e-5)
 
 
-def test_a_text_longer_than_the_last_rung_is_cut(parts: ModelParts):
-    tokens = tokenize(parts.tokenizer, TEXTS, 16, parts.model.pad)
-    assert tokens.lengths.max() > 8
-    assert embed_alone(parts, TEXTS, EmbedSettings(4, [8], "fp32")).shape == (21, 32)
+def test_a_text_longer_than_a_sequence_is_cut(parts: ModelParts):
+    found = embed_alone(parts, TEXTS, EmbedSettings(4, 8, "fp32"))
+    assert found == pytest.approx(vectors_one_by_one(parts, 8), abs=1e-5)
+    assert found != pytest.approx(embed_alone(parts, TEXTS), abs=1e-3)
+
+
+def spied_shapes(monkeypatch: pytest.MonkeyPatch) -> set[tuple[tuple[int, ...], ...]]:
+    """The shapes of all inputs of the model and of its classifier from now on."""
+    seen = set()
+    forward, classified = EmbeddingModel.forward, EmbeddingModel.classify
+
+    def spy(self: EmbeddingModel, texts: Texts) -> torch.Tensor:
+        seen.add(tuple(tuple(each.shape) for each in vars(texts).values()))
+        return forward(self, texts)
+
+    def spy_classify(self: EmbeddingModel, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+        seen.add((tuple(query.shape), tuple(item.shape)))
+        return classified(self, query, item)
+
+    monkeypatch.setattr(EmbeddingModel, "forward", spy)
+    monkeypatch.setattr(EmbeddingModel, "classify", spy_classify)
+    return seen
+
+
+def test_all_batches_have_the_shape_that_is_compiled(parts: ModelParts, monkeypatch: pytest.MonkeyPatch):
+    seen = spied_shapes(monkeypatch)
+    with open_accelerator("cpu", ALONE) as accelerator:
+        compile_embedding(parts.model, accelerator, SETTINGS)
+        compiled = set(seen)
+        for count in (1, 5, 21):
+            vectors = embed(parts.model, accelerator, *inputs(parts, TEXTS[:count]), SETTINGS)
+            classify(parts.model, accelerator, vectors, vectors, SETTINGS)
+    assert seen == compiled
+    assert len(compiled) == 2
+
+
+def test_texts_without_tokens_have_vectors_of_zeros(parts: ModelParts):
+    offsets = np.array([0] * 20 + [4] + [4] * 20 + [6])  # many more than a batch has room for
+    tokens = TokenLists(np.array([2, 30, 31, 3, 2, 3], dtype=np.int32), offsets, 0)
+    with open_accelerator("cpu", ALONE) as accelerator:
+        vectors = embed(parts.model, accelerator, tokens, no_features(len(tokens)), SETTINGS)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.sign(np.diff(offsets)), abs=1e-5)
+
+
+def test_only_the_texts_asked_for_are_embedded(parts: ModelParts):
+    asked = np.array([2, 3, 11])
+    with open_accelerator("cpu", ALONE) as accelerator:
+        found = embed(parts.model, accelerator, *inputs(parts, TEXTS), SETTINGS, only=asked)
+    assert found[asked] == pytest.approx(embed_alone(parts, TEXTS)[asked], abs=1e-5)
+    assert np.flatnonzero(found.any(axis=1)).tolist() == asked.tolist()
 
 
 def test_no_texts_give_no_vectors(parts: ModelParts):
@@ -79,6 +125,7 @@ def test_progress_counts_texts_up_to_all(parts: ModelParts):
     with open_accelerator("cpu", ALONE) as accelerator:
         embed(parts.model, accelerator, *inputs(parts, TEXTS), SETTINGS, progress=lambda *step: seen.append(step))
     assert seen == sorted(seen)
+    assert len(seen) > 1
     assert seen[-1] == (21, 21)
 
 

@@ -1,19 +1,28 @@
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
-from transformers import BertConfig
+from transformers import (
+    BertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
 
 from configs.schema.config import Config
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts, shape_of
-from tasks.worker.model.features import FeatureTable, Scale
+from tasks.worker.model.features import FeatureArrays, FeatureTable, Scale
 from tests.support.workspace.jobs import CLASSIFIER, tiny_config
+from tests.support.workspace.packed import packed
 
 TABLE = FeatureTable(
     numeric={"price": Scale(mean=1.0, deviation=2.0)},
     categorical={"locale": ("de", "en"), "gift": ("false", "true")},
     query=("locale",),
 )
+NO_FEATURES = FeatureTable(numeric={}, categorical={}, query=())
 
 
 def make(*overrides: str, dropout: float = 0.0) -> EmbeddingModel:
@@ -32,12 +41,20 @@ def make(*overrides: str, dropout: float = 0.0) -> EmbeddingModel:
     return EmbeddingModel(encoder, shape_of(config, 16, TABLE))
 
 
-def texts(width: int = 6, rows: int = 4) -> Texts:
-    """Four tokens a row; the rest of `width` is padding."""
+def ids_of(rows: int = 4) -> list[list[int]]:
+    """Texts of 4, 5, 6 and so on tokens."""
     random = torch.Generator().manual_seed(1)
-    ids = torch.zeros(rows, width, dtype=torch.long)
-    ids[:, :4] = torch.randint(5, 50, (rows, 4), generator=random)
-    return Texts(ids, torch.randn(rows, 1, generator=random), torch.arange(2 * rows).view(rows, 2) % 3)
+    return [torch.randint(5, 50, (4 + row,), generator=random).tolist() for row in range(rows)]
+
+
+def features_of(rows: int) -> FeatureArrays:
+    random = np.random.default_rng(1)
+    return FeatureArrays(random.normal(size=(rows, 1)).astype(np.float32), np.arange(2 * rows).reshape(rows, 2) % 3)
+
+
+def texts(rows: int = 4, tokens: int = 16, sequences: int | None = None) -> Texts:
+    """Texts of different lengths; several of them share a sequence if `tokens` allow it."""
+    return packed(ids_of(rows), tokens, features_of(rows), sequences)
 
 
 VARIANTS = [
@@ -60,31 +77,52 @@ def test_vectors_have_unit_length_and_the_configured_width(overrides: tuple[str,
 
 
 @pytest.mark.parametrize("overrides", VARIANTS, ids=" ".join)
-def test_padding_does_not_change_a_vector(overrides: tuple[str, ...]):
-    model = make(*overrides)
-    torch.testing.assert_close(model(texts(4)), model(texts(16)), rtol=1e-5, atol=1e-6)
+def test_a_vector_does_not_depend_on_the_texts_and_the_padding_next_to_it(overrides: tuple[str, ...]):
+    model, features = make(*overrides), features_of(4)
+    alone = [packed([ids], len(ids), features.at(np.array([row]))) for row, ids in enumerate(ids_of())]
+    expected = torch.cat([model(each) for each in alone])
+    for tokens, sequences in ((9, None), (16, None), (16, 7), (40, None)):
+        found = model(texts(4, tokens, sequences))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6, msg=lambda m, n=tokens: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("overrides", VARIANTS, ids=" ".join)
-def test_a_row_of_only_padding_is_finite_forward_and_backward(overrides: tuple[str, ...]):
+def test_a_text_without_tokens_and_a_sequence_of_padding_are_finite_forward_and_backward(overrides: tuple[str, ...]):
     model = make(*overrides)
-    batch = texts()
-    batch.ids[1:] = 0
+    batch = packed([[], *ids_of(2), []], 16, features_of(4), sequences=3)
+    assert (batch.segments < 0).all(dim=1).any()
     model(batch).sum().backward()
     assert torch.isfinite(model(batch)).all()
     assert all(torch.isfinite(one.grad).all() for one in model.parameters() if one.grad is not None)
 
 
-def test_mean_pooling_is_the_mean_over_the_real_tokens():
-    model = make()
-    hidden = model.encoder(texts(4).ids).last_hidden_state
-    torch.testing.assert_close(model(texts(9)), torch.nn.functional.normalize(hidden.mean(dim=1)), rtol=1e-5, atol=1e-6)
+def test_a_text_without_tokens_has_not_the_vector_of_another():
+    vectors = make()(packed([ids_of(1)[0], []], 16))
+    assert vectors[0].norm() > 0.99
+    assert not vectors[1].any()
 
 
-def test_cls_pooling_is_the_first_token():
-    model = make("model.pooling=cls")
-    hidden = model.encoder(texts(4).ids).last_hidden_state
-    torch.testing.assert_close(model(texts(9)), torch.nn.functional.normalize(hidden[:, 0]), rtol=1e-5, atol=1e-6)
+SMALL = {"vocab_size": 50, "max_position_embeddings": 20}
+BERT_LIKE = SMALL | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+ENCODERS = {
+    "bert": BertConfig(**BERT_LIKE),
+    "roberta": RobertaConfig(**BERT_LIKE, pad_token_id=1),
+    "xlm-roberta": XLMRobertaConfig(**BERT_LIKE, pad_token_id=1),
+    "distilbert": DistilBertConfig(**SMALL, dim=16, n_layers=2, n_heads=2, hidden_dim=32),
+    "electra": ElectraConfig(**BERT_LIKE, embedding_size=16),
+}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_packed_texts_have_the_vectors_that_the_encoder_gives_each_alone(kind: str, pooling: str):
+    torch.manual_seed(0)
+    model = EmbeddingModel(ENCODERS[kind], shape_of(tiny_config(f"model.pooling={pooling}"), 16, NO_FEATURES)).eval()
+    vectors = model(packed(ids_of(), 64))  # more tokens than the encoder has positions
+    for ids, vector in zip(ids_of(), vectors, strict=True):
+        [hidden] = model.encoder(torch.tensor([ids])).last_hidden_state
+        own = hidden.mean(dim=0) if pooling == "mean" else hidden[0]
+        torch.testing.assert_close(vector, torch.nn.functional.normalize(own, dim=0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("side", ["query", "pair"])

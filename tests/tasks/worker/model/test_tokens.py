@@ -22,18 +22,15 @@ def lists_of(*texts: list[int], pad: int = 0) -> TokenLists:
     return TokenLists(np.array([token for text in texts for token in text], dtype=np.int32), offsets, pad)
 
 
-def test_padding_fills_short_rows_and_cuts_long_ones():
-    tokens = lists_of([2, 7, 3], [2, 5, 6, 7, 3], pad=9)
-    padded = tokens.padded(np.array([1, -1, 0]), 4)
-    assert padded.tolist() == [[2, 5, 6, 7], [9, 9, 9, 9], [2, 7, 3, 9]]
-    assert padded.dtype == np.int64
-    assert tokens.lengths.tolist() == [3, 5]
-
-
-@given(st.lists(st.lists(st.integers(1, 99), max_size=9), min_size=1, max_size=9), st.integers(1, 12))
-def test_padding_keeps_every_token_that_fits(texts: list[list[int]], width: int):
-    padded = lists_of(*texts).padded(np.arange(len(texts)), width)
-    assert [row[row > 0].tolist() for row in padded] == [text[:width] for text in texts]
+@given(st.lists(st.lists(st.integers(1, 99), max_size=9), min_size=1, max_size=9), st.data())
+def test_the_tokens_of_some_rows_are_theirs_and_padding_has_none(texts: list[list[int]], data: st.DataObject):
+    rows = data.draw(st.lists(st.integers(-1, len(texts) - 1), max_size=12))
+    tokens = lists_of(*texts)
+    assert tokens.lengths.tolist() == [len(text) for text in texts]
+    found, offsets = tokens.of(np.array(rows, dtype=np.int64))
+    assert (found.dtype, offsets.dtype) == (np.int32, np.int64)
+    expected = [texts[row] if row >= 0 else [] for row in rows]
+    assert [each.tolist() for each in np.split(found, offsets[1:-1])] == (expected or [[]])
 
 
 def test_special_tokens_have_berts_numbers_and_enclose_each_text():
@@ -65,7 +62,7 @@ def test_tokenize_cuts_to_the_limit_and_keeps_the_end_mark():
 def test_no_texts_give_no_tokens():
     tokens = tokenize(train_tokenizer(iter(TEXTS), 100), [], 6, pad=0)
     assert len(tokens) == 0
-    assert tokens.padded(np.array([], dtype=np.int64), 4).shape == (0, 4)
+    assert tokens.of(np.array([], dtype=np.int64))[1].tolist() == [0]
 
 
 def test_a_saved_tokenizer_loads_without_its_padding(tmp_path: Path):

@@ -36,10 +36,10 @@ def only_failure(job: Job) -> WorkerFailure:
 
 
 PLACES = {
-    "in a step": (Kill(STEP, 3, "before", act=hang), r"the last was step 2 \((8|16) x (8|16) tokens\)"),
+    "in a step": (Kill(STEP, 3, "before", act=hang), r"the last was step 2 \(\d+ x 32 tokens\)"),
     "in the first step": (Kill(STEP, 1, "before", act=hang), "there was none before"),
     "while a batch is made": (
-        Kill("tasks.worker.train:make_batch", 1, "before", act=hang),
+        Kill("tasks.worker.training.batches:make_batch", 1, "before", act=hang),
         "there was none before",
     ),
     "in an evaluation": (

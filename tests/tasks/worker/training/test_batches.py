@@ -1,4 +1,4 @@
-from collections import Counter
+import dataclasses
 
 import numpy as np
 import pytest
@@ -6,31 +6,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.schema.training import Ladder, Shape
+from configs.schema.config import Config
+from tasks.foundation.errors import ConfigError
 from tasks.worker.model.features import FeatureArrays
+from tasks.worker.model.packing import pack, segments_of
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
-from tasks.worker.training.batches import PADDING, Batch, PlannedBatch, make_batch, plan_batches
+from tasks.worker.training import batches
+from tasks.worker.training.batches import Batch, Batches, BatchShape, make_batch, plan_for, shape_for
 from tasks.worker.training.pair_arrays import Pairs, Positives
+from tasks.worker.training.plan import PADDING, parts_of
+from tests.support.workspace.jobs import tiny_config
 
-LADDER = Ladder(query=(4, 8, 12), item=(4, 6))
-SHORT, MIDDLE = Shape(query=4, item=4), Shape(query=8, item=6)
 ALONE = Rank(0, 1, 0)
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> dict[str, object]:
-    """Arguments of plan_batches, in every mixture of lengths that the ladder can meet."""
-    rows = draw(st.integers(0, 60))
-    lengths = st.lists(st.integers(2, 15), min_size=rows, max_size=rows)
-    return {
-        "query_lengths": np.array(draw(lengths), dtype=np.int64),
-        "item_lengths": np.array(draw(lengths), dtype=np.int64),
-        "ladder": Ladder(query=LADDER.query[: draw(st.integers(1, 3))], item=LADDER.item[: draw(st.integers(1, 2))]),
-        "batch_rows": draw(st.sampled_from([2, 4, 8, 12])),
-        "epochs": draw(st.integers(1, 3)),
-        "seed": draw(st.integers(0, 2**40)),
-    }
 
 
 def make_pairs(
@@ -40,7 +28,9 @@ def make_pairs(
     texts_of: list[int] | None = None,
     queries: list[int] | None = None,
     pair: list[float] | None = None,
+    longest: int = 8,
 ) -> Pairs:
+    """Rows with texts of 2 to `longest` tokens, all of them about different items unless said otherwise."""
     random = np.random.default_rng(seed)
     item_key, text_key, query_key = (
         np.array(range(rows) if each is None else each) for each in (keys, texts_of, queries)
@@ -48,7 +38,7 @@ def make_pairs(
     belongs = np.array(pair, dtype=np.float32) if pair else (random.random(rows) < 0.7).astype(np.float32)
 
     def texts() -> TokenLists:
-        offsets = np.concatenate([[0], np.cumsum(random.integers(2, 9, rows))])
+        offsets = np.concatenate([[0], np.cumsum(random.integers(2, longest + 1, rows))])
         return TokenLists(random.integers(5, 50, offsets[-1]).astype(np.int32), offsets, 0)
 
     def features() -> FeatureArrays:
@@ -68,134 +58,77 @@ def make_pairs(
     )
 
 
-@settings(deadline=None)
-@given(plans())
-def test_the_plan_is_a_pure_function(arguments: dict):
-    first = plan_batches(**arguments)
-    np.random.seed(99)  # the plan must not look at any random state but its own
-    second = plan_batches(**arguments)
-    assert [(one.shape, one.rows.tolist()) for one in first] == [(one.shape, one.rows.tolist()) for one in second]
+def order_of(pairs: Pairs, rows: np.ndarray, world: int = 1) -> np.ndarray:
+    """The rows as the workers have them, (world, rows / world)."""
+    return parts_of(rows, pairs.query.lengths + pairs.item.lengths, world)
 
 
-@settings(deadline=None)
-@given(plans())
-def test_every_row_is_planned_exactly_once_per_epoch(arguments: dict):
-    rows, epochs = len(arguments["query_lengths"]), arguments["epochs"]
-    plan = plan_batches(**arguments)
-    per_epoch = -(-rows // arguments["batch_rows"])
-    assert len(plan) == per_epoch * epochs
-    for epoch in range(epochs):
-        batches = plan[epoch * per_epoch : (epoch + 1) * per_epoch]
-        seen = Counter(int(row) for batch in batches for row in batch.rows if row != PADDING)
-        assert seen == Counter(range(rows))
+def batch_of(pairs: Pairs, rows: np.ndarray, rank: Rank = ALONE, sequences: int | None = None) -> Batch:
+    """A batch of given rows, with room for all their texts unless `sequences` are given."""
+    part = len(rows) // rank.world
+    shape = BatchShape(part, sequences or part, 16)
+    return make_batch(pairs, rows, pairs.query.lengths + pairs.item.lengths, shape, rank)
 
 
-@settings(deadline=None)
-@given(plans())
-def test_every_batch_has_the_smallest_shape_that_holds_its_rows(arguments: dict):
-    ladder = arguments["ladder"]
-    for batch in plan_batches(**arguments):
-        assert batch.shape in ladder.shapes
-        real = batch.rows[batch.rows != PADDING]
-        for side in ("query", "item"):
-            longest, rungs = arguments[f"{side}_lengths"][real].max(), getattr(ladder, side)
-            fitting = [rung for rung in rungs if rung >= longest] or [rungs[-1]]  # the last rung cuts
-            assert getattr(batch.shape, side) == fitting[0], "the smallest that fits all rows"
+def texts_of(batch: Batch) -> list[list[int]]:
+    """The ids of each text of a batch, read where the batch says that it stands; padding has none."""
+    sequences, tokens = batch.texts.ids.shape
+    numbers = torch.arange(sequences)[:, None] * segments_of(tokens) + batch.texts.segments
+    numbers[batch.texts.segments < 0] = -1
+    return [batch.texts.ids[numbers == place].tolist() for place in batch.texts.place.tolist()]
 
 
-@settings(deadline=None)
-@given(plans())
-def test_at_most_one_batch_of_an_epoch_is_padded(arguments: dict):
-    rows, size = len(arguments["query_lengths"]), arguments["batch_rows"]
-    plan = plan_batches(**arguments)
-    for epoch in range(arguments["epochs"]):
-        per_epoch = len(plan) // arguments["epochs"]
-        batches = plan[epoch * per_epoch : (epoch + 1) * per_epoch]
-        assert all(len(batch.rows) == size for batch in batches)
-        missing = [int((batch.rows == PADDING).sum()) for batch in batches]
-        assert [count for count in missing if count] == ([-rows % size] if rows % size else [])
+def text(tokens: TokenLists, row: int) -> list[int]:
+    return tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]].tolist()
 
 
-def test_epochs_and_seeds_shuffle_differently():
-    lengths = np.full(40, 3)
-    plan = plan_batches(lengths, lengths, LADDER, 8, 2, seed=1)
-    other = plan_batches(lengths, lengths, LADDER, 8, 2, seed=2)
-    orders = [np.concatenate([batch.rows for batch in part]).tolist() for part in (plan[:5], plan[5:], other[:5])]
-    assert len({tuple(order) for order in orders}) == 3
+def test_a_batch_has_the_queries_and_then_the_items_of_its_rows():
+    pairs, rows = make_pairs(12), np.array([3, 8, 0, 11])
+    batch, [order] = batch_of(pairs, rows), order_of(pairs, rows)
+    assert texts_of(batch) == [text(side, row) for side in (pairs.query, pairs.item) for row in order]
+    sides = (pairs.query_features, pairs.item_features)
+    assert (batch.texts.numeric.numpy() == np.concatenate([side.numeric[order] for side in sides])).all()
+    assert (batch.texts.categorical.numpy() == np.concatenate([side.categorical[order] for side in sides])).all()
 
 
-def test_short_and_long_batches_are_mixed():
-    lengths = np.array([3] * 64 + [8] * 64)
-    plan = plan_batches(lengths, lengths.clip(max=6), LADDER, 8, 1, seed=1)
-    sizes = [batch.shape.query for batch in plan]
-    assert sorted(sizes) != sizes
-    assert Counter(sizes) == {4: 8, 8: 8}
-
-
-def test_rows_of_similar_length_are_batched_together():
-    random = np.random.default_rng(0)
-    queries, items = random.integers(2, 13, 400), random.integers(2, 7, 400)
-    sorted_plan = plan_batches(queries, items, LADDER, 8, 1, seed=1)
-    tokens = sum(batch.shape.query + batch.shape.item for batch in sorted_plan)
-    fewest = sum(rung_of(length, LADDER.query) for length in queries) + sum(
-        rung_of(length, LADDER.item) for length in items
-    )
-    assert 8 * tokens < 1.1 * fewest, "a plan of rows in any order takes a third more"
-
-
-def rung_of(length: int, rungs: tuple[int, ...]) -> int:
-    return next(rung for rung in rungs if rung >= length)
-
-
-def test_epochs_group_rows_differently():
-    random = np.random.default_rng(0)
-    queries, items = random.integers(2, 13, 400), random.integers(2, 7, 400)
-    plan = plan_batches(queries, items, LADDER, 8, 2, seed=1)
-    groups = [{frozenset(batch.rows.tolist()) for batch in half} for half in (plan[:50], plan[50:])]
-    assert len(groups[0] & groups[1]) < 5
-
-
-def joined(parts: list[Batch]) -> dict[str, torch.Tensor]:
-    """The parts of several workers as one batch."""
-    whole = {}
-    for name in ("label_class", "pair", "excluded", "position"):
-        whole[name] = torch.cat([getattr(part, name) for part in parts])
-    for side in ("query", "item"):
-        for name in ("ids", "numeric", "categorical"):
-            whole[f"{side}.{name}"] = torch.cat([getattr(getattr(part, side), name) for part in parts])
-    return whole
+def described(pairs: Pairs, rows: np.ndarray, world: int) -> dict[int, tuple[object, ...]]:
+    """What each row has in the parts of all workers: its texts, class and weight, its own item, what is excluded."""
+    found: dict[int, tuple[object, ...]] = {}
+    order = order_of(pairs, rows, world)
+    whole = order.reshape(-1)
+    for index in range(world):
+        batch = batch_of(pairs, rows, Rank(index, world, index))
+        assert batch.texts.ids.shape == (len(rows) // world, 16)
+        texts = texts_of(batch)
+        for place, row in enumerate(order[index].tolist()):
+            excluded = frozenset(whole[batch.excluded[place].numpy()].tolist())
+            own = (texts[place], texts[place + len(order[index])]) if row != PADDING else ()
+            totals = (float(batch.pairs_in_all), float(batch.labels_in_all))
+            item = int(whole[batch.position[place]])
+            found[row] = (own, batch.label_class[place].item(), batch.pair[place].item(), item, excluded, totals)
+    return found
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.sampled_from([1, 2, 4]), st.integers(1, 16), st.integers(0, 99), st.integers(1, 5))
+@given(st.sampled_from([2, 4]), st.integers(1, 16), st.integers(0, 99), st.integers(1, 5))
 def test_the_parts_of_all_workers_are_the_batch_of_one(world: int, real: int, seed: int, items: int):
     keys, texts, queries = np.random.default_rng(seed).integers(0, items, (3, 20)).tolist()
     pairs = make_pairs(20, keys, seed, texts, queries)
     rows = np.full(16, PADDING)
     rows[:real] = np.random.default_rng(seed).permutation(20)[:real]
-    planned = PlannedBatch(MIDDLE, rows)
-    alone = make_batch(pairs, planned, ALONE)
-    parts = [make_batch(pairs, planned, Rank(index, world, index)) for index in range(world)]
-    whole, together = joined([alone]), joined(parts)
-    assert all(torch.equal(whole[name], together[name]) for name in whole)
-    for part in parts:
-        assert part.query.ids.shape == (16 // world, 8)
-        assert part.item.ids.shape == (16 // world, 6)
-        assert torch.equal(part.pairs_in_all, alone.pairs_in_all)
-        assert torch.equal(part.labels_in_all, alone.labels_in_all)
-
-
-def test_a_repeated_item_is_no_negative_of_itself():
-    batch = make_batch(make_pairs(4, keys=[7, 8, 7, 9]), PlannedBatch(SHORT, np.arange(4)), ALONE)
-    expected = torch.zeros(4, 4, dtype=torch.bool)
-    expected[0, 2] = expected[2, 0] = True
-    assert torch.equal(batch.excluded, expected)
+    alone = described(pairs, rows, 1)
+    assert set(alone) == set(rows.tolist())
+    assert described(pairs, rows, world) == alone
 
 
 def excluded(pairs: Pairs) -> set[tuple[int, int]]:
     """The rows whose items are no negatives of other rows' queries, in a batch of all rows."""
-    batch = make_batch(pairs, PlannedBatch(SHORT, np.arange(len(pairs))), ALONE)
-    return {(query, item) for query, item in zip(*np.nonzero(batch.excluded.numpy()), strict=True)}
+    found = described(pairs, np.arange(len(pairs)), 1)
+    return {(row, other) for row, (*_, others, _) in found.items() for other in others}
+
+
+def test_a_repeated_item_is_no_negative_of_itself():
+    assert excluded(make_pairs(4, keys=[7, 8, 7, 9])) == {(0, 2), (2, 0)}
 
 
 def test_the_same_text_under_another_id_is_no_negative():
@@ -235,25 +168,101 @@ def test_padding_counts_for_nothing_and_is_no_negative():
     pairs = make_pairs(3)
     # the padding's row number, -1, must not pick up the last row's class, pair or features
     pairs.pair[:], pairs.label_class[:] = 1.0, 1
-    batch = make_batch(pairs, PlannedBatch(MIDDLE, np.array([2, 0, PADDING, PADDING])), ALONE)
+    batch = batch_of(pairs, np.array([2, 0, PADDING, PADDING]))
     assert batch.pair.tolist() == [1, 1, 0, 0]
     assert batch.label_class.tolist() == [1, 1, -1, -1]
     assert (float(batch.pairs_in_all), float(batch.labels_in_all)) == (2.0, 2.0)
     assert batch.excluded[:2, 2:].all()
-    assert not batch.query.ids[2:].any()
-    assert not batch.item.numeric[2:].any()
-    assert not batch.item.categorical[2:].any()
+    real = pairs.query.lengths[[0, 2]].sum() + pairs.item.lengths[[0, 2]].sum()
+    assert (batch.texts.segments >= 0).sum() == real
+    padding = [2, 3, 6, 7]
+    assert not batch.texts.numeric[padding].any()
+    assert not batch.texts.categorical[padding].any()
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_row_is_never_excluded_from_its_own_softmax(world: int):
     pairs = make_pairs(4, keys=[1, 1, 1, 1])
-    planned = PlannedBatch(SHORT, np.array([0, 1, 2, PADDING]))
     for index in range(world):
-        batch = make_batch(pairs, planned, Rank(index, world, index))
+        batch = batch_of(pairs, np.array([0, 1, 2, PADDING]), Rank(index, world, index))
         assert not batch.excluded[torch.arange(len(batch.position)), batch.position].any()
 
 
 def test_all_of_a_batch_moves_to_a_device():
-    batch = make_batch(make_pairs(4), PlannedBatch(SHORT, np.arange(4)), ALONE).to(torch.device("meta"))
-    assert batch.excluded.device.type == batch.query.ids.device.type == batch.labels_in_all.device.type == "meta"
+    batch = batch_of(make_pairs(4), np.arange(4)).to(torch.device("meta"))
+    assert batch.excluded.device.type == batch.texts.ids.device.type == batch.labels_in_all.device.type == "meta"
+
+
+# --- the shape of all batches, and what becomes of texts that find no room ---------------------------------------
+
+
+def shape_of(pairs: Pairs, *overrides: str, world: int = 1) -> BatchShape:
+    return shape_for(tiny_config(*overrides), 0, pairs, world)
+
+
+def take(pairs: Pairs, config: Config, shape: BatchShape, rank: Rank = ALONE) -> tuple[Batches, list[Batch]]:
+    """All batches of a run, and what they counted."""
+    plan = plan_for(config, 0, pairs)
+    made = Batches(pairs, plan, shape, rank, range(len(plan)))
+    return made, list(made)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_without_a_number_every_text_of_the_first_rows_has_room(world: int):
+    pairs, config = make_pairs(500, longest=16), tiny_config()
+    shape = shape_for(config, 0, pairs, world)
+    real = 0
+    for index in range(world):
+        counted, made = take(pairs, config, shape, Rank(index, world, index))
+        assert {tuple(batch.texts.ids.shape) for batch in made} == {(shape.sequences, 32)}
+        assert counted.cut_tokens == 0
+        assert counted.computed_tokens == len(made) * shape.sequences * 32
+        real += counted.real_tokens
+    assert real == pairs.query.lengths.sum() + pairs.item.lengths.sum()
+
+
+def test_warmup_finds_the_shape_of_training_by_the_first_rows(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batches, "SAMPLED_ROWS", 200)
+    pairs = make_pairs(300, longest=16)
+    query, item = (TokenLists(side.ids, side.offsets[:201], 0) for side in (pairs.query, pairs.item))
+    first = dataclasses.replace(make_pairs(200), query=query, item=item)
+    assert shape_of(first) == shape_of(pairs)
+
+
+def test_the_sequences_of_a_large_batch_are_one_of_few_numbers():
+    pairs = make_pairs(1200, longest=16)
+    needed = pack(np.concatenate([pairs.query.lengths, pairs.item.lengths]), 32).sequences
+    sequences = shape_of(pairs, "train.batch_rows=1200").sequences
+    assert needed <= sequences <= needed * 65 / 64
+    assert sequences % 8 == 0, "spans whose texts are about as long share compiled graphs"
+
+
+def test_given_sequences_are_shared_by_the_workers():
+    pairs = make_pairs(100, longest=16)
+    assert shape_of(pairs, "train.sequences=40", world=2) == BatchShape(8, 20, 32)
+
+
+def test_far_too_few_sequences_are_refused_with_enough():
+    pairs = make_pairs(400, longest=16)
+    needed = shape_of(pairs).sequences
+    with pytest.raises(ConfigError, match=rf"train\.sequences 4: .* give at least {needed}, or null"):
+        shape_of(pairs, "train.sequences=4")
+    assert shape_of(pairs, f"train.sequences={needed}").sequences == needed
+
+
+def test_a_text_without_room_loses_its_last_tokens_and_is_counted():
+    pairs = make_pairs(8)
+    total = int(pairs.query.lengths.sum() + pairs.item.lengths.sum())
+    config = tiny_config("train.batch_rows=8")
+    counted, [batch] = take(pairs, config, BatchShape(8, 2, 32))
+    assert counted.real_tokens == 64 < total
+    assert counted.cut_tokens == total - 64
+    assert counted.computed_tokens == 64
+    assert (batch.texts.segments >= 0).all()
+
+
+def test_two_runs_shuffle_differently():
+    pairs, config = make_pairs(80), tiny_config()
+    plans = [plan_for(config, first_step, pairs) for first_step in (0, 8, 0)]
+    orders = [[plan.rows(number).tolist() for number in range(len(plan))] for plan in plans]
+    assert orders[0] == orders[2] != orders[1]

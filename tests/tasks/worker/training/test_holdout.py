@@ -16,7 +16,7 @@ from tasks.worker.training.holdout import Holdout, Judged, judge, make_holdout
 from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
 
 CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
-SETTINGS = EmbedSettings(16, [8, 16], "fp32")
+SETTINGS = EmbedSettings(16, 16, "fp32")
 
 
 Made = tuple[pa.Table, pa.Table, ModelParts]
@@ -52,7 +52,7 @@ def test_the_last_text_of_an_item_counts(made: Made):
     )
     holdout = make_holdout(held_out, distinct_items(pa.concat_tables([rows, changed])), parts, CONFIG)
     tokens = parts.tokenizer.encode("a brand new text now").ids
-    assert holdout.corpus.padded(holdout.target[:1], len(tokens))[0].tolist() == tokens
+    assert holdout.corpus.of(holdout.target[:1])[0].tolist() == tokens
 
 
 def test_only_pairs_count_for_retrieval_and_only_labelled_rows_for_classes(made: Made):
@@ -107,9 +107,9 @@ def test_an_empty_holdout_has_no_metrics(made: Made):
     assert judged(parts, holdout).metrics(holdout) == {}
 
 
-def test_texts_are_cut_to_the_longest_rung_of_serving(tmp_path: Path, made: Made):
+def test_texts_are_cut_where_serving_cuts_them(tmp_path: Path, made: Made):
     rows, held_out, parts = made
-    for last, rungs in ((4, "[4]"), (16, "[8, 16]")):
-        holdout = make_holdout(held_out, distinct_items(rows), parts, tiny_config(f"infer.token_rungs={rungs}"))
-        assert holdout.query.lengths.max() <= last
+    for longest in (4, 16):
+        holdout = make_holdout(held_out, distinct_items(rows), parts, tiny_config(f"infer.max_tokens={longest}"))
+        assert holdout.query.lengths.max() <= longest
     assert holdout.query.lengths.max() > 4

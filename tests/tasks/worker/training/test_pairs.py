@@ -56,7 +56,7 @@ def test_pairs_are_all_rows_or_the_positive_ones():
 
 def test_pairs_are_tokens_and_features_of_the_rows(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=30, distinct=12)
-    config = tiny_config(*FEATURES, CLASSIFIER, "train.shapes={query: [7], item: [5]}")
+    config = tiny_config(*FEATURES, CLASSIFIER, "train.max_tokens={query: 7, item: 5}")
     table = all_rows(store, [rows], config)
     pairs = make_pairs([table], build_parts(config, [table]), config)
     assert len(pairs) == 30

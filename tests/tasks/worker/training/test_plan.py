@@ -1,0 +1,166 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tasks.worker.model.packing import pack
+from tasks.worker.training.plan import PADDING, Plan, parts_of
+
+
+def review_lengths(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of queries and items as reviews have them: log-normal, cut at 128 and 64."""
+    random = np.random.default_rng(seed)
+    query, item = (np.exp(random.normal(mean, 0.7, rows)).astype(np.int64) for mean in (3.3, 2.8))
+    return query.clip(3, 128), item.clip(3, 64)
+
+
+def plan_of(tokens: np.ndarray, batch_rows: int = 64, epochs: int = 1, seed: int = 1, keys: list | None = None) -> Plan:
+    return Plan(tokens, keys or [], batch_rows, epochs, seed)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Plans of runs with none up to several blocks of batches, with rows that have keys in common."""
+    rows, batch_rows = draw(st.integers(0, 400)), draw(st.sampled_from([1, 2, 4, 12]))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    tokens = random.integers(2, draw(st.integers(3, 190)), rows)
+    keys = [random.integers(0, draw(st.integers(1, 400)), rows) for _ in range(3)]
+    return Plan(tokens, keys, batch_rows, draw(st.integers(1, 3)), draw(st.integers(0, 2**40)))
+
+
+def batches_of(plan: Plan, epoch: int = 0) -> list[np.ndarray]:
+    """The rows of each batch of an epoch, without padding."""
+    per_epoch = len(plan) // plan.epochs
+    rows = [plan.rows(number) for number in range(epoch * per_epoch, (epoch + 1) * per_epoch)]
+    return [each[each != PADDING] for each in rows]
+
+
+@settings(deadline=None, max_examples=40)
+@given(plans(), st.integers(0, 10**6))
+def test_a_batch_depends_on_its_number_alone(plan: Plan, number: int):
+    assume(len(plan))
+    number %= len(plan)
+    in_order = [plan.rows(each).tolist() for each in range(number + 1)][-1]
+    np.random.seed(99)  # the plan must not look at any random state but its own
+    again = Plan(plan.tokens, plan.keys, plan.batch_rows, plan.epochs, plan.seed)
+    assert again.rows(number).tolist() == in_order
+
+
+@settings(deadline=None, max_examples=40)
+@given(plans())
+def test_every_row_is_planned_exactly_once_per_epoch(plan: Plan):
+    rows = len(plan.tokens)
+    assert len(plan) == -(-rows // plan.batch_rows) * plan.epochs
+    for epoch in range(plan.epochs):
+        assert Counter(np.concatenate([[], *batches_of(plan, epoch)]).astype(int).tolist()) == Counter(range(rows))
+    for number in range(len(plan)):
+        batch = plan.rows(number)
+        assert batch.shape == (plan.batch_rows,)
+        assert (np.diff((batch == PADDING).astype(int)) >= 0).all(), "padding is at the end"
+
+
+def test_missing_rows_are_spread_over_the_batches():
+    sizes = [len(batch) for batch in batches_of(plan_of(np.full(16 * 10 - 7, 5), batch_rows=16))]
+    assert sum(sizes) == 153
+    assert min(sizes) == 15, "no batch has far fewer negatives than the others"
+
+
+def test_epochs_and_seeds_shuffle_differently():
+    tokens = np.full(400, 3)
+    plan, other = plan_of(tokens, 8, 2, seed=1), plan_of(tokens, 8, 1, seed=2)
+    found = [{frozenset(batch.tolist()) for batch in batches_of(*which)} for which in ((plan, 0), (plan, 1), (other,))]
+    assert len(found[0] & found[1]) + len(found[0] & found[2]) < 5
+
+
+REVIEWS = np.stack(review_lengths(64 * 200)).sum(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "apart"),
+    [
+        (REVIEWS, 0.02),
+        (np.where(np.arange(64 * 200) % 10, 10, 180), 0.1),  # one row more of the long ones, which don't divide evenly
+        (np.full(64 * 200, 50), 0.0),
+    ],
+    ids=["reviews", "few long ones", "all alike"],
+)
+def test_batches_hold_about_the_same_number_of_tokens(tokens: np.ndarray, apart: float):
+    sums = [int(tokens[batch].sum()) for batch in batches_of(plan_of(tokens))]
+    assert max(sums) - min(sums) <= apart * np.mean(sums)
+
+
+def test_packed_batches_of_reviews_are_real_tokens_by_95_percent():
+    query, item = review_lengths(64 * 200)
+    batches = batches_of(plan_of(query + item))
+    needed = [pack(np.concatenate([query[batch], item[batch]]), 128).sequences for batch in batches]
+    real = sum(int((query + item)[batch].sum()) for batch in batches)
+    assert real / (128 * max(needed) * len(needed)) > 0.95, "every batch has as many sequences as the largest needs"
+
+
+def returning(plan: Plan) -> float:
+    """Of the pairs of rows that share a batch in one epoch, the share that share one in the next, by chance's share."""
+    together = []
+    for epoch in range(2):
+        batch_of = np.empty(len(plan.tokens), dtype=np.int64)
+        for number, batch in enumerate(batches_of(plan, epoch)):
+            batch_of[batch] = number
+        together.append(batch_of)
+    pairs = [(one, other) for batch in batches_of(plan) for place, one in enumerate(batch) for other in batch[:place]]
+    first, second = np.array(pairs).T
+    again = (together[1][first] == together[1][second]).mean()
+    return float(again / ((plan.batch_rows - 1) / (len(plan.tokens) - 1)))
+
+
+def test_companions_return_in_the_next_epoch_about_as_often_as_by_chance():
+    assert returning(plan_of(REVIEWS[: 64 * 150], epochs=2)) == pytest.approx(1.0, abs=0.2)
+
+
+def test_rows_of_like_length_are_no_more_often_together_than_by_chance():
+    within = np.mean([REVIEWS[batch].std() for batch in batches_of(plan_of(REVIEWS))])
+    assert within > 0.95 * REVIEWS.std(), "sorting by length would leave next to nothing"
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_rows_with_a_key_in_common_share_no_batch_where_that_can_be_had(kind: int):
+    random = np.random.default_rng(kind)
+    tokens = np.stack(review_lengths(16 * 100)).sum(axis=0)
+    keys = [np.arange(len(tokens)) for _ in range(3)]
+    keys[kind] = random.integers(0, 300, len(tokens))  # each about five times
+    for batch in batches_of(plan_of(tokens, 16, keys=keys)):
+        assert len(set(keys[kind][batch].tolist())) == len(batch)
+
+
+def test_keys_of_several_kinds_are_kept_apart_at_once():
+    random = np.random.default_rng(3)
+    tokens = np.stack(review_lengths(16 * 100)).sum(axis=0)
+    keys = [random.integers(0, 600, len(tokens)) for _ in range(3)]
+    for batch in batches_of(plan_of(tokens, 16, keys=keys)):
+        assert all(len(set(key[batch].tolist())) == len(batch) for key in keys)
+
+
+def test_rows_of_a_heavy_item_are_spread_as_evenly_as_possible():
+    tokens = np.stack(review_lengths(16 * 40)).sum(axis=0)
+    heavy = np.where(np.arange(len(tokens)) < 100, -1, np.arange(len(tokens)))  # 100 rows over 40 batches
+    rows = [int((heavy[batch] == -1).sum()) for batch in batches_of(plan_of(tokens, 16, keys=[heavy]))]
+    assert max(rows) <= 3
+
+
+@settings(deadline=None, max_examples=40)
+@given(plans(), st.sampled_from([1, 2, 4]))
+def test_workers_share_a_batch_equally(plan: Plan, world: int):
+    for number in range(len(plan)):
+        rows = plan.rows(number)
+        if len(rows) % world:
+            continue
+        parts = parts_of(rows, plan.tokens, world)
+        assert parts.shape == (world, len(rows) // world)
+        assert Counter(parts.reshape(-1).tolist()) == Counter(rows.tolist())
+
+
+def test_workers_get_about_as_many_tokens():
+    plan = plan_of(REVIEWS, batch_rows=128)
+    for number in range(20):
+        sums = plan.tokens[parts_of(plan.rows(number), plan.tokens, 4)].sum(axis=1)
+        assert max(sums) - min(sums) < 0.02 * np.mean(sums)
