@@ -146,8 +146,7 @@ class EmbeddingModel(nn.Module):
         # A token sees those of its own text; padding sees padding, so that no row of the softmax is empty. The mask is
         # additive, for each head, and in the type of the scores: nothing is left for each layer to convert or copy.
         apart = (segments[:, :, None] != segments[:, None, :])[:, None]
-        kind = segments.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self._encoder_dtype
+        dtype = _autocast_dtype(apart.device) or next(self.encoder.parameters()).dtype
         mask = torch.zeros(apart.shape, device=apart.device, dtype=dtype).masked_fill_(apart, MASKED)
         mask = mask.expand(-1, self._heads, -1, -1).contiguous()
         hidden = self._encode(texts.ids, mask, texts.positions + self.first_position).float()
@@ -159,10 +158,6 @@ class EmbeddingModel(nn.Module):
                 pooled = self.projection(pooled)
             return F.normalize(pooled, dim=1)
 
-    @property
-    def _encoder_dtype(self) -> torch.dtype:
-        return next(self.encoder.parameters()).dtype
-
     def _encode(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return hidden states (R, T, D); inside autocast all of the encoder computes in its type, not products alone.
 
@@ -171,12 +166,11 @@ class EmbeddingModel(nn.Module):
         embeddings stay in fp32, only what they give is converted: a batch needs few of them.
         """
         given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
-        kind = ids.device.type
-        if not torch.is_autocast_enabled(kind):
+        dtype = _autocast_dtype(ids.device)
+        if dtype is None:
             return self.encoder(**given).last_hidden_state
-        weights = self._converted or self._convert(torch.get_autocast_dtype(kind))
-        dtype = torch.get_autocast_dtype(kind)
-        with torch.autocast(kind, enabled=False):
+        weights = self._converted or self._convert(dtype)
+        with torch.autocast(ids.device.type, enabled=False):
             handle = self.encoder.embeddings.register_forward_hook(lambda module, given, out: out.to(dtype))
             try:
                 return functional_call(self.encoder, weights, kwargs=given).last_hidden_state
@@ -190,9 +184,9 @@ class EmbeddingModel(nn.Module):
     @contextlib.contextmanager
     def converted_once(self) -> Iterator[None]:
         """Convert the weights for autocast once for all batches inside the block, in which they must not change."""
-        kind = next(self.parameters()).device.type
-        if torch.is_autocast_enabled(kind):
-            self._converted = self._convert(torch.get_autocast_dtype(kind))
+        dtype = _autocast_dtype(next(self.parameters()).device)
+        if dtype is not None:
+            self._converted = self._convert(dtype)
         try:
             yield
         finally:
@@ -218,3 +212,9 @@ class EmbeddingModel(nn.Module):
         if self.shape.classifier == "query":
             return self.classifier(query)
         return self.classifier(torch.cat([query, item, query * item], dim=1))
+
+
+def _autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """Return the type of autocast; None outside of it."""
+    kind = device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
