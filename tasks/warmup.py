@@ -1,4 +1,4 @@
-"""Stage warmup, control side: the training step at every shape of the ladder, before an hour is spent on it."""
+"""Stage warmup, control side: the training step and the embedding, before an hour is spent on it."""
 
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome, WarmupOutcome

@@ -44,7 +44,7 @@ POLICIES: dict[FailureClass, Policy] = {
     FailureClass.CAPACITY: Policy(69, True, 60.0, "no machine was available in time"),
     FailureClass.HOST: Policy(70, True, 10.0, "the machine or a worker process was lost"),
     FailureClass.HANG: Policy(71, True, 10.0, "the workers stopped making progress"),
-    FailureClass.OOM: Policy(72, False, 0.0, "memory ran out; lower train.batch_rows or the shapes"),
+    FailureClass.OOM: Policy(72, False, 0.0, "memory ran out; lower train.batch_rows or infer.batch_sequences"),
     FailureClass.COMPILE: Policy(73, False, 0.0, "a graph did not compile"),
     FailureClass.DATA: Policy(65, False, 0.0, "the input is not fit to train on"),
     FailureClass.CONFIG: Policy(78, False, 0.0, "the configuration or command is wrong"),

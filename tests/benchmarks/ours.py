@@ -11,7 +11,7 @@ from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import tokenize
-from tasks.worker.training.batches import make_batch, plan_batches
+from tasks.worker.training.batches import make_batch, plan_for, shape_for
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.optimizer import make_optimizer
 from tasks.worker.training.pairs import make_pairs
@@ -32,8 +32,10 @@ class Millrace:
         optimizer = make_optimizer(self.parts.model, config.train, accelerator)
         self._step = TrainStep(self.parts.model, optimizer, accelerator, config, self.precision)
         self._pairs = make_pairs([training], self.parts, config)
-        lengths = self._pairs.query.lengths, self._pairs.item.lengths
-        self._plan = plan_batches(*lengths, config.train.shapes, config.train.batch_rows, epochs, config.seed)
+        train = config.train.model_copy(update={"epochs": epochs})
+        planned = config.model_copy(update={"train": train})
+        self._plan = plan_for(planned, 0, self._pairs)
+        self._shape = shape_for(planned, 0, self._pairs, accelerator.rank.world)
         self._next = 0
 
     @property
@@ -46,7 +48,9 @@ class Millrace:
 
     def step(self) -> None:
         """The next training step, its batch made as in training."""
-        batch = make_batch(self._pairs, self._plan[self._next], self.accelerator.rank)
+        batch = make_batch(
+            self._pairs, self._plan.rows(self._next), self._plan.tokens, self._shape, self.accelerator.rank
+        )
         self._step(batch.to(self.accelerator.device), self._next)
         self._next += 1
 
@@ -54,5 +58,5 @@ class Millrace:
         """Unit vectors, float32 (texts, width), tokenising included."""
         tokens = tokenize(self.parts.tokenizer, texts, MAX_TOKENS, self.parts.model.pad)
         none = FeatureArrays(np.zeros((len(texts), 0), np.float32), np.zeros((len(texts), 0), np.int64))
-        settings = EmbedSettings(self.config.infer.batch_rows, self.config.infer.token_rungs, precision)
+        settings = EmbedSettings(self.config.infer.batch_sequences, self.config.infer.sequence_tokens, precision)
         return embed(self.parts.model, self.accelerator, tokens, none, settings)

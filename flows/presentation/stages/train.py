@@ -7,7 +7,7 @@ from flows.presentation.figures import curves
 from flows.presentation.model import Cell, Figure, Section, Table, facts, table
 from flows.presentation.stages import compiling
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import count, difference, number, plural
+from flows.presentation.wording import count, difference, number, plural, share
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import DeviceUse, TokenUse, TrainOutcome
 from tasks.contracts.stages import Stage, compute_of

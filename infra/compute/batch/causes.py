@@ -78,8 +78,8 @@ def _cause_by_batch(spec: JobSpec, run: Run, ended_for: str | None, image: str) 
     if _NO_MEMORY in run.reason:
         return Cause(
             FailureClass.OOM,
-            f"{spec.stage}: the container ran out of memory ({run.reason}); lower train.batch_rows or the shapes, or "
-            f"give {definition} more",
+            f"{spec.stage}: the container ran out of memory ({run.reason}); lower train.batch_rows or "
+            f"infer.batch_sequences, or give {definition} more",
         )
     if run.reason.startswith(_NO_IMAGE):
         return Cause(

@@ -96,7 +96,7 @@ class GraphWatch:
         self._new.append(NewGraph(name=graph.name, where=graph.where, seconds=round(graph.seconds, 3)))
         sentence = (
             f"{graph.where}: graph {graph.name} was compiled in {graph.seconds:.2f} s, but warmup did not "
-            "compile it. The cause is a shape outside the ladder, or a setting that changed since"
+            "compile it. The cause is a batch of another shape, or a setting that changed since"
         )
         if self._on_new == "fail":
             raise CompileError(f"{sentence}. Run the span again, or let it pass with --set train.on_new_graph=warn")

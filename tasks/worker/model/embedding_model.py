@@ -74,8 +74,8 @@ class Texts:
     """B texts, packed into R sequences of T tokens.
 
     `ids`, `segments`, `positions` int64 (R, T): the token, the number of its text in the sequence (-1: padding), and
-    its place in its text; `place` int64 (B,): sequence * segments of a sequence + segment, of each text, or R * segments
-    of a sequence for a text without tokens; `numeric` float32 (B, N); `categorical` int64 (B, C).
+    its place in its text; `place` int64 (B,): sequence * segments of a sequence + segment, of each text, or R *
+    segments of a sequence for a text without tokens; `numeric` float32 (B, N); `categorical` int64 (B, C).
     """
 
     ids: torch.Tensor

@@ -45,7 +45,7 @@ STATUSES: dict[int, Status] = {
         "the notification queue overflowed",
         "set NEURON_RT_ENABLE_DGE_NOTIFICATIONS=0",
     ),
-    4: Status("RESOURCE", FailureClass.OOM, "device memory ran out", "lower train.batch_rows or the shapes"),
+    4: Status("RESOURCE", FailureClass.OOM, "device memory ran out", "lower train.batch_rows or infer.batch_sequences"),
     1003: Status(
         "EXEC_COMPLETED_WITH_NUM_ERR",
         FailureClass.CONFIG,

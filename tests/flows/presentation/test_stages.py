@@ -24,6 +24,7 @@ from tasks.contracts.outcomes import (
     NewGraph,
     ReleaseOutcome,
     ShapeTiming,
+    TokenUse,
 )
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
@@ -159,6 +160,12 @@ def test_warmup_shows_shapes_memory_graphs_and_environment(done: Done) -> None:
     assert row(made, "7 compiled graphs") == ["compile/k-1"]
 
 
+def test_the_shapes_of_a_warmup_before_packing_are_shown(done: Done) -> None:
+    timing = {"query_tokens": 16, "item_tokens": 32, "first_step_seconds": 13.0, "step_seconds": 0.07}
+    made = done.of(Stage.warmup, done.run.warm, shapes=(ShapeTiming.model_validate(timing),))
+    assert row(made, "48 tokens a pair") == ["13.000", "0.070"]
+
+
 def test_a_device_that_compiles_nothing_has_no_graphs(done: Done) -> None:
     made = done.of(Stage.warmup, done.run.warm)
     assert {"Graphs", "Environment"}.isdisjoint(each.title for each in parts(made))
@@ -177,13 +184,15 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
     )
     made = again.of(
         Stage.train, trained, curve=curve, losses=losses, resumed_at_step=15, pairs_per_second=1234.5, graphs=GRAPHS,
-        device_use=(use,),
+        device_use=(use,), tokens=TokenUse(real=970, cut=30, computed=1000),
     )  # fmt: skip
     assert made.title == "Train: 10 steps over 40 pairs"
     assert "2.0000 to 1.5000" in made.lines[0]
     assert row(made, "steps of the lineage") == ["10 to 20"]
     assert row(made, "resumed at step") == ["15"]
     assert row(made, "pairs per second") == ["1,234.5"]
+    assert row(made, "tokens of texts among those computed") == ["97.0 %"]
+    assert row(made, "tokens cut for want of room") == ["30 of 1,000"]
     assert row(made, "recall@10") == ["0.5000", "0.7500", "+0.2500"]
     assert row(made, "auc") == ["–", "0.9000", "–"]
     assert [len(table.rows) for table in made.tables if table.folded] == [2, 3]
