@@ -222,7 +222,7 @@ def warmup(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile and try all shapes at several optimisation levels, and compare them. Trains nothing."""
+    """Compile and try all computations at several optimisation levels, and compare them. Trains nothing."""
     from flows.cli.work import warming
 
     options = RunOptions(open_store(workspace), config_file, settings or ())
