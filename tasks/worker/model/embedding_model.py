@@ -104,8 +104,11 @@ class Texts:
         sequences, width = tokens[0].shape
         nowhere = sequences * segments_of(width)
         place = np.where(packing.length, packing.sequence * segments_of(width) + packing.segment, nowhere)
+        ids, segments, positions = (torch.from_numpy(each) for each in tokens)
         return cls(
-            *(torch.from_numpy(each) for each in tokens),
+            ids,
+            segments,
+            positions,
             torch.from_numpy(np.pad(place, (0, missing), constant_values=nowhere)),
             torch.from_numpy(np.pad(features.numeric, ((0, missing), (0, 0)))),
             torch.from_numpy(np.pad(features.categorical, ((0, missing), (0, 0)))),
@@ -126,8 +129,9 @@ class EmbeddingModel(nn.Module):
         self.pad: int = encoder_config.pad_token_id or 0
         self._heads: int = encoder_config.num_attention_heads
         # RoBERTa's kind counts positions from the one after the padding's.
-        held = getattr(getattr(self.encoder, "embeddings", None), "position_embeddings", None)
-        self.first_position: int = 0 if getattr(held, "padding_idx", None) is None else held.padding_idx + 1
+        table = getattr(getattr(self.encoder, "embeddings", None), "position_embeddings", None)
+        padding: int | None = getattr(table, "padding_idx", None)
+        self.first_position = 0 if padding is None else padding + 1
         text_width: int = encoder_config.hidden_size
         self.interaction: Interaction | None = None
         self.projection: nn.Linear | None = None

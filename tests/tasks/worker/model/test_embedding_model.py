@@ -1,4 +1,4 @@
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -102,7 +102,7 @@ def test_a_text_without_tokens_has_not_the_vector_of_another():
     assert not vectors[1].any()
 
 
-SMALL = {"vocab_size": 50, "max_position_embeddings": 20}
+SMALL: dict[str, Any] = {"vocab_size": 50, "max_position_embeddings": 20}
 BERT_LIKE = SMALL | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 ENCODERS = {
     "bert": BertConfig(**BERT_LIKE),

@@ -91,9 +91,9 @@ def test_a_batch_has_the_queries_and_then_the_items_of_its_rows():
     assert (batch.texts.categorical.numpy() == np.concatenate([side.categorical[order] for side in sides])).all()
 
 
-def described(pairs: Pairs, rows: np.ndarray, world: int) -> dict[int, tuple[object, ...]]:
+def described(pairs: Pairs, rows: np.ndarray, world: int) -> dict[int, tuple[Any, ...]]:
     """What each row has in the parts of all workers: its texts, class and weight, its own item, what is excluded."""
-    found: dict[int, tuple[object, ...]] = {}
+    found: dict[int, tuple[Any, ...]] = {}
     order = order_of(pairs, rows, world)
     whole = order.reshape(-1)
     for index in range(world):

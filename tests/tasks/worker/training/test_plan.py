@@ -70,7 +70,8 @@ def test_missing_rows_are_spread_over_the_batches():
 def test_epochs_and_seeds_shuffle_differently():
     tokens = np.full(400, 3)
     plan, other = plan_of(tokens, 8, 2, seed=1), plan_of(tokens, 8, 1, seed=2)
-    found = [{frozenset(batch.tolist()) for batch in batches_of(*which)} for which in ((plan, 0), (plan, 1), (other,))]
+    taken = (batches_of(plan, 0), batches_of(plan, 1), batches_of(other))
+    found = [{frozenset(batch.tolist()) for batch in batches} for batches in taken]
     assert len(found[0] & found[1]) + len(found[0] & found[2]) < 5
 
 
