@@ -19,7 +19,7 @@ def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Tabl
     A new category starts as what it was until then, a category never seen, so no vector changes by growing.
     """
     after = grown_features(before, training)
-    if after == before or model.interaction is None:
+    if model.interaction is None:
         return before
     for name, known in before.categorical.items():
         if new := len(after.categorical[name]) - len(known):
@@ -30,7 +30,7 @@ def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Tabl
 
 def widen(model: EmbeddingModel, before: FeatureTable, after: FeatureTable) -> None:
     """Give the model, whose table is `before`, an embedding for every category of `after`, which has grown from it."""
-    if model.interaction is None or model.shape.interaction is None:
+    if after == before or model.interaction is None or model.shape.interaction is None:
         return
     for place, (name, rows) in enumerate(zip(after.categorical, after.categories, strict=True)):
         weight = model.interaction.tables[place].weight
