@@ -120,6 +120,13 @@ class Config(Record):
         return self
 
     @model_validator(mode="after")
+    def _the_best_step_can_be_found(self) -> Self:
+        head = METRICS[self.train.keep_best.metric].head if self.train.keep_best else None
+        if self.train.keep_best and head is not None and getattr(self.heads, head) is None:
+            raise ValueError(f"train.keep_best on {self.train.keep_best.metric} needs heads.{head}, which is null")
+        return self
+
+    @model_validator(mode="after")
     def _features_have_an_interaction(self) -> Self:
         if (self.features.numeric or self.features.categorical) and self.model.interaction.kind == "none":
             raise ValueError("features reach the embedding through model.interaction, whose kind is none")

@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from configs.schema.compute import Positive
+from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfig
 from configs.schema.stages import Share, WorkersConfig
 from tasks.foundation.records import Record
 
@@ -142,6 +143,16 @@ class TrainConfig(WorkersConfig):
         description="what the next span is trained from: the last accepted checkpoint, with the rejected spans in its "
         "window, or the rejected challenger's",
     )
+    # Configurations of earlier runs lack the next four.
+    replay: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of a run's pairs that come from the spans before, by a stable hash; 0: none",
+    )
+    averaging: AveragingConfig | None = Field(default=None, description="null: the last weights are released")
+    keep_best: KeepBestConfig | None = Field(default=None, description="null: the last step is kept")
+    decay_before_release: DecayConfig | None = Field(default=None, description="null: the schedule alone")
     on_new_graph: Literal["fail", "warn"] = Field(description="what a graph that warmup has not compiled does")
     evaluate_every_steps: Positive
     evaluate_rows: Positive = Field(description="holdout rows that the in-loop evaluation looks at, at most")
@@ -173,3 +184,12 @@ class TrainConfig(WorkersConfig):
             rest = {key: value for key, value in values.items() if key != "shapes"}
             return rest | {"max_tokens": limits, "sequence_tokens": max(limits.values()), "sequences": None}
         return values
+
+    @model_validator(mode="after")
+    def _decays_before_it_ends(self) -> Self:
+        if self.decay_before_release and self.keep_best and self.keep_best.patience:
+            raise ValueError(
+                "train.keep_best.patience may end a run before train.decay_before_release has begun; "
+                "set patience to null, or decay_before_release"
+            )
+        return self

@@ -57,3 +57,9 @@ class CheckpointState(Record):
     )
     losses: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.log_every_steps")
     curve: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.evaluate_every_steps")
+    development: tuple[CurvePoint, ...] = Field(
+        default=(), description="of this run so far, on the development rows of train.keep_best"
+    )
+    kept_step: int | None = Field(
+        default=None, description="the weights are of this step, which train.keep_best chose; null: of `step`"
+    )

@@ -183,6 +183,12 @@ class TrainOutcome(Record):
     tokens: TokenUse | None = Field(default=None, description="null: of an earlier version, or no step")
     losses: tuple[CurvePoint, ...]
     curve: tuple[CurvePoint, ...]
+    # Zero, empty or null: made before there was a choice.
+    rows_replayed: int = Field(default=0, description="of `rows_trained`, those of earlier spans")
+    development: tuple[CurvePoint, ...] = Field(
+        default=(), description="the metrics on development rows, by which train.keep_best chooses"
+    )
+    kept_step: int | None = Field(default=None, description="the step that was chosen; null: the last one")
     precision: str
     graphs: GraphUse | None = Field(description="null on devices that compile nothing")
     environment: dict[str, str] = Field(description="compiler and runtime variables that were set")

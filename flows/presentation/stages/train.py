@@ -29,13 +29,15 @@ def section(of: StageFacts) -> Section:
         ("accelerator", f"{config.accelerator}, compute {compute_of(config, Stage.train)}" if config else ""),
         ("precision", value.precision),
         ("model", Cell(value.model_version, code=True)),
+        *_against_forgetting(value),
     ]
     return Section(
         f"{plural(value.last_step - value.first_step, 'step')} over {plural(value.rows_trained, 'pair')}",
         (_sentence(value),),
         figures=tuple(_figures(value)),
         tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
-                *_points("Losses", value.losses), *_points("Holdout metrics", value.curve)),
+                *_points("Losses", value.losses), *_points("Holdout metrics", value.curve),
+                *_points("Development metrics", value.development)),
         parts=compiling.parts(value.graphs, value.environment),
         files=(("checkpoint", value.checkpoint.prefix),),
     )  # fmt: skip
@@ -53,6 +55,15 @@ def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:
     if use is not None:
         yield "tokens of texts among those computed", share(use.real / use.computed)
         yield "tokens cut for want of room", f"{count(use.cut)} of {count(use.real + use.cut)}"
+
+
+def _against_forgetting(value: TrainOutcome) -> Iterator[tuple[str, str]]:
+    if value.rows_replayed:
+        part = share(value.rows_replayed / value.rows_trained)
+        yield "pairs of earlier spans", f"{count(value.rows_replayed)} of {count(value.rows_trained)} ({part})"
+    if value.development:
+        kept = value.last_step if value.kept_step is None else value.kept_step
+        yield "step whose weights are kept", f"{count(kept)}, the best by the development rows"
 
 
 def _figures(value: TrainOutcome) -> Iterator[Figure]:

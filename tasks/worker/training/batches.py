@@ -64,17 +64,20 @@ def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> 
     return Plan(tokens, keys, train.batch_rows, train.epochs, config.seed + first_step)
 
 
-def shape_for(config: Config, first_step: int, pairs: Pairs, world: int) -> BatchShape:
+def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, own_rows: int | None = None) -> BatchShape:
     """Return the shape of every batch: as many sequences as the batches of the run's first rows need, by packing them.
 
     A text that later finds no room loses its last tokens.
+
+    Args:
+        own_rows: the first so many rows are of the run's own spans, which is all that warmup reads; None: all rows.
 
     Raises:
         ConfigError: `train.sequences` are far too few for the texts.
     """
     train = config.train
     query, item = pairs.query.lengths, pairs.item.lengths
-    plan = _plan_of_first(SAMPLED_ROWS, config, first_step, pairs)
+    plan = _plan_of_first(min(SAMPLED_ROWS, own_rows or len(pairs)), config, first_step, pairs)
     needed = largest = 1
     for number in np.unique(np.linspace(0, len(plan) - 1, SAMPLED_BATCHES, dtype=np.int64)).tolist():
         for rows in parts_of(plan.rows(number), plan.tokens, world):
@@ -146,6 +149,8 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         for number in self.numbers:
+            if number not in self.numbers:
+                return  # it has become shorter
             batch = make_batch(self.pairs, self.plan.rows(number), self.plan.tokens, self.shape, self.rank)
             rows = parts_of(self.plan.rows(number), self.plan.tokens, self.rank.world)[self.rank.index]
             real = int((batch.texts.segments >= 0).sum())
@@ -153,6 +158,10 @@ class Batches:
             self.cut_tokens += int(self.plan.tokens[rows[rows >= 0]].sum()) - real
             self.computed_tokens += batch.texts.segments.numel()
             yield batch
+
+    def end_before(self, number: int) -> None:
+        """Make no batch from this one on."""
+        self.numbers = range(self.numbers.start, min(number, self.numbers.stop))
 
     def rows(self, number: int) -> int:
         """Return how many rows the global batch has."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
 from tasks.worker.accelerators.base import Accelerator
 
@@ -21,6 +22,19 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     return float(config.learning_rate / (1 + (step - config.warmup_steps) / config.decay_steps) ** 0.5)
+
+
+def decay_factor(step: int, steps: range, settings: DecayConfig | None) -> float:
+    """Return what the rate of global step `step` is multiplied by at the end of a run.
+
+    It falls linearly from 1 to `floor` at the last of the run's `steps`, and after the run the schedule's own rate is
+    back: training goes on from the decayed weights (Wen et al. 2024, arXiv:2410.05192, WSD-S).
+    """
+    if settings is None or not steps:
+        return 1.0
+    decaying = math.ceil(settings.share * len(steps))
+    done = step - (steps.stop - decaying) + 1
+    return 1.0 - (1.0 - settings.floor) * max(0, done) / decaying
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig, accelerator: Accelerator) -> torch.optim.AdamW:

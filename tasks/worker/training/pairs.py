@@ -14,12 +14,14 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout import read_sides
+from tasks.data.holdout import read_sides, split_holdout
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, normal_text
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import encode_features, joined_features
 from tasks.worker.model.tokens import joined_tokens, tokenize
 from tasks.worker.process.job import Job
+from tasks.worker.retention.best import without_development_rows
+from tasks.worker.retention.replay import Replay, ReplayedRows
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.pair_arrays import Pairs, Positives
 
@@ -44,11 +46,14 @@ def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
 
 
 class TrainingRows:
-    """The rows of spans to train on, read again each time they are iterated over: no text stays in memory."""
+    """The rows of spans to train on, read again each time they are iterated over: no text stays in memory.
 
-    def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config) -> None:
+    `rule` says which rows these are; None: the one of the configuration.
+    """
+
+    def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config, rule: HoldoutRule | None = None) -> None:
         self._store, self._refs = store, refs
-        self._columns, self._rule = used_columns(config), HoldoutRule.of(config.evaluate)
+        self._columns, self._rule = used_columns(config), rule or HoldoutRule.of(config.evaluate)
 
     def __iter__(self) -> Iterator[pa.Table]:
         for training, _ in read_sides(self._store, self._refs, self._rule, self._columns):
@@ -115,13 +120,38 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
     Raises:
         DataError: all rows are held out.
     """
-    training = TrainingRows(job.store, inputs.rows, job.config)
+    training = TrainingRows(job.store, inputs.rows, job.config, _training_rule(job.config, inputs.rows))
     if next(iter(training), None) is None:
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
             f"span {job.spec.span.name}: all {rows} rows are held out, or like one that is; none is left to train on"
         )
     return training, _newest_holdout(job, (*inputs.history, *inputs.rows))
+
+
+def _training_rule(config: Config, rows: Sequence[RowsRef]) -> HoldoutRule:
+    """Return the rule whose training side has no development rows of a run."""
+    return without_development_rows(HoldoutRule.of(config.evaluate), config.train.keep_best, rows)
+
+
+def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
+    """Return the rows of the history that a run is trained on again: `train.replay` of its pairs."""
+    first_step = inputs.parent.step if inputs.parent else 0
+    replay = Replay.of(job.config.train.replay, inputs.rows, inputs.history, first_step)
+    return ReplayedRows(job.store, replay, HoldoutRule.of(job.config.evaluate), used_columns(job.config))
+
+
+def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
+    """Return the development rows of a run, in order; None without `train.keep_best`, or where chance gave it none."""
+    rule, wider = HoldoutRule.of(job.config.evaluate), _training_rule(job.config, inputs.rows)
+    if wider == rule:
+        return None
+    sides = read_sides(job.store, inputs.rows, wider, used_columns(job.config))
+    found = [split_holdout(held, rule).training for _, held in sides]
+    if not sum(table.num_rows for table in found):
+        print("no row is left for development, so the last step is kept: the run has few rows", flush=True)
+        return None
+    return pa.concat_tables(found, promote_options="permissive")
 
 
 def _newest_holdout(job: Job, refs: Sequence[RowsRef]) -> pa.Table:

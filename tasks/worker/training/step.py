@@ -8,9 +8,10 @@ from configs.schema.config import Config
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.retention.averages import RunningAverage
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.losses import batch_losses
-from tasks.worker.training.optimizer import learning_rate
+from tasks.worker.training.optimizer import decay_factor, learning_rate
 
 
 @dataclass(eq=False)
@@ -26,6 +27,8 @@ class TrainStep:
     accelerator: Accelerator
     config: Config
     precision: Precision
+    steps: range = range(0)  # of the run; empty: not known, so no rate decays before its end
+    average: RunningAverage | None = None
     _names: tuple[str, ...] = ()
     _sums: torch.Tensor | None = None  # float32 (losses,) on the device
     _steps: int = 0
@@ -37,8 +40,9 @@ class TrainStep:
             Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
         """
         self.accelerator.seed(self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index)
+        decayed = decay_factor(step, self.steps, self.config.train.decay_before_release)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, self.config.train)
+            group["lr"] = learning_rate(step, self.config.train) * decayed
         self.optimizer.zero_grad(set_to_none=True)
         with self.accelerator.autocast(self.precision):
             losses = batch_losses(self.model, batch, self.config.heads, self.accelerator)
@@ -47,6 +51,8 @@ class TrainStep:
         self.accelerator.reduce_gradients(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.model, step)
         parts = {name: loss.detach() for name, loss in losses.items()}
         self._add(parts)
         self.accelerator.cut()

@@ -202,6 +202,14 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
     assert part(made, "Graphs")
 
 
+def test_train_shows_replayed_pairs_and_the_step_that_was_kept(done: Done) -> None:
+    development = points((15, {"mrr@10": 0.5}), (20, {"mrr@10": 0.25}))
+    made = done.of(Stage.train, done.run.trained, rows_replayed=10, development=development, kept_step=15)
+    assert row(made, "pairs of earlier spans") == ["10 of 40 (25.0 %)"]
+    assert row(made, "step whose weights are kept") == ["15, the best by the development rows"]
+    assert row(made, "15") == ["0.5000"]
+
+
 def test_without_measurements_there_is_no_figure(done: Done) -> None:
     made = done.of(Stage.train, done.run.trained, losses=(), curve=())
     assert made.figures == ()

@@ -5,11 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
 from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.optimizer import (
     HostCountedAdamW,
+    decay_factor,
     learning_rate,
     make_optimizer,
     optimizer_tensors,
@@ -46,6 +48,23 @@ def test_the_rate_has_no_jump_at_the_end_of_the_warmup():
 def test_without_warmup_the_first_step_has_the_peak():
     config = tiny_config("train.learning_rate=0.01", "train.warmup_steps=0").train
     assert learning_rate(0, config) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("step", "factor"),
+    [(100, 1.0), (115, 1.0), (116, 0.8), (117, 0.6), (118, 0.4), (119, 0.2), (99, 1.0)],
+)
+def test_the_rate_falls_linearly_to_the_floor_at_the_last_step_of_a_run(step: int, factor: float):
+    settings = DecayConfig(share=0.2, floor=0.2)
+    assert decay_factor(step, range(100, 120), settings) == pytest.approx(factor)
+    assert decay_factor(step, range(100, 120), None) == 1.0
+
+
+def test_the_next_run_has_the_rate_of_the_schedule():
+    settings = DecayConfig(share=0.5, floor=0.1)
+    assert decay_factor(119, range(100, 120), settings) == pytest.approx(0.1)
+    assert decay_factor(120, range(120, 140), settings) == 1.0
+    assert decay_factor(120, range(120, 121), settings) == pytest.approx(0.1), "a run of one step has nothing else"
 
 
 def model() -> nn.Sequential:
