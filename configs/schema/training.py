@@ -8,6 +8,8 @@ from configs.schema.compute import Positive
 from configs.schema.stages import Share, WorkersConfig
 from tasks.foundation.records import Record
 
+LARGEST_SCALE = 100.0  # of a scale that is learnt: with a larger one, training is known to become unstable
+
 
 class FeaturesConfig(Record):
     """Columns that the interaction MLP sees in addition to the text. Items have all of them."""
@@ -71,12 +73,44 @@ class ModelConfig(Record):
         return self.scratch if self.pretrained is None else None
 
 
+class NegativesConfig(Record):
+    """Hard negatives: items that the released model finds near a query, as extra items of each batch.
+
+    They are mined from the vectors of the current release; a lineage without one has none yet.
+    """
+
+    per_query: Positive = Field(description="items for each pair, so many more items are embedded at each step")
+    max_share: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description="only items that score below this share of the pair's own item, since nearer ones are often right",
+    )
+
+
 class ContrastiveHead(Record):
     """In-batch negatives: each query against all items of the global batch."""
 
     weight: float = Field(ge=0)
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
     positives_only: bool = Field(description="only rows of the positive class are pairs")
+    # The others have defaults, since configurations of earlier runs lack them.
+    symmetric: bool = Field(
+        default=False, description="the mean of two losses: each query finds its item, and each item its query"
+    )
+    temperature: Literal["fixed", "learnt"] = Field(
+        default="fixed", description="learnt: the scale is a weight of the model, which begins at `scale`"
+    )
+    negatives: NegativesConfig | None = Field(default=None, description="null: the other items of the batch alone")
+
+    @model_validator(mode="after")
+    def _scale_can_be_learnt(self) -> Self:
+        if self.temperature == "learnt" and not 1 < self.scale < LARGEST_SCALE:
+            raise ValueError(
+                f"heads.contrastive.scale {self.scale:g} is where a learnt scale begins, which is between 1 and "
+                f"{LARGEST_SCALE:g}; choose one between, or temperature: fixed"
+            )
+        return self
 
 
 class ClassificationHead(Record):
@@ -108,6 +142,12 @@ class HeadsConfig(Record):
         if self.contrastive and self.contrastive.positives_only and self.classification is None:
             raise ValueError("heads.contrastive.positives_only needs heads.classification to say what is positive")
         return self
+
+    @property
+    def learnt_scale(self) -> float | None:
+        """Where the model's own scale of the contrastive softmax begins; None: it has none."""
+        head = self.contrastive
+        return head.scale if head is not None and head.temperature == "learnt" else None
 
 
 class TokenLimits(Record):

@@ -14,6 +14,7 @@ from tasks.contracts.references import (
     CheckpointRef,
     CompileRef,
     FeedRef,
+    MinedRelease,
     ModelRef,
     ReleasedRef,
     RowsRef,
@@ -59,6 +60,7 @@ class TrainInputs(Record):
     history: tuple[RowsRef, ...]
     parent: CheckpointRef | None
     compiled: CompileRef | None = None
+    mined: MinedRelease | None = Field(default=None, description="for hard negatives; null: none, or no release yet")
 
 
 class Rival(Record):

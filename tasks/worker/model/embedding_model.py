@@ -21,6 +21,7 @@ from configs.schema.config import Config
 from tasks.foundation.records import Record
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.interaction import Interaction
+from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.packing import Packing, segments_of
 
 MASKED = -1e4  # far below any attention score, and representable in bf16; -inf would make padding rows NaN
@@ -46,6 +47,7 @@ class ModelShape(Record):
     width: int
     interaction: InteractionShape | None
     classifier: Literal["query", "pair"] | None
+    learnt_scale: float | None = None  # where it begins; null: fixed, as in models that were made before it was learnt
 
 
 def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelShape:
@@ -65,7 +67,11 @@ def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelSh
             output_width=width,
         )
     return ModelShape(
-        pooling=model.pooling, width=width, interaction=interaction, classifier=head.input if head else None
+        pooling=model.pooling,
+        width=width,
+        interaction=interaction,
+        classifier=head.input if head else None,
+        learnt_scale=config.heads.learnt_scale,
     )
 
 
@@ -143,6 +149,20 @@ class EmbeddingModel(nn.Module):
         self.classifier: nn.Linear | None = None
         if shape.classifier is not None:
             self.classifier = nn.Linear(shape.width if shape.classifier == "query" else 3 * shape.width, 2)
+        self.scale: LearntScale | None = None
+        self.learn_scale(shape.learnt_scale)
+
+    def learn_scale(self, begin: float | None) -> None:
+        """Give the model a scale of its own that begins at `begin`, or none; one that it has stays as it is."""
+        if begin is None:
+            self.scale = None
+        elif self.scale is None:
+            self.scale = LearntScale(begin)
+        self.shape = self.shape.model_copy(update={"learnt_scale": begin})
+
+    def scale_or(self, fixed: float) -> float | torch.Tensor:
+        """Return the scale that the model has learnt, float32 (), or else the fixed one."""
+        return fixed if self.scale is None else self.scale()
 
     def forward(self, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""

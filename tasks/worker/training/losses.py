@@ -42,9 +42,22 @@ def batch_losses(
     return {"loss": total, **parts}
 
 
-def contrastive_part(query: torch.Tensor, items: torch.Tensor, batch: Batch, scale: float) -> torch.Tensor:
+def contrastive_part(
+    query: torch.Tensor, items: torch.Tensor, batch: Batch, scale: float | torch.Tensor
+) -> torch.Tensor:
     """Return -log softmax of the own item among all items of the batch; query (b, E), items (B, E), unit vectors."""
-    logits = (scale * query @ items.T).masked_fill(batch.excluded, float("-inf"))
+    return _own_among(query, items, batch.excluded, batch, scale)
+
+
+def reverse_part(item: torch.Tensor, queries: torch.Tensor, batch: Batch, scale: float | torch.Tensor) -> torch.Tensor:
+    """Return -log softmax of the own query among all queries of the batch; item (b, E), queries (B, E), likewise."""
+    return _own_among(item, queries, batch.excluded_queries, batch, scale)
+
+
+def _own_among(
+    these: torch.Tensor, others: torch.Tensor, excluded: torch.Tensor, batch: Batch, scale: float | torch.Tensor
+) -> torch.Tensor:
+    logits = (scale * these @ others.T).masked_fill(excluded, float("-inf"))
     each = F.cross_entropy(logits, batch.position, reduction="none")
     return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
 
@@ -57,7 +70,11 @@ def classification_part(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 
 def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
-    return contrastive_part(given.query, given.accelerator.gather(given.item), given.batch, head.scale)
+    scale, accelerator = given.model.scale_or(head.scale), given.accelerator
+    part = contrastive_part(given.query, accelerator.gather(given.item), given.batch, scale)
+    if head.symmetric:
+        part = (part + reverse_part(given.item, accelerator.gather(given.query), given.batch, scale)) / 2
+    return part
 
 
 def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
