@@ -36,7 +36,9 @@ def released(folder: Path) -> ReleasedItems:
         flat = pa.array(VECTORS[part].reshape(-1))
         columns = {"item_id": [IDS[row] for row in part], "text": [TEXTS[row] for row in part]}
         vectors = pa.FixedSizeListArray.from_arrays(flat, WIDTH)
-        pq.write_table(pa.table({**columns, "vector": vectors}), source / f"part-{number:05d}.parquet", row_group_size=7)
+        pq.write_table(
+            pa.table({**columns, "vector": vectors}), source / f"part-{number:05d}.parquet", row_group_size=7
+        )
     commit(store, "vectors/m", source, "vectors", {"model_version": "m", "width": WIDTH, "type": "fp32"})
     return ReleasedItems.open(store, "vectors/m", "m", 2**20)
 
