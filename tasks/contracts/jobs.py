@@ -50,6 +50,7 @@ class WarmupInputs(Record):
     stage: Literal[Stage.warmup] = Stage.warmup
     rows: tuple[RowsRef, ...]
     parent: CheckpointRef | None
+    mined: MinedRelease | None = Field(default=None, description="as training gets it: batches have room for negatives")
 
 
 class TrainInputs(Record):

@@ -1,4 +1,4 @@
-"""Which release the hard negatives of a run are mined from: the current one when its training first began.
+"""Which release the hard negatives of a run are mined from: the current one when its warmup first began.
 
 It is written down then, so that a run that goes on after a release or a rollback still has the same negatives.
 """

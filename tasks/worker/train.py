@@ -14,6 +14,8 @@ from tasks.contracts.references import CheckpointRef
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
+from tasks.worker.negatives.arrays import negative_arrays
+from tasks.worker.negatives.find import Mining, find_negatives
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
@@ -22,7 +24,7 @@ from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.device_use import collect_device_use, device_use_measured
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
-from tasks.worker.training.pairs import make_pairs, read_training_rows
+from tasks.worker.training.pairs import TrainingRows, make_pairs, read_training_rows
 from tasks.worker.training.start import find_source, load_model, make_start, ref_at
 from tasks.worker.training.step import TrainStep
 
@@ -42,6 +44,7 @@ def run(job: Job) -> TrainOutcome:
     with open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator:
         with job.clock.phase("restoring"):
             training, held = read_training_rows(job, inputs)
+            mined = _mined(job, inputs, training, accelerator)
             compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
             source = find_source(job, inputs, accelerator)
             parts = load_model(job, source, training)
@@ -50,9 +53,10 @@ def run(job: Job) -> TrainOutcome:
         state = start.state
         pairs = make_pairs(training, parts, config)
         plan = plan_for(config, state.first_step, pairs)
-        shape = shape_for(config, state.first_step, pairs, job.rank.world)
+        shape = shape_for(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
+        negatives = negative_arrays(mined.found, pairs, training, parts, config) if mined else None
         last_step = state.first_step + len(plan)
-        batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)))
+        batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)), negatives)
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
         writer = CheckpointWriter(job.store, parts, start.optimizer)
         with (
@@ -86,7 +90,18 @@ def run(job: Job) -> TrainOutcome:
         graphs=graphs,
         environment=accelerator.variables,
         device_use=collect_device_use(job),
+        mined=mined.counts if mined else None,
     )
+
+
+def _mined(job: Job, inputs: TrainInputs, training: TrainingRows, accelerator: Accelerator) -> Mining | None:
+    """Return the hard negatives; the graphs of the released model, which finds them, are none of training's."""
+    if inputs.mined is not None:
+        compile_cache.reuse(accelerator, job.store, inputs.compiled)
+    mined = find_negatives(job, inputs, training, accelerator)
+    if accelerator.graphs is not None:
+        accelerator.graphs.forget()
+    return mined
 
 
 def _take_steps(job: Job, batches: Batches, step: TrainStep, recorder: LoopRecorder, holdout: Holdout) -> float:

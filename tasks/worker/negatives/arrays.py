@@ -22,10 +22,16 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 def negative_arrays(
     found: Found, pairs: Pairs, training: Iterable[pa.Table], parts: ModelParts, config: Config
-) -> HardNegatives:
-    """Return the hard negatives of the pairs; `training` has the rows of the pairs, in their order."""
+) -> HardNegatives | None:
+    """Return the hard negatives of the pairs, None if there are none.
+
+    Args:
+        training: the rows of the pairs, in their order.
+    """
+    if not found.items.num_rows:
+        return None
     item_key, text_key = _keys(pairs, found, training)
-    longest = config.train.shapes.item[-1]
+    longest = config.train.max_tokens.item
     return HardNegatives(
         of_row=found.of_row,
         tokens=tokenize(parts.tokenizer, found.items[TEXT].to_pylist(), longest, parts.model.pad),
@@ -46,8 +52,8 @@ def _keys(pairs: Pairs, found: Found, training: Iterable[pa.Table]) -> tuple[np.
         item = pc.index_in(table[ITEM_ID], value_set=ids).fill_null(-1).to_numpy()
         item_key[item[item >= 0]] = pairs.item_key[rows[item >= 0]]
         of_rows = text_hashes(table[ITEM])
-        place = np.searchsorted(texts, of_rows).clip(max=max(0, len(texts) - 1))
-        same = texts[place] == of_rows if len(texts) else np.zeros(len(of_rows), dtype=bool)
+        place = np.minimum(np.searchsorted(texts, of_rows), len(texts) - 1)
+        same = texts[place] == of_rows
         text_key[place[same]] = pairs.text_key[rows[same]]
         start += table.num_rows
-    return item_key, text_key[which] if len(texts) else text_key
+    return item_key, text_key[which]

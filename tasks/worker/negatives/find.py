@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pyarrow as pa
 import torch
@@ -20,9 +21,16 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.pairs import TrainingRows, used_columns
 
 
+class Mining(NamedTuple):
+    """The hard negatives of a run, and what they cost."""
+
+    found: Found
+    counts: MinedNegatives
+
+
 def find_negatives(
     job: Job, inputs: TrainInputs, training: Iterable[pa.Table], accelerator: Accelerator
-) -> tuple[Found, MinedNegatives] | None:
+) -> Mining | None:
     """Return the hard negatives of the training rows, and what they cost; None without a release to mine.
 
     Raises:
@@ -59,7 +67,7 @@ def find_negatives(
     )
     how = "kept from before" if there else f"{counts.embedded} texts embedded"
     print(f"{counts.negatives} hard negatives of release {counts.release} for {counts.pairs} pairs; {how}", flush=True)
-    return found, counts
+    return Mining(found, counts)
 
 
 def _mine(

@@ -16,21 +16,25 @@ from tasks.worker.training.batches import Batch
 
 
 class Given(NamedTuple):
-    """The arguments of a loss. `query` and `item` are this worker's embeddings: unit vectors, float32 (b, E)."""
+    """The arguments of a loss: this worker's embeddings, unit vectors.
+
+    `query` and `item` float32 (b, E); `extra` float32 (b * n, E), the hard negatives of its pairs.
+    """
 
     model: EmbeddingModel
     batch: Batch
     accelerator: Accelerator
     query: torch.Tensor
     item: torch.Tensor
+    extra: torch.Tensor
 
 
 def batch_losses(
     model: EmbeddingModel, batch: Batch, heads: HeadsConfig, accelerator: Accelerator
 ) -> dict[str, torch.Tensor]:
     """Return this worker's part of each loss: float32 scalars on the device. `loss` is their weighted sum."""
-    query, item = model(batch.texts).chunk(2)
-    given = Given(model, batch, accelerator, query, item)
+    vectors, pairs = model(batch.texts), len(batch.position)
+    given = Given(model, batch, accelerator, vectors[:pairs], vectors[pairs : 2 * pairs], vectors[2 * pairs :])
     parts: dict[str, torch.Tensor] = {}
     total = given.query.new_zeros(())
     with torch.autocast(given.query.device.type, enabled=False):  # scaled cosines in bf16 would be off by up to 0.06
@@ -45,7 +49,10 @@ def batch_losses(
 def contrastive_part(
     query: torch.Tensor, items: torch.Tensor, batch: Batch, scale: float | torch.Tensor
 ) -> torch.Tensor:
-    """Return -log softmax of the own item among all items of the batch; query (b, E), items (B, E), unit vectors."""
+    """Return -log softmax of the own item among all items of the batch, hard negatives included.
+
+    Unit vectors: query (b, E), items (B * (1 + n), E).
+    """
     return _own_among(query, items, batch.excluded, batch, scale)
 
 
@@ -71,7 +78,10 @@ def classification_part(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
     scale, accelerator = given.model.scale_or(head.scale), given.accelerator
-    part = contrastive_part(given.query, accelerator.gather(given.item), given.batch, scale)
+    items = accelerator.gather(given.item)
+    if len(given.extra):
+        items = torch.cat([items, accelerator.gather(given.extra)])
+    part = contrastive_part(given.query, items, given.batch, scale)
     if head.symmetric:
         part = (part + reverse_part(given.item, accelerator.gather(given.query), given.batch, scale)) / 2
     return part
