@@ -135,7 +135,8 @@ def make_batch(
     label_class = np.where(real, pairs.label_class[whole], -1)
     position = np.arange(len(whole))[mine]
     excluded = np.broadcast_to(~real, (part, len(whole))).copy()
-    excluded_queries = excluded.copy() if shape.both_ways else np.zeros((part, 0), dtype=bool)
+    # Of a row that is no pair it is not known in the batch alone which items its query finds.
+    excluded_queries = np.tile(pair == 0, (part, 1)) if shape.both_ways else np.zeros((part, 0), dtype=bool)
     extra = _extra(negatives, whole, shape)
     excluded_extra = np.broadcast_to((extra < 0) | _stands_before(extra), (part, len(extra))).copy()
     for kind, (key, positives) in enumerate(zip((pairs.item_key, pairs.text_key), pairs.positives, strict=True)):

@@ -1,7 +1,6 @@
 """Hard negatives of a made-up span, by a model that was trained and released in this process."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import MinedNegatives
-from tasks.contracts.references import MinedRelease, RowsRef
+from tasks.contracts.references import RowsRef
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
 from tasks.foundation.errors import ConfigError, StoreError
@@ -26,54 +25,13 @@ from tasks.worker.training.holdout import side_of
 from tasks.worker.training.pairs import TrainingRows, pair_mask
 from tasks.worker.vectors.reuse import as_matrix
 from tests.support.processes.ranks import run_ranks
-from tests.support.workspace.jobs import (
-    CLASSIFIER,
-    FEATURES,
-    infer_vectors,
-    make_catalogue,
-    make_job,
-    make_workspace,
-    model_of,
-    tiny_config,
-    train_model,
-    write_rows,
-)
-
-SETTINGS = (
-    *FEATURES,
-    CLASSIFIER,
-    "heads.contrastive.positives_only=true",
-    "heads.contrastive.negatives={per_query: 3, max_share: 0.9}",
-)
-CONFIG = tiny_config(*SETTINGS)
-
-
-class Made(NamedTuple):
-    """A released span and the span after it, which has other items too."""
-
-    store: DirectoryStore
-    release: MinedRelease
-    before: RowsRef
-    rows: RowsRef
-
-    @property
-    def inputs(self) -> TrainInputs:
-        parent = self.release.model.checkpoint
-        return TrainInputs(rows=(self.rows,), history=(self.before,), parent=parent, mined=self.release)
+from tests.support.workspace.jobs import make_job, tiny_config
+from tests.support.workspace.mined import CONFIG, SETTINGS, Made, make_mined
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    return make(tmp_path)
-
-
-def make(folder: Path) -> Made:
-    store, before = make_workspace(folder, rows=120, distinct=40)
-    model = model_of(train_model(store, CONFIG, before))
-    vectors = infer_vectors(store, CONFIG, before, model).prefix
-    catalogue = make_catalogue(store, CONFIG, before)
-    release = MinedRelease(number=1, model=model, vectors=vectors, catalogue=catalogue)
-    return Made(store, release, before, write_rows(store, "2026-02", 150, folder, distinct=50))
+    return make_mined(tmp_path)
 
 
 def find(
