@@ -167,6 +167,11 @@ class TrainConfig(WorkersConfig):
         description="of the global batch; null: as many as the first rows of the run need. A number keeps the compiled "
         "graphs from span to span; a text that finds no room loses its last tokens"
     )
+    chunks: Positive = Field(
+        default=1,  # configurations of earlier runs lack it
+        description="parts in which the sequences of a worker's batch are encoded, twice each: a large batch then "
+        "needs the memory of one part, and about a third more time",
+    )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
     warmup_steps: int = Field(ge=0)
@@ -193,8 +198,9 @@ class TrainConfig(WorkersConfig):
     def _consistent(self) -> Self:
         if self.batch_rows % self.workers:
             raise ValueError(f"train.batch_rows {self.batch_rows} must be a multiple of train.workers {self.workers}")
-        if self.sequences is not None and self.sequences % self.workers:
-            raise ValueError(f"train.sequences {self.sequences} must be a multiple of train.workers {self.workers}")
+        if self.sequences is not None and self.sequences % (self.workers * self.chunks):
+            times = f"train.workers {self.workers}" + (f" times train.chunks {self.chunks}" if self.chunks > 1 else "")
+            raise ValueError(f"train.sequences {self.sequences} must be a multiple of {times}")
         longest = max(self.max_tokens.query, self.max_tokens.item)
         if longest > self.sequence_tokens:
             raise ValueError(

@@ -166,6 +166,10 @@ class EmbeddingModel(nn.Module):
 
     def forward(self, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""
+        return self.vectors(self.pool(texts), texts)
+
+    def pool(self, texts: Texts) -> torch.Tensor:
+        """Return the pooled vector of each segment, float32 (R * segments, D); it needs ids, segments and positions."""
         segments = texts.segments
         # A token sees those of its own text; padding sees padding, so that no row of the softmax is empty. The mask is
         # additive, for each head, and in the type of the scores: nothing is left for each layer to convert or copy.
@@ -175,7 +179,12 @@ class EmbeddingModel(nn.Module):
         mask = mask.expand(-1, self._heads, -1, -1).contiguous()
         hidden = self._encode(texts.ids, mask, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
-            pooled = self._pool(hidden, texts).index_select(0, texts.place)
+            return self._pool(hidden, texts)
+
+    def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
+        """Return unit vectors, float32 (B, E), of the pooled segments; it needs places and features."""
+        with torch.autocast(pooled.device.type, enabled=False):
+            pooled = pooled.index_select(0, texts.place)
             if self.interaction is not None:
                 pooled = self.interaction(pooled, texts.numeric, texts.categorical)
             elif self.projection is not None:

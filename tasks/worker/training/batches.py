@@ -6,6 +6,7 @@ which rows a batch has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -93,7 +94,9 @@ def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: 
             lengths = np.concatenate([query[real], *[item[real]] * (1 + extra)])
             needed = max(needed, pack(lengths, train.sequence_tokens).sequences)
             largest = max(largest, int(lengths.sum()))
-    shape = BatchShape(train.batch_rows // world, _rounded_up(needed), train.sequence_tokens, extra, both_ways)
+    shape = BatchShape(
+        train.batch_rows // world, _rounded_up(needed, train.chunks), train.sequence_tokens, extra, both_ways
+    )
     if train.sequences is None:
         return shape
     given = train.sequences // world
@@ -105,9 +108,12 @@ def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: 
     return replace(shape, sequences=given)
 
 
-def _rounded_up(sequences: int) -> int:
-    """Return a number at most 1/64 larger, one of few: spans whose texts are about as long share compiled graphs."""
-    step = 1 << max(0, sequences.bit_length() - 7)
+def _rounded_up(sequences: int, chunks: int) -> int:
+    """Return a number at most 1/64 larger, one of few: spans whose texts are about as long share compiled graphs.
+
+    It is a multiple of the chunks.
+    """
+    step = math.lcm(1 << max(0, sequences.bit_length() - 7), chunks)
     return -(-sequences // step) * step
 
 

@@ -30,10 +30,19 @@ class Given(NamedTuple):
 
 
 def batch_losses(
-    model: EmbeddingModel, batch: Batch, heads: HeadsConfig, accelerator: Accelerator
+    model: EmbeddingModel,
+    batch: Batch,
+    heads: HeadsConfig,
+    accelerator: Accelerator,
+    pooled: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return this worker's part of each loss: float32 scalars on the device. `loss` is their weighted sum."""
-    vectors, pairs = model(batch.texts), len(batch.position)
+    """Return this worker's part of each loss: float32 scalars on the device. `loss` is their weighted sum.
+
+    Args:
+        pooled: the texts of the batch as `model.pool` returns them; None: it is called here.
+    """
+    pooled = model.pool(batch.texts) if pooled is None else pooled
+    vectors, pairs = model.vectors(pooled, batch.texts), len(batch.position)
     given = Given(model, batch, accelerator, vectors[:pairs], vectors[pairs : 2 * pairs], vectors[2 * pairs :])
     parts: dict[str, torch.Tensor] = {}
     total = given.query.new_zeros(())

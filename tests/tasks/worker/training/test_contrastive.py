@@ -9,6 +9,7 @@ import torch
 
 from configs.schema.training import ContrastiveHead, HeadsConfig
 from tasks.worker.accelerators import Accelerator, open_accelerator
+from tasks.worker.model.embedding_model import Texts
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.tokens import TokenLists
@@ -69,8 +70,11 @@ class Table(torch.nn.Module):
         self.rows = torch.nn.Embedding(1 + 2 * ROWS + ITEMS, WIDTH)
         self.scale = LearntScale(HEAD.scale)
 
-    def forward(self, texts) -> torch.Tensor:
-        first = texts.ids.flatten()[(texts.place // 4) * 16 + texts.place % 4]
+    def pool(self, texts: Texts) -> torch.Tensor:
+        return texts.ids[:, :4].flatten()  # each text is one token, and a sequence has room for four
+
+    def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
+        first = pooled.index_select(0, texts.place)
         return torch.nn.functional.normalize(self.rows(first), dim=1)
 
     def scale_or(self, fixed: float) -> torch.Tensor:
