@@ -172,6 +172,11 @@ class TrainConfig(WorkersConfig):
         description="parts in which the sequences of a worker's batch are encoded, twice each: a large batch then "
         "needs the memory of one part, and about a third more time",
     )
+    homogeneous: str | None = Field(
+        default=None,
+        description="one of features.categorical, such as a locale: batches have rows of one of its values where that "
+        "is possible, so that negatives differ in more than it",
+    )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
     warmup_steps: int = Field(ge=0)

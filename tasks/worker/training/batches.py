@@ -67,7 +67,10 @@ def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> 
     train = config.train
     tokens = pairs.query.lengths[:rows] + pairs.item.lengths[:rows]
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
-    return Plan(tokens, keys, train.batch_rows, train.epochs, config.seed + first_step)
+    groups = None
+    if train.homogeneous is not None:
+        groups = pairs.item_features.categorical[:rows, config.features.categorical.index(train.homogeneous)]
+    return Plan(tokens, keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
 
 
 def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False) -> BatchShape:
