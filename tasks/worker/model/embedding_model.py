@@ -184,7 +184,7 @@ class EmbeddingModel(nn.Module):
     def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E), of the pooled segments; it needs places and features."""
         with torch.autocast(pooled.device.type, enabled=False):
-            pooled = pooled.index_select(0, texts.place)
+            pooled = F.pad(pooled, (0, 0, 0, 1)).index_select(0, texts.place)  # zeros for texts without tokens
             if self.interaction is not None:
                 pooled = self.interaction(pooled, texts.numeric, texts.categorical)
             elif self.projection is not None:
@@ -226,10 +226,7 @@ class EmbeddingModel(nn.Module):
             self._converted = {}
 
     def _pool(self, hidden: torch.Tensor, texts: Texts) -> torch.Tensor:
-        """Return the pooled vectors, float32 (R * segments + 1, D), from hidden states (R, T, D).
-
-        They are those of each segment, and zeros for texts without tokens.
-        """
+        """Return the pooled vector of each segment, float32 (R * segments, D), from hidden states (R, T, D)."""
         numbers = torch.arange(segments_of(hidden.shape[1]), device=hidden.device)
         belongs = texts.segments[:, None, :] == numbers[None, :, None]
         if self.shape.pooling == "cls":
@@ -237,7 +234,7 @@ class EmbeddingModel(nn.Module):
         else:
             weights = belongs.float()
             weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1.0)
-        return F.pad(torch.bmm(weights, hidden).flatten(0, 1), (0, 0, 0, 1))
+        return torch.bmm(weights, hidden).flatten(0, 1)
 
     def classify(self, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """Return logits of the two classes, float32 (B, 2), from unit vectors (B, E)."""

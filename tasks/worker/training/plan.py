@@ -106,7 +106,7 @@ def _strata(order: np.ndarray, tokens: np.ndarray, batches: int, random: np.rand
 def _by_group(
     order: np.ndarray, tokens: np.ndarray, groups: np.ndarray, batch_rows: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Return rows in random order as batches of one group, (batch_rows, batches), as `_strata` makes them of each group.
+    """Return rows in random order as batches of one group, (batch_rows, batches), by `_strata` of each group.
 
     What is left of each group is in batches with that of others, other ones in each epoch.
     """
