@@ -74,7 +74,7 @@ class Table(torch.nn.Module):
         return texts.ids[:, :4].flatten()  # each text is one token, and a sequence has room for four
 
     def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
-        first = pooled.index_select(0, texts.place)
+        first = torch.nn.functional.pad(pooled, (0, 1)).index_select(0, texts.place)
         return torch.nn.functional.normalize(self.rows(first), dim=1)
 
     def scale_or(self, fixed: float) -> torch.Tensor:
