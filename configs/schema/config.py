@@ -132,6 +132,15 @@ class Config(Record):
             raise ValueError("features reach the embedding through model.interaction, whose kind is none")
         return self
 
+    @model_validator(mode="after")
+    def _batches_are_of_a_feature(self) -> Self:
+        column, known = self.train.homogeneous, self.features.categorical
+        if column is not None and column not in known:
+            raise ValueError(
+                f"train.homogeneous {column} is not in features.categorical ({', '.join(known) or 'none'})"
+            )
+        return self
+
     @property
     def longest_tokens(self) -> int:
         """The longest text that any batch holds, in tokens."""

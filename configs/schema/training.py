@@ -9,6 +9,8 @@ from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfi
 from configs.schema.stages import Share, WorkersConfig
 from tasks.foundation.records import Record
 
+LARGEST_SCALE = 100.0  # of a scale that is learnt: with a larger one, training is known to become unstable
+
 
 class FeaturesConfig(Record):
     """Columns that the interaction MLP sees in addition to the text. Items have all of them."""
@@ -72,12 +74,44 @@ class ModelConfig(Record):
         return self.scratch if self.pretrained is None else None
 
 
+class NegativesConfig(Record):
+    """Hard negatives: items that the released model finds near a query, as extra items of each batch.
+
+    They are mined from the vectors of the current release; a lineage without one has none yet.
+    """
+
+    per_query: Positive = Field(description="items for each pair, so many more items are embedded at each step")
+    max_share: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description="only items that score below this share of the pair's own item, since nearer ones are often right",
+    )
+
+
 class ContrastiveHead(Record):
     """In-batch negatives: each query against all items of the global batch."""
 
     weight: float = Field(ge=0)
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
     positives_only: bool = Field(description="only rows of the positive class are pairs")
+    # The others have defaults, since configurations of earlier runs lack them.
+    symmetric: bool = Field(
+        default=False, description="the mean of two losses: each query finds its item, and each item its query"
+    )
+    temperature: Literal["fixed", "learnt"] = Field(
+        default="fixed", description="learnt: the scale is a weight of the model, which begins at `scale`"
+    )
+    negatives: NegativesConfig | None = Field(default=None, description="null: the other items of the batch alone")
+
+    @model_validator(mode="after")
+    def _scale_can_be_learnt(self) -> Self:
+        if self.temperature == "learnt" and not 1 < self.scale < LARGEST_SCALE:
+            raise ValueError(
+                f"heads.contrastive.scale {self.scale:g} is where a learnt scale begins, which is between 1 and "
+                f"{LARGEST_SCALE:g}; choose one between, or temperature: fixed"
+            )
+        return self
 
 
 class ClassificationHead(Record):
@@ -110,6 +144,12 @@ class HeadsConfig(Record):
             raise ValueError("heads.contrastive.positives_only needs heads.classification to say what is positive")
         return self
 
+    @property
+    def learnt_scale(self) -> float | None:
+        """Where the model's own scale of the contrastive softmax begins; None: it has none."""
+        head = self.contrastive
+        return head.scale if head is not None and head.temperature == "learnt" else None
+
 
 class TokenLimits(Record):
     """Where training cuts texts, in tokens."""
@@ -127,6 +167,16 @@ class TrainConfig(WorkersConfig):
     sequences: Positive | None = Field(
         description="of the global batch; null: as many as the first rows of the run need. A number keeps the compiled "
         "graphs from span to span; a text that finds no room loses its last tokens"
+    )
+    chunks: Positive = Field(
+        default=1,  # configurations of earlier runs lack it
+        description="parts in which the sequences of a worker's batch are encoded, twice each: a large batch then "
+        "needs the memory of one part, and about a third more time",
+    )
+    homogeneous: str | None = Field(
+        default=None,
+        description="one of features.categorical, such as a locale: batches have rows of one of its values where that "
+        "is possible, so that negatives differ in more than it",
     )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
@@ -164,8 +214,9 @@ class TrainConfig(WorkersConfig):
     def _consistent(self) -> Self:
         if self.batch_rows % self.workers:
             raise ValueError(f"train.batch_rows {self.batch_rows} must be a multiple of train.workers {self.workers}")
-        if self.sequences is not None and self.sequences % self.workers:
-            raise ValueError(f"train.sequences {self.sequences} must be a multiple of train.workers {self.workers}")
+        if self.sequences is not None and self.sequences % (self.workers * self.chunks):
+            times = f"train.workers {self.workers}" + (f" times train.chunks {self.chunks}" if self.chunks > 1 else "")
+            raise ValueError(f"train.sequences {self.sequences} must be a multiple of {times}")
         longest = max(self.max_tokens.query, self.max_tokens.item)
         if longest > self.sequence_tokens:
             raise ValueError(

@@ -171,6 +171,17 @@ class TokenUse(Record):
     computed: int = Field(description="with padding")
 
 
+class MinedNegatives(Record):
+    """The hard negatives of a run, and what they cost."""
+
+    release: int = Field(description="number of the release they were mined from")
+    pairs: int = Field(description="rows of the run that have at least one")
+    negatives: int = Field(description="of all rows together")
+    items: int = Field(description="different items among them")
+    embedded: int = Field(description="texts that the released model embedded for it; 0: they were mined before")
+    seconds: float
+
+
 class TrainOutcome(Record):
     stage: Literal[Stage.train] = Stage.train
     checkpoint: CheckpointRef
@@ -195,6 +206,7 @@ class TrainOutcome(Record):
     device_use: tuple[DeviceUse, ...] | None = Field(
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
     )
+    mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were asked for, or found")
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from tasks.contracts.references import CheckpointRef
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
+from tasks.worker.negatives.arrays import negative_arrays
+from tasks.worker.negatives.find import Mining, find_negatives
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
@@ -50,6 +52,7 @@ def run(job: Job) -> TrainOutcome:
     with open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator:
         with job.clock.phase("restoring"):
             training, held = read_training_rows(job, inputs)
+            mined = _mined(job, inputs, training, accelerator)
             compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
             source = find_source(job, inputs, accelerator)
             parts = load_model(job, source, training)
@@ -59,9 +62,11 @@ def run(job: Job) -> TrainOutcome:
         replayed = replayed_rows(job, inputs)
         pairs = make_pairs(itertools.chain(training, replayed), parts, config)
         plan = plan_for(config, state.first_step, pairs)
-        shape = shape_for(config, state.first_step, pairs, job.rank.world, len(pairs) - replayed.count)
+        own_rows = len(pairs) - replayed.count
+        shape = shape_for(config, state.first_step, pairs, job.rank.world, inputs.mined is not None, own_rows)
+        negatives = negative_arrays(mined.found, pairs, training, parts, config) if mined else None
         last_step = state.step if state.complete else state.first_step + len(plan)
-        batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)))
+        batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)), negatives)
         steps = range(state.first_step, last_step)
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
         writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
@@ -103,7 +108,18 @@ def run(job: Job) -> TrainOutcome:
         graphs=graphs,
         environment=accelerator.variables,
         device_use=collect_device_use(job),
+        mined=mined.counts if mined else None,
     )
+
+
+def _mined(job: Job, inputs: TrainInputs, training: TrainingRows, accelerator: Accelerator) -> Mining | None:
+    """Return the hard negatives; the graphs of the released model, which finds them, are none of training's."""
+    if inputs.mined is not None:
+        compile_cache.reuse(accelerator, job.store, inputs.compiled)
+    mined = find_negatives(job, inputs, training, accelerator)
+    if accelerator.graphs is not None:
+        accelerator.graphs.forget()
+    return mined
 
 
 def _take_steps(

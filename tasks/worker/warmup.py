@@ -37,7 +37,7 @@ def run(job: Job) -> WarmupOutcome | None:
     inputs = job.spec.inputs
     assert isinstance(inputs, WarmupInputs)
     config = job.config
-    trial_inputs = TrainInputs(rows=inputs.rows, history=(), parent=inputs.parent)
+    trial_inputs = TrainInputs(rows=inputs.rows, history=(), parent=inputs.parent, mined=inputs.mined)
     accelerator = make_accelerator(config.accelerator, job.rank, config, config.train.precision)
     with job.clock.phase("restoring"):
         training, held = read_training_rows(job, trial_inputs)
@@ -87,7 +87,7 @@ def _try(
     precision = accelerator.choose_precision(job.config.train.precision)
     start = make_start(job, inputs, source, parts, accelerator, precision)
     with job.scratch() as folder:
-        return run_trial(job, start, accelerator, precision, training, held, folder)
+        return run_trial(job, inputs, start, accelerator, precision, training, held, folder)
 
 
 def _publish(job: Job, accelerator: Accelerator, session: CompileSession) -> CompileRef:

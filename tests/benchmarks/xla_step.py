@@ -95,6 +95,7 @@ def _batch(sequences: int, rows: int, seed: int) -> Batch:
         label_class=torch.full((rows,), -1),
         pair=torch.ones(rows),
         excluded=torch.zeros(rows, rows, dtype=torch.bool),
+        excluded_queries=torch.zeros(rows, 0, dtype=torch.bool),
         position=torch.arange(rows),
         pairs_in_all=torch.tensor(float(rows)),
         labels_in_all=torch.tensor(0.0),

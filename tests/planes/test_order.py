@@ -39,6 +39,7 @@ ORDER = """
     tasks.worker.formats          weights from elsewhere, and a model for elsewhere
     tasks.worker.compile          graphs compiled ahead of time
     tasks.worker.targets          search services that get each release
+    tasks.worker.negatives        hard negatives, mined from a release
     tasks.worker.search           a release, searched: its model, and the nearest of its vectors
     tasks.worker.evaluation       models, rows and items of an evaluation
     tasks.worker.vectors          the vectors of a catalogue, shard by shard

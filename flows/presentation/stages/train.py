@@ -9,7 +9,7 @@ from flows.presentation.stages import compiling
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural, share
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.outcomes import DeviceUse, TokenUse, TrainOutcome
+from tasks.contracts.outcomes import DeviceUse, MinedNegatives, TokenUse, TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
 
 RANKING = names_of(Family.ranking)
@@ -25,6 +25,7 @@ def section(of: StageFacts) -> Section:
         ("resumed at step", "not at all" if value.resumed_at_step is None else count(value.resumed_at_step)),
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
         *_tokens(value.tokens),
+        *_mined(value.mined),
         ("workers", str(config.train.workers) if config else ""),
         ("accelerator", f"{config.accelerator}, compute {compute_of(config, Stage.train)}" if config else ""),
         ("precision", value.precision),
@@ -64,6 +65,15 @@ def _against_forgetting(value: TrainOutcome) -> Iterator[tuple[str, str]]:
     if value.development:
         kept = value.last_step if value.kept_step is None else value.kept_step
         yield "step whose weights are kept", f"{count(kept)}, the best by the development rows"
+
+
+def _mined(mined: MinedNegatives | None) -> Iterator[tuple[str, str]]:
+    """Yield the hard negatives and what they cost."""
+    if mined is not None:
+        of = f"{count(mined.negatives)} for {plural(mined.pairs, 'pair')}, of {plural(mined.items, 'item')}"
+        yield "hard negatives", f"{of}, mined from release {mined.release}"
+        cost = f"{plural(mined.embedded, 'text')} embedded" if mined.embedded else "none: they were kept from before"
+        yield "cost of mining", f"{cost}, {mined.seconds:,.1f} s"
 
 
 def _figures(value: TrainOutcome) -> Iterator[Figure]:

@@ -43,7 +43,9 @@ def measure(
     progress = (lambda done, total: report("evaluate", done, total, model.version)) if job.rank.is_main else None
     embedded = embed_holdout(model.parts, holdout, accelerator, model.settings, known, progress)
     contrastive = job.config.heads.contrastive
-    scale = contrastive.scale if contrastive is not None else None
+    scale = model.parts.model.scale_or(contrastive.scale) if contrastive is not None else None
+    if isinstance(scale, torch.Tensor):
+        scale = accelerator.fetch(scale).item()
     measured = Measured(
         judged=judge_vectors(model.parts, holdout, embedded, accelerator, model.settings, scale),
         vectors=vector_metrics(embedded.corpus, relevant.text),

@@ -21,6 +21,7 @@ from configs.schema.config import Config
 from tasks.foundation.records import Record
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.interaction import Interaction
+from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.packing import Packing, segments_of
 
 MASKED = -1e4  # far below any attention score, and representable in bf16; -inf would make padding rows NaN
@@ -46,6 +47,7 @@ class ModelShape(Record):
     width: int
     interaction: InteractionShape | None
     classifier: Literal["query", "pair"] | None
+    learnt_scale: float | None = None  # where it begins; null: fixed, as in models that were made before it was learnt
 
 
 def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelShape:
@@ -65,7 +67,11 @@ def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelSh
             output_width=width,
         )
     return ModelShape(
-        pooling=model.pooling, width=width, interaction=interaction, classifier=head.input if head else None
+        pooling=model.pooling,
+        width=width,
+        interaction=interaction,
+        classifier=head.input if head else None,
+        learnt_scale=config.heads.learnt_scale,
     )
 
 
@@ -143,9 +149,27 @@ class EmbeddingModel(nn.Module):
         self.classifier: nn.Linear | None = None
         if shape.classifier is not None:
             self.classifier = nn.Linear(shape.width if shape.classifier == "query" else 3 * shape.width, 2)
+        self.scale: LearntScale | None = None
+        self.learn_scale(shape.learnt_scale)
+
+    def learn_scale(self, begin: float | None) -> None:
+        """Give the model a scale of its own that begins at `begin`, or none; one that it has stays as it is."""
+        if begin is None:
+            self.scale = None
+        elif self.scale is None:
+            self.scale = LearntScale(begin)
+        self.shape = self.shape.model_copy(update={"learnt_scale": begin})
+
+    def scale_or(self, fixed: float) -> float | torch.Tensor:
+        """Return the scale that the model has learnt, float32 (), or else the fixed one."""
+        return fixed if self.scale is None else self.scale()
 
     def forward(self, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""
+        return self.vectors(self.pool(texts), texts)
+
+    def pool(self, texts: Texts) -> torch.Tensor:
+        """Return the pooled vector of each segment, float32 (R * segments, D); it needs ids, segments and positions."""
         segments = texts.segments
         # A token sees those of its own text; padding sees padding, so that no row of the softmax is empty. The mask is
         # additive, for each head, and in the type of the scores: nothing is left for each layer to convert or copy.
@@ -155,7 +179,12 @@ class EmbeddingModel(nn.Module):
         mask = mask.expand(-1, self._heads, -1, -1).contiguous()
         hidden = self._encode(texts.ids, mask, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
-            pooled = self._pool(hidden, texts).index_select(0, texts.place)
+            return self._pool(hidden, texts)
+
+    def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
+        """Return unit vectors, float32 (B, E), of the pooled segments; it needs places and features."""
+        with torch.autocast(pooled.device.type, enabled=False):
+            pooled = F.pad(pooled, (0, 0, 0, 1)).index_select(0, texts.place)  # zeros for texts without tokens
             if self.interaction is not None:
                 pooled = self.interaction(pooled, texts.numeric, texts.categorical)
             elif self.projection is not None:
@@ -197,10 +226,7 @@ class EmbeddingModel(nn.Module):
             self._converted = {}
 
     def _pool(self, hidden: torch.Tensor, texts: Texts) -> torch.Tensor:
-        """Return the pooled vectors, float32 (R * segments + 1, D), from hidden states (R, T, D).
-
-        They are those of each segment, and zeros for texts without tokens.
-        """
+        """Return the pooled vector of each segment, float32 (R * segments, D), from hidden states (R, T, D)."""
         numbers = torch.arange(segments_of(hidden.shape[1]), device=hidden.device)
         belongs = texts.segments[:, None, :] == numbers[None, :, None]
         if self.shape.pooling == "cls":
@@ -208,7 +234,7 @@ class EmbeddingModel(nn.Module):
         else:
             weights = belongs.float()
             weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1.0)
-        return F.pad(torch.bmm(weights, hidden).flatten(0, 1), (0, 0, 0, 1))
+        return torch.bmm(weights, hidden).flatten(0, 1)
 
     def classify(self, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """Return logits of the two classes, float32 (B, 2), from unit vectors (B, E)."""

@@ -52,6 +52,21 @@ class Positives:
 
 
 @dataclass(frozen=True)
+class HardNegatives:
+    """Items that some pairs of a run get as extra negatives.
+
+    `of_row` int32 (rows, per_query): numbers of items, -1 where there are fewer. `item_key` and `text_key` int64
+    (items,) are those of `Pairs`, -1 where no row has the item or the text.
+    """
+
+    of_row: np.ndarray
+    tokens: TokenLists
+    features: FeatureArrays
+    item_key: np.ndarray
+    text_key: np.ndarray
+
+
+@dataclass(frozen=True)
 class Pairs:
     """All training rows of a run in memory, without their texts, as arrays of the same length.
 

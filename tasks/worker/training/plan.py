@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 PADDING = -1
+MIXED = -1  # the group of a batch with several
 BLOCK_BATCHES = 64  # rows are exchanged between so many batches: enough choice, and quickly made
 BALANCING_STRATA = 8  # of a block, dealt to even out the batches; the others are dealt at random
 
@@ -31,6 +32,7 @@ class Plan:
     batch_rows: int
     epochs: int
     seed: int
+    groups: np.ndarray | None = None  # int64 (rows,): batches have rows of one group where that is possible
 
     def __len__(self) -> int:
         return self.epochs * self._batches
@@ -61,25 +63,67 @@ class Plan:
         kind = np.int32 if len(self.tokens) < 2**31 else np.int64
         random = np.random.default_rng([self.seed, epoch])
         order = random.permutation(np.arange(len(self.tokens), dtype=kind))
-        order = order[np.argsort(-self.tokens[order], kind="stable")]
-        missing = -len(order) % self._batches
-        strata = np.pad(order, (0, missing), constant_values=PADDING).reshape(-1, self._batches)
-        return random.permuted(strata, axis=1)
+        if self.groups is not None:
+            return _by_group(order, self.tokens, self.groups, self.batch_rows, random)
+        return _strata(order, self.tokens, self._batches, random)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _block(self, epoch: int, block: int, blocks: int) -> np.ndarray:
         """Return the batches of a block, int64 (batches, batch_rows)."""
         first, last = self._first(block, blocks), self._first(block + 1, blocks)
-        rows = self._dealt(epoch)[:, first:last].reshape(-1).astype(np.int64)
-        rows = rows[rows >= 0]
+        columns = self._dealt(epoch)[:, first:last].astype(np.int64)
         random = np.random.default_rng([self.seed, epoch, block])
-        dealt = _deal(rows, self.tokens[rows], last - first, random)
-        _separate(dealt, self.keys)
         out = np.full((last - first, self.batch_rows), PADDING, dtype=np.int64)
-        for batch, members in enumerate(dealt):
-            found = members[members >= 0]
-            out[batch, : len(found)] = found
+        for batches in self._exchanging(columns):
+            rows = columns[:, batches].reshape(-1)
+            rows = rows[rows >= 0]
+            dealt = _deal(rows, self.tokens[rows], len(batches), random)
+            _separate(dealt, self.keys)
+            for batch, members in zip(batches, dealt, strict=True):
+                found = members[members >= 0]
+                out[batch, : len(found)] = found
         return out
+
+    def _exchanging(self, columns: np.ndarray) -> list[list[int]]:
+        """Return the batches, as columns, whose rows may be exchanged: all, or those of one group, or of several."""
+        if self.groups is None:
+            return [list(range(columns.shape[1]))]
+        alike: dict[int, list[int]] = {}
+        for batch, rows in enumerate(columns.T):
+            groups = self.groups[rows[rows >= 0]]
+            alike.setdefault(int(groups[0]) if (groups == groups[0]).all() else MIXED, []).append(batch)
+        return list(alike.values())
+
+
+def _strata(order: np.ndarray, tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
+    """Return rows in random order as batches, (strata, batches): the rows of a stratum are about equally long."""
+    order = order[np.argsort(-tokens[order], kind="stable")]
+    missing = -len(order) % batches
+    strata = np.pad(order, (0, missing), constant_values=PADDING).reshape(-1, batches)
+    return random.permuted(strata, axis=1)
+
+
+def _by_group(
+    order: np.ndarray, tokens: np.ndarray, groups: np.ndarray, batch_rows: int, random: np.random.Generator
+) -> np.ndarray:
+    """Return rows in random order as batches of one group, (batch_rows, batches), by `_strata` of each group.
+
+    What is left of each group is in batches with that of others, other ones in each epoch.
+    """
+    order = order[np.argsort(groups[order], kind="stable")]
+    parts = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+    batches, rest = [], []
+    for number in random.permutation(len(parts)).tolist():
+        rows = parts[number]
+        full = len(rows) // batch_rows
+        rest.append(rows[full * batch_rows :])
+        if full:
+            batches.append(_strata(rows[: full * batch_rows], tokens, full, random))
+    left = np.concatenate(rest)
+    missing = -len(left) % batch_rows
+    batches.append(np.pad(left, (0, missing), constant_values=PADDING).reshape(-1, batch_rows).T)
+    together = np.hstack(batches)
+    return together[:, random.permutation(together.shape[1])]
 
 
 def _deal(rows: np.ndarray, tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:

@@ -96,6 +96,7 @@ def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelP
         parts = load_parts(job.store, checkpoint, config.model.dropout, weights="trained")
         if not source.own:  # its vocabularies have grown before
             parts = replace(parts, features=grow(parts.model, parts.features, training))
+        parts.model.learn_scale(config.heads.learnt_scale)
     _check_shape(parts, config)
     return parts
 

@@ -7,6 +7,7 @@ import torch
 from configs.schema.config import Config
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
+from tasks.worker.model.chunks import Chunks
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.retention.averages import RunningAverage
 from tasks.worker.training.batches import Batch
@@ -19,7 +20,7 @@ class TrainStep:
     """Forward, backward, sum over the workers, clip, update; on compiled devices two graphs, cut here and only here.
 
     The first graph ends after the backward pass, so that the second, with the update in it, is the same for batches of
-    any shape.
+    any shape. A batch in chunks has a graph for the chunks before and after that of the losses.
     """
 
     model: EmbeddingModel
@@ -39,15 +40,23 @@ class TrainStep:
         Returns:
             Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
         """
-        self.accelerator.seed(self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index)
+        seed = self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index
+        self.accelerator.seed(seed)
         decayed = decay_factor(step, self.steps, self.config.train.decay_before_release)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, self.config.train) * decayed
         self.optimizer.zero_grad(set_to_none=True)
+        chunks, pooled = None, None
+        if self.config.train.chunks > 1:
+            count = self.config.train.chunks
+            chunks = Chunks(self.model, batch.texts, count, self.accelerator, self.precision, seed)
+            pooled = chunks.pooled
         with self.accelerator.autocast(self.precision):
-            losses = batch_losses(self.model, batch, self.config.heads, self.accelerator)
+            losses = batch_losses(self.model, batch, self.config.heads, self.accelerator, pooled)
         losses["loss"].backward()
         self.accelerator.cut()
+        if chunks is not None:
+            chunks.backward()
         self.accelerator.reduce_gradients(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
         self.optimizer.step()

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import ShapeTiming
 from tasks.contracts.progress import report
 from tasks.worker.accelerators import Accelerator
@@ -39,6 +40,7 @@ class Trial:
 
 def run_trial(
     job: Job,
+    inputs: TrainInputs,
     start: Start,
     accelerator: Accelerator,
     precision: Precision,
@@ -49,7 +51,8 @@ def run_trial(
     """Try every computation; `folder` is an empty local one for the checkpoint, which never reaches the workspace."""
     config, parts, first_step = job.config, start.parts, start.state.first_step
     pairs = make_pairs(first_rows(training, SAMPLED_ROWS), parts, config)
-    plan, shape = plan_for(config, first_step, pairs), shape_for(config, first_step, pairs, job.rank.world)
+    plan, mined = plan_for(config, first_step, pairs), inputs.mined is not None
+    shape = shape_for(config, first_step, pairs, job.rank.world, mined)
     step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, average=start.average)
     batches = (make_batch(pairs, plan.rows(0), plan.tokens, shape, job.rank) for _ in range(config.warmup.steps))
     losses, seconds, began = [], [], time.monotonic()

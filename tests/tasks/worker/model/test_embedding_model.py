@@ -103,7 +103,12 @@ def test_a_text_without_tokens_has_not_the_vector_of_another():
 
 
 SMALL: dict[str, Any] = {"vocab_size": 50, "max_position_embeddings": 20}
-BERT_LIKE: dict[str, Any] = SMALL | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+BERT_LIKE: dict[str, Any] = SMALL | {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 ENCODERS = {
     "bert": BertConfig(**BERT_LIKE),
     "roberta": RobertaConfig(**BERT_LIKE, pad_token_id=1),

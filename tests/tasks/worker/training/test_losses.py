@@ -35,6 +35,7 @@ def batch_of(
         label_class=torch.tensor(label_class),
         pair=torch.tensor(pair),
         excluded=torch.tensor(excluded),
+        excluded_queries=torch.zeros(rows, 0, dtype=torch.bool),
         position=torch.arange(rows),
         pairs_in_all=torch.tensor(sum(pair)),
         labels_in_all=torch.tensor(float(sum(one >= 0 for one in label_class))),
