@@ -14,6 +14,7 @@ from tasks.contracts.references import CheckpointRef
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
+from tasks.worker.heads.refit import solve_head
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
@@ -85,6 +86,7 @@ def run(job: Job) -> TrainOutcome:
         precision=precision,
         graphs=graphs,
         environment=accelerator.variables,
+        head=parts.model.solved if parts.model.solved and parts.model.solved.step == last_step else None,
         device_use=collect_device_use(job),
     )
 
@@ -110,6 +112,8 @@ def _take_steps(job: Job, batches: Batches, step: TrainStep, recorder: LoopRecor
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
                 accelerator.synchronize()
                 seconds += time.monotonic() - began
+                if done == recorder.last_step:
+                    solve_head(job, recorder.parts, accelerator, done, watchdog.alive)
                 recorder.holdout_if_due(done, holdout)
                 watchdog.alive()
                 recorder.checkpoint_if_due(done)

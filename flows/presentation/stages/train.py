@@ -32,7 +32,7 @@ def section(of: StageFacts) -> Section:
     ]
     return Section(
         f"{plural(value.last_step - value.first_step, 'step')} over {plural(value.rows_trained, 'pair')}",
-        (_sentence(value),),
+        (_sentence(value), *_head(value)),
         figures=tuple(_figures(value)),
         tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
                 *_points("Losses", value.losses), *_points("Holdout metrics", value.curve)),
@@ -53,6 +53,19 @@ def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:
     if use is not None:
         yield "tokens of texts among those computed", share(use.real / use.computed)
         yield "tokens cut for want of room", f"{count(use.cut)} of {count(use.real + use.cut)}"
+
+
+def _head(value: TrainOutcome) -> tuple[str, ...]:
+    """Return how the classification head was solved, if it was."""
+    head = value.head
+    if head is None:
+        return ()
+    measured = ", ".join(f"{name} {number(each)}" for name, each in head.metrics.items())
+    return (
+        f"The classification head was solved on {plural(head.rows, 'training row')} "
+        f"({' and '.join(count(each) for each in head.class_rows)} of the classes); it names class 1 from a probability "
+        f"of {number(head.threshold)} on. On rows that the fit had not seen: {measured}.",
+    )
 
 
 def _figures(value: TrainOutcome) -> Iterator[Figure]:

@@ -44,6 +44,7 @@ class Batch:
     excluded: torch.Tensor  # bool (b, B): items that are no negatives of a query: its own, known positives, padding
     position: torch.Tensor  # int64 (b,): where each row's own item is among the B
     pairs_in_all: torch.Tensor  # float32 (): rows of the global batch that count for the contrastive loss
+    label_weight: torch.Tensor  # float32 (b,): what a row counts in the loss of its class; 0: it has none
     labels_in_all: torch.Tensor  # float32 (): rows of the global batch with a class
 
     def to(self, device: torch.device) -> Batch:
@@ -127,6 +128,7 @@ def make_batch(pairs: Pairs, whole: np.ndarray, tokens: np.ndarray, shape: Batch
         excluded=torch.from_numpy(excluded),
         position=torch.from_numpy(position),
         pairs_in_all=torch.tensor(float(pair.sum())),
+        label_weight=torch.from_numpy(np.where(real[mine], pairs.label_weight[rows], 0.0).astype(np.float32)),
         labels_in_all=torch.tensor(float((label_class >= 0).sum())),
     )
 

@@ -62,6 +62,7 @@ def load_parts(store: Store, ref: CheckpointRef, dropout: float = 0.0) -> ModelP
     table = FeatureTable.model_validate_json((folder / features.FILE).read_text())
     model = EmbeddingModel(encoder_config, ModelShape.model_validate_json((folder / SHAPE_FILE).read_text()))
     model.load_state_dict(load_file(folder / "model.safetensors"))
+    model.solved = CheckpointState.model_validate_json((folder / "state.json").read_text()).head
     return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config)
 
 

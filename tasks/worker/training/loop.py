@@ -154,7 +154,7 @@ class LoopRecorder:
         drop_partials(self.store, lineage, self.spec.run_key, after=self.state.first_step, keep=keep)
 
     def _state(self, step: int, complete: bool, consumed: tuple[RowsRef, ...]) -> CheckpointState:
-        changes = {"step": step, "complete": complete, "consumed": consumed}
+        changes = {"step": step, "complete": complete, "consumed": consumed, "head": self.parts.model.solved}
         curves = {"losses": tuple(self.losses), "curve": tuple(self.curve)}
         return self.state.model_copy(update=changes | curves)
 

@@ -10,7 +10,7 @@ from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.losses import batch_losses
-from tasks.worker.training.optimizer import learning_rate
+from tasks.worker.training.optimizer import set_rates
 
 
 @dataclass(eq=False)
@@ -37,8 +37,7 @@ class TrainStep:
             Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
         """
         self.accelerator.seed(self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, self.config.train)
+        set_rates(self.optimizer, step, self.config.train)
         self.optimizer.zero_grad(set_to_none=True)
         with self.accelerator.autocast(self.precision):
             losses = batch_losses(self.model, batch, self.config.heads, self.accelerator)

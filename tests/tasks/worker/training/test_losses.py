@@ -37,6 +37,7 @@ def batch_of(
         excluded=torch.tensor(excluded),
         position=torch.arange(rows),
         pairs_in_all=torch.tensor(sum(pair)),
+        label_weight=torch.tensor([float(one >= 0) for one in label_class]),
         labels_in_all=torch.tensor(float(sum(one >= 0 for one in label_class))),
     )
 
