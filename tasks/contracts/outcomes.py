@@ -270,6 +270,9 @@ class ReleaseOutcome(Record):
     probed: int
     # Empty or null: made before the whole catalogue was searched.
     min_query_cosine: float | None = Field(default=None, description="as min_cosine, over the probed queries")
+    head_difference: float | None = Field(
+        default=None, description="of a probability by the exported head and by the trained one, at most"
+    )
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
     metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")
     before: int | None = Field(default=None, description="number of the release that it is compared with")

@@ -62,8 +62,8 @@ def _head(value: TrainOutcome) -> tuple[str, ...]:
         return ()
     measured = ", ".join(f"{name} {number(each)}" for name, each in head.metrics.items())
     return (
-        f"The classification head was solved on {plural(head.rows, 'training row')} "
-        f"({' and '.join(count(each) for each in head.class_rows)} of the classes); it names class 1 from a probability "
+        f"The classification head was solved on {plural(head.rows, 'training row')}, "
+        f"{' and '.join(count(each) for each in head.class_rows)} of the classes, and names class 1 from a probability "
         f"of {number(head.threshold)} on. On rows that the fit had not seen: {measured}.",
     )
 

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from tasks.measures.row_metrics import area_under_roc, classification_metrics
 
 FOLDS = 5
-STRENGTHS = (1.0, 10.0, 100.0)  # inverse strength of the L2 penalty, for inputs of about unit length
+STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs of about unit length
 LEAST_ROWS = 2 * FOLDS  # of each class, so that every fit has some
 MOST_STEPS = 1000
 
