@@ -16,10 +16,11 @@ from tasks.worker.model.embedding_model import EmbeddingModel
 FOLDER = "classification"
 SCORING = """\
 import json
+from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-settings = json.load(open("FOLDER/classification/config.json"))
+settings = json.loads(Path("FOLDER/classification/config.json").read_text())
 head = load_file("FOLDER/classification/model.safetensors")
 inputs = INPUTS
 logits = inputs @ head["weight"].T + head["bias"]

@@ -1,4 +1,4 @@
-"""The proof that an exported classification head judges the exported model's vectors as the trained one judged its own."""
+"""The proof that an exported classification head judges as the trained one did."""
 
 from pathlib import Path
 
@@ -27,9 +27,8 @@ def head_difference(job: Job, parts: ModelParts, queries: pa.Table, consumer: Co
         CodeError: further than MOST_DIFFERENCE.
     """
     model = parts.model
-    if (
-        model.classifier is None or not queries.num_rows or not (folder / HEAD).is_dir()
-    ):  # or an earlier version's export
+    exported = (folder / FOLDER).is_dir()  # not by an earlier version
+    if model.classifier is None or not exported or not queries.num_rows:
         return None
     ours, theirs = trained_queries(job, parts, queries), consumer.queries(queries)
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:

@@ -70,6 +70,14 @@ def test_the_classification_loss_of_known_logits():
     assert loss.item() == pytest.approx((math.log(1 + math.exp(-2)) + math.log(1 + math.exp(1))) / 2)
 
 
+def test_rows_judged_right_already_count_little_in_the_focal_loss():
+    logits = torch.tensor([[0.0, 4.0], [0.0, 0.0]])
+    batch = batch_of([[False] * 2] * 2, label_class=[1, 1])
+    sure, unsure = math.log(1 + math.exp(-4)), math.log(2)
+    expected = ((1 - math.exp(-sure)) ** 2 * sure + 0.25 * unsure) / 2
+    assert classification_part(logits, batch, focal=True).item() == pytest.approx(expected)
+
+
 def test_a_batch_without_pairs_and_labels_has_loss_zero():
     empty = batch_of(NONE_EXCLUDED, pair=[0.0, 0.0])
     assert contrastive_part(QUERY, ITEMS, empty, scale=2.0).item() == 0.0
