@@ -47,6 +47,7 @@ def section(facts: StageFacts) -> Section:
     )
 
 
+ROUNDING = 1e-9
 # What a model that always names the larger class has, from that class's share of the rows.
 LARGER_CLASS: dict[str, tuple[str, Callable[[float], float]]] = {
     "accuracy": ("accuracy", lambda share: share),
@@ -60,7 +61,7 @@ def _weak_head(judged: Judgement) -> tuple[str, ...]:
     why = []
     if judged.larger_class is not None and "macro_f1" in found:
         always = LARGER_CLASS["macro_f1"][1](judged.larger_class)
-        if found["macro_f1"] <= always:
+        if found["macro_f1"] <= always + ROUNDING:
             why.append(f"its macro F1 of {number(found['macro_f1'])} is not above the {number(always)} of naming the "
                        "larger class")  # fmt: skip
     if judged.auc_by_chance is not None and found.get("auc", 1.0) <= judged.auc_by_chance:

@@ -13,6 +13,7 @@ from tasks.worker.training.pairs import (
     TrainingRows,
     first_rows,
     label_classes,
+    label_weights,
     make_pairs,
     pair_mask,
     read_training_rows,
