@@ -50,7 +50,7 @@ def solve(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray) -> Solved:
     half = np.stack([-fitted.coef_[0], fitted.coef_[0]]) / 2  # the difference of two logits is the score
     return Solved(
         weight=(slope * half).astype(np.float32),
-        bias=(np.array([-0.5, 0.5]) * (slope * fitted.intercept_[0] + shift)).astype(np.float32),
+        bias=(np.array([-0.5, 0.5]) * (slope * np.ravel(fitted.intercept_)[0] + shift)).astype(np.float32),
         threshold=threshold,
         strength=strength,
         metrics=classification_metrics(classes, probabilities, probabilities >= threshold),
