@@ -121,6 +121,20 @@ class ClassificationHead(Record):
     input: Literal["query", "pair"] = Field(description="judge the query alone, or query and item together")
     negative_max: float
     positive_min: float
+    # Configurations of earlier runs lack the keys below.
+    loss: Literal["plain", "balanced", "focal"] = Field(
+        default="plain",
+        description="plain: cross entropy; balanced: rows count by the inverse of their class's share; focal: rows "
+        "that are judged right already count little",
+    )
+    learning_rate_factor: float = Field(
+        default=1.0, gt=0, description="the head's own rate is train.learning_rate times this; an encoder's is too low"
+    )
+    refit_rows: Positive | None = Field(
+        default=None,
+        description="after the last step the head is solved on so many of the newest training rows with a class, "
+        "calibrated, and gets a threshold; null: it stays as the steps left it",
+    )
 
     @model_validator(mode="after")
     def _classes_apart(self) -> Self:

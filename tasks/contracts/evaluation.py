@@ -51,6 +51,11 @@ def probability_of(role: Role) -> str:
     return f"{role}.probability"
 
 
+def predicted_of(role: Role) -> str:
+    """Return the column with the class that the model names, int8; it is there if the model has the head."""
+    return f"{role}.predicted"
+
+
 # --- of all rows ------------------------------------------------------------------------------------------------
 
 

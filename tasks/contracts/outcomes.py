@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from configs.schema.gates import Severity
-from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.checkpoints import CurvePoint, HeadSolved
 from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
@@ -203,6 +203,7 @@ class TrainOutcome(Record):
     precision: str
     graphs: GraphUse | None = Field(description="null on devices that compile nothing")
     environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
+    head: HeadSolved | None = Field(default=None, description="null: no head was solved after the last step")
     device_use: tuple[DeviceUse, ...] | None = Field(
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
     )
@@ -287,6 +288,9 @@ class ReleaseOutcome(Record):
     probed: int
     # Empty or null: made before the whole catalogue was searched.
     min_query_cosine: float | None = Field(default=None, description="as min_cosine, over the probed queries")
+    head_difference: float | None = Field(
+        default=None, description="of a probability by the exported head and by the trained one, at most"
+    )
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
     metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")
     before: int | None = Field(default=None, description="number of the release that it is compared with")

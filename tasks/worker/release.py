@@ -15,6 +15,7 @@ from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import CodeError
 from tasks.worker.formats.export import export_model
+from tasks.worker.formats.head_proof import head_difference
 from tasks.worker.formats.model_card import NAME, model_card
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
@@ -51,7 +52,9 @@ def run(job: Job) -> ReleaseOutcome:
         consumer = Consumer(folder)
         cosines = item_cosines(job, inputs, manifest.files[0], consumer)
         queries = holdout_queries(store, inputs.rows, job.config)
-        of_queries = query_cosines(job, parts, queries.slice(0, job.config.release.probe_rows), consumer)
+        probed = queries.slice(0, job.config.release.probe_rows)
+        of_queries = query_cosines(job, parts, probed, consumer)
+        of_head = head_difference(job, parts, probed, consumer, folder)
         if folder == scratch:
             commit(
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
@@ -64,6 +67,7 @@ def run(job: Job) -> ReleaseOutcome:
         min_cosine=float(cosines.min()),
         probed=len(cosines),
         min_query_cosine=float(of_queries.min()) if len(of_queries) else None,
+        head_difference=of_head,
         queries=queries.num_rows,
         metrics=searched.metrics,
         before=inputs.before.number if inputs.before else None,

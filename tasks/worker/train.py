@@ -9,12 +9,14 @@ import time
 
 import torch
 
+from tasks.contracts.checkpoints import HeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TokenUse, TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
+from tasks.worker.heads.refit import solve_head
 from tasks.worker.negatives.arrays import negative_arrays
 from tasks.worker.negatives.find import Mining, find_negatives
 from tasks.worker.process.job import Job
@@ -22,7 +24,7 @@ from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
 from tasks.worker.retention.averages import merged, put_weights
 from tasks.worker.training.batches import Batches, plan_for, shape_for
-from tasks.worker.training.checkpoint import CheckpointWriter, weights_on_host
+from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
 from tasks.worker.training.device_use import collect_device_use, device_use_measured
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
@@ -83,8 +85,8 @@ def run(job: Job) -> TrainOutcome:
             with device_use_measured(job):
                 pairs_per_second = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
-            if not state.complete:
-                _choose_weights(job, inputs, start, recorder, training)
+            if not state.complete and _choose_weights(job, inputs, start, recorder, training):
+                solve_head(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(accelerator, job, own, recorder.last_step)
         graphs = graph_use(accelerator)
@@ -107,9 +109,16 @@ def run(job: Job) -> TrainOutcome:
         precision=precision,
         graphs=graphs,
         environment=accelerator.variables,
+        head=_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
         mined=mined.counts if mined else None,
     )
+
+
+def _solved(released: ModelParts, step: int) -> HeadSolved | None:
+    """Return how the run solved the head; None where it did not."""
+    solved = released.model.solved
+    return solved if solved is not None and solved.step == step else None
 
 
 def _mined(job: Job, inputs: TrainInputs, training: TrainingRows, accelerator: Accelerator) -> Mining | None:
@@ -153,6 +162,8 @@ def _take_steps(
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
                 accelerator.synchronize()
                 seconds += time.monotonic() - began
+                if done == recorder.last_step:
+                    solve_head(job, recorder.parts, accelerator, done, watchdog.alive)
                 recorder.evaluate_if_due(done, holdout, development)
                 batches.end_before(recorder.last_step - first_step)
                 watchdog.alive()
@@ -171,10 +182,14 @@ def _tokens(accelerator: Accelerator, batches: Batches) -> TokenUse | None:
 
 def _choose_weights(
     job: Job, inputs: TrainInputs, start: Start, recorder: LoopRecorder, training: TrainingRows
-) -> None:
-    """Give the model the weights that the run ends with: those of the best step, or a mean with its first ones."""
+) -> bool:
+    """Give the model the weights that the run ends with: those of the best step, or a mean with its first ones.
+
+    Returns whether they are others than those of the last step.
+    """
     accelerator, parts, averaging = recorder.accelerator, start.parts, job.config.train.averaging
     accelerator.cut()
+    others = recorder.kept_step is not None
     if recorder.kept_step is not None:
         recorder.writer.wait()
         accelerator.barrier()
@@ -183,6 +198,8 @@ def _choose_weights(
         first = first_weights(job, inputs, parts, training)
         if first is not None:
             put_weights(parts.model, merged(weights_on_host(parts.model), first, averaging.parent_share), accelerator)
+            others = True
+    return others
 
 
 def _agree(accelerator: Accelerator, job: Job, checkpoint: CheckpointRef | None, last_step: int) -> CheckpointRef:

@@ -45,6 +45,7 @@ ORDER = """
     tasks.worker.vectors          the vectors of a catalogue, shard by shard
     tasks.worker.duplicates       rows that are too like a row of the other side of the holdout
     tasks.worker.catalogue        every live item, partition by partition
+    tasks.worker.heads            heads solved at the end of a run
     tasks.worker.training         batches, losses, steps, checkpoints
     tasks.worker.retention        against forgetting: replayed rows, averaged weights, the best step
     tasks.worker.ranking          the rank of a query's item among those that are not as right

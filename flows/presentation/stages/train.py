@@ -34,7 +34,7 @@ def section(of: StageFacts) -> Section:
     ]
     return Section(
         f"{plural(value.last_step - value.first_step, 'step')} over {plural(value.rows_trained, 'pair')}",
-        (_sentence(value),),
+        (_sentence(value), *_head(value)),
         figures=tuple(_figures(value)),
         tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
                 *_points("Losses", value.losses), *_points("Holdout metrics", value.curve),
@@ -74,6 +74,19 @@ def _mined(mined: MinedNegatives | None) -> Iterator[tuple[str, str]]:
         yield "hard negatives", f"{of}, mined from release {mined.release}"
         cost = f"{plural(mined.embedded, 'text')} embedded" if mined.embedded else "none: they were kept from before"
         yield "cost of mining", f"{cost}, {mined.seconds:,.1f} s"
+
+
+def _head(value: TrainOutcome) -> tuple[str, ...]:
+    """Return how the classification head was solved, if it was."""
+    head = value.head
+    if head is None:
+        return ()
+    measured = ", ".join(f"{name} {number(each)}" for name, each in head.metrics.items())
+    return (
+        f"The classification head was solved on {plural(head.rows, 'training row')}, "
+        f"{' and '.join(count(each) for each in head.class_rows)} of the classes, and names class 1 from a probability "
+        f"of {number(head.threshold)} on. On rows that the fit had not seen: {measured}.",
+    )
 
 
 def _figures(value: TrainOutcome) -> Iterator[Figure]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.evaluation import Role, loss_of, probability_of, rank_of
+from tasks.contracts.evaluation import Role, loss_of, predicted_of, probability_of, rank_of
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM
@@ -62,6 +62,7 @@ def columns_of(role: Role, judged: Judged) -> dict[str, pa.Array]:
         found[loss_of(role)] = pa.array(judged.losses)
     if judged.probabilities is not None:
         found[probability_of(role)] = pa.array(judged.probabilities)
+        found[predicted_of(role)] = pa.array(judged.predicted)
     return found
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from configs.schema.config import Config
+from tasks.worker.formats.head import write_head
 from tasks.worker.model import features, interaction, released_modules
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -30,7 +31,7 @@ _SPECIAL = {
 
 
 def export_model(parts: ModelParts, config: Config, version: str, folder: Path) -> None:
-    """Write the model to the empty `folder`, without the classification head, which is not part of an embedding."""
+    """Write the model to the empty `folder`; a classification head is a folder in it, not part of the embedding."""
     model = parts.model
     longest = config.infer.max_tokens
     model.encoder.save_pretrained(folder)
@@ -52,6 +53,7 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
     _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    write_head(model, config.heads.classification, folder)
     _write_json(folder / "millrace.json", {"model_version": version, "config": config.tree()})
 
 

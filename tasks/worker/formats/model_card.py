@@ -6,6 +6,7 @@ It tells only what belongs to the model version, so every release of the same mo
 from collections.abc import Sequence
 
 from tasks.contracts.jobs import ReleaseInputs
+from tasks.worker.formats.head import scoring_code
 from tasks.worker.training.checkpoint import ModelParts
 
 NAME = "README.md"
@@ -57,6 +58,8 @@ def model_card(parts: ModelParts, longest: int, inputs: ReleaseInputs) -> str:
             "",
             f"A missing or unknown value is allowed. Features of queries: {with_queries}; others are ignored there.",
         ]  # fmt: skip
+    if parts.model.classifier is not None:
+        lines += ["", *_scoring(parts, f"models/{version}")]
     if inputs.metrics:
         lines += ["", "| metric on the holdout | value |", "|---|---:|"]
         lines += [f"| {name} | {value:.4f} |" for name, value in inputs.metrics.items()]
@@ -67,6 +70,17 @@ def model_card(parts: ModelParts, longest: int, inputs: ReleaseInputs) -> str:
         lines += ["", "Trained on:", ""]
         lines += [f"- span {each.span.name}, version {each.span.version}: {each.rows:,} rows" for each in inputs.rows]
     return "\n".join([*lines, ""])
+
+
+def _scoring(parts: ModelParts, folder: str) -> list[str]:
+    """Return how a text is classified."""
+    seen = "a query and an item" if parts.model.shape.classifier == "pair" else "a query"
+    lines = [f"The folder `classification` judges {seen}; its `config.json` says what the classes are.", ""]
+    lines += ["```python", *scoring_code(parts.model, folder).splitlines(), "```"]
+    if (solved := parts.model.solved) is not None:
+        found = ", ".join(f"{name} {value:.4f}" for name, value in solved.metrics.items())
+        lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
+    return lines
 
 
 def _example(text: str, features: Sequence[str]) -> str:

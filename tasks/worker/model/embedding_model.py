@@ -18,6 +18,7 @@ from torch.func import functional_call
 from transformers import AutoModel, PretrainedConfig
 
 from configs.schema.config import Config
+from tasks.contracts.checkpoints import HeadSolved
 from tasks.foundation.records import Record
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.interaction import Interaction
@@ -147,6 +148,7 @@ class EmbeddingModel(nn.Module):
             self.projection = nn.Linear(text_width, shape.width, bias=False)
         self._converted: dict[str, torch.Tensor] = {}  # the encoder's weights in the type of autocast, if they stay
         self.classifier: nn.Linear | None = None
+        self.solved: HeadSolved | None = None  # of the classifier's weights; the checkpoint's state has it
         if shape.classifier is not None:
             self.classifier = nn.Linear(shape.width if shape.classifier == "query" else 3 * shape.width, 2)
         self.scale: LearntScale | None = None
@@ -163,6 +165,11 @@ class EmbeddingModel(nn.Module):
     def scale_or(self, fixed: float) -> float | torch.Tensor:
         """Return the scale that the model has learnt, float32 (), or else the fixed one."""
         return fixed if self.scale is None else self.scale()
+
+    @property
+    def threshold(self) -> float:
+        """The probability of class 1 from which on the classifier names that class."""
+        return 0.5 if self.solved is None else self.solved.threshold
 
     def forward(self, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""

@@ -47,15 +47,19 @@ def query_cosines(job: Job, parts: ModelParts, queries: pa.Table, consumer: Cons
     """
     if not queries.num_rows:
         return np.zeros(0, dtype=np.float32)
+    cosines: np.ndarray = (trained_queries(job, parts, queries) * consumer.queries(queries)).sum(axis=1)
+    _refuse(job, cosines, "query", queries[QUERY], "that of the trained one")
+    return cosines
+
+
+def trained_queries(job: Job, parts: ModelParts, queries: pa.Table) -> np.ndarray:
+    """Return the trained model's vectors of queries, float32 (queries, width)."""
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         settings = embed_settings(job.config, accelerator, "fp32")
         longest = job.config.infer.max_tokens
         tokens = tokenize(parts.tokenizer, queries[QUERY].to_pylist(), longest, parts.model.pad)
         features = encode_features(parts.features, queries, "query")
-        trained = embed(parts.model, accelerator, tokens, features, settings, shared=False)
-    cosines: np.ndarray = (trained * consumer.queries(queries)).sum(axis=1)
-    _refuse(job, cosines, "query", queries[QUERY], "that of the trained one")
-    return cosines
+        return embed(parts.model, accelerator, tokens, features, settings, shared=False)
 
 
 def _refuse(job: Job, cosines: np.ndarray, what: str, names: pa.ChunkedArray, compared: str) -> None:

@@ -50,6 +50,7 @@ class Batch:
     excluded_queries: torch.Tensor  # bool (b, B): likewise the queries that are no negatives of an item; or (b, 0)
     position: torch.Tensor  # int64 (b,): where each row's own item is among the B
     pairs_in_all: torch.Tensor  # float32 (): rows of the global batch that count for the contrastive loss
+    label_weight: torch.Tensor  # float32 (b,): what a row counts in the loss of its class; 0: it has none
     labels_in_all: torch.Tensor  # float32 (): rows of the global batch with a class
 
     def to(self, device: torch.device) -> Batch:
@@ -173,6 +174,7 @@ def make_batch(
         excluded_queries=torch.from_numpy(excluded_queries),
         position=torch.from_numpy(position),
         pairs_in_all=torch.tensor(float(pair.sum())),
+        label_weight=torch.from_numpy(np.where(real[mine], pairs.label_weight[rows], 0.0).astype(np.float32)),
         labels_in_all=torch.tensor(float((label_class >= 0).sum())),
     )
 

@@ -71,6 +71,7 @@ def load_parts(
     model = EmbeddingModel(encoder_config, ModelShape.model_validate_json((folder / SHAPE_FILE).read_text()))
     own = weights == "trained" and (folder / TRAINED).is_file()
     model.load_state_dict(load_file(folder / (TRAINED if own else RELEASED)))
+    model.solved = CheckpointState.model_validate_json((folder / "state.json").read_text()).head
     return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config)
 
 

@@ -208,7 +208,7 @@ class LoopRecorder:
         return None if self.best_step == self.last_step else self.best_step
 
     def _state(self, step: int, complete: bool, consumed: tuple[RowsRef, ...]) -> CheckpointState:
-        changes = {"step": step, "complete": complete, "consumed": consumed}
+        changes = {"step": step, "complete": complete, "consumed": consumed, "head": self.parts.model.solved}
         curves = {name: tuple(getattr(self, name)) for name in ("losses", "curve", "development")}
         if complete:
             changes["kept_step"] = self.kept_step

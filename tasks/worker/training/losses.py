@@ -14,6 +14,8 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.batches import Batch
 
+FOCUS = 2.0  # gamma of the focal loss, the paper's best
+
 
 class Given(NamedTuple):
     """The arguments of a loss: this worker's embeddings, unit vectors.
@@ -78,11 +80,16 @@ def _own_among(
     return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
 
 
-def classification_part(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Return the cross entropy over the rows that have a class; logits (b, 2)."""
-    known = batch.label_class >= 0
+def classification_part(logits: torch.Tensor, batch: Batch, focal: bool = False) -> torch.Tensor:
+    """Return the cross entropy of the rows that have a class, each times its weight; logits (b, classes).
+
+    Args:
+        focal: rows that are judged right already count little (Lin et al. 2017, arXiv:1708.02002, equation 4).
+    """
     each = F.cross_entropy(logits, batch.label_class.clamp(min=0), reduction="none")
-    return (each * known).sum() / batch.labels_in_all.clamp(min=1.0)
+    if focal:
+        each = each * (1.0 - torch.exp(-each)) ** FOCUS
+    return (each * batch.label_weight).sum() / batch.labels_in_all.clamp(min=1.0)
 
 
 def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
@@ -97,7 +104,8 @@ def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
 
 
 def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
-    return classification_part(given.model.classify(given.query, given.item), given.batch)
+    logits = given.model.classify(given.query, given.item)
+    return classification_part(logits, given.batch, focal=head.loss == "focal")
 
 
 # One entry for each head of the configuration.

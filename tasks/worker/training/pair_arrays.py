@@ -72,7 +72,8 @@ class Pairs:
 
     `item_key` int64 is equal for rows about one item, `text_key` int64 for rows with one normalised item text, and
     `query_key` int64 for rows with one normalised query; `positives` has the items, and the texts, of each query;
-    `pair` float32 is 1 where query and item belong together; `label_class` int64 is 0, 1 or -1 for unlabelled.
+    `pair` float32 is 1 where query and item belong together; `label_class` int64 is 0, 1 or -1 for unlabelled;
+    `label_weight` float32 is what a row counts in the loss of its class, 0 for unlabelled.
     """
 
     query: TokenLists
@@ -85,6 +86,7 @@ class Pairs:
     positives: tuple[Positives, Positives]
     pair: np.ndarray
     label_class: np.ndarray
+    label_weight: np.ndarray
 
     def __len__(self) -> int:
         return len(self.query)

@@ -38,6 +38,18 @@ def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
     return classes
 
 
+def label_weights(classes: np.ndarray, heads: HeadsConfig) -> np.ndarray:
+    """Return what each row counts in the loss of its class, float32 (rows,); 0 for rows without one.
+
+    Balanced: rows / (classes * rows of the class), so that all classes together count the same (King and Zeng 2001).
+    """
+    weights = (classes >= 0).astype(np.float32)
+    if heads.classification is not None and heads.classification.loss == "balanced":
+        there, place, counts = np.unique(classes[classes >= 0], return_inverse=True, return_counts=True)
+        weights[classes >= 0] = (counts.sum() / (len(there) * np.maximum(counts, 1)))[place]
+    return weights
+
+
 def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
     """Return whether query and item belong together, bool (rows,)."""
     if heads.contrastive is not None and heads.contrastive.positives_only:
@@ -93,7 +105,7 @@ def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> P
     ids = pa.chunked_array([chunk for column in keys for chunk in column.chunks], pa.string())
     item_key = pc.rank(ids, tiebreaker="dense").to_numpy().astype(np.int64)
     text_key, query_key = (np.unique(np.concatenate(each), return_inverse=True)[1] for each in (texts, queries))
-    belongs = np.concatenate(pair)
+    belongs, classes = np.concatenate(pair), np.concatenate(label_class)
     return Pairs(
         query=joined_tokens(query),
         item=joined_tokens(item),
@@ -104,7 +116,8 @@ def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> P
         query_key=query_key,
         positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
         pair=belongs,
-        label_class=np.concatenate(label_class),
+        label_class=classes,
+        label_weight=label_weights(classes, config.heads),
     )
 
 

@@ -111,7 +111,9 @@ def make_start(
         parts.model.encoder.to(torch.bfloat16)
     accelerator.to_device(parts.model)
     parts.model.train()
-    optimizer = make_optimizer(parts.model, config.train, accelerator)
+    head = config.heads.classification
+    factors = {} if head is None else {"classifier": head.learning_rate_factor}
+    optimizer = make_optimizer(parts.model, config.train, accelerator, factors)
     first_step = inputs.parent.step if inputs.parent else 0
     state = CheckpointState(
         lineage=config.lineage,

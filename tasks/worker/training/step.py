@@ -12,7 +12,7 @@ from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.retention.averages import RunningAverage
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.losses import batch_losses
-from tasks.worker.training.optimizer import decay_factor, learning_rate
+from tasks.worker.training.optimizer import set_rates
 
 
 @dataclass(eq=False)
@@ -42,9 +42,7 @@ class TrainStep:
         """
         seed = self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index
         self.accelerator.seed(seed)
-        decayed = decay_factor(step, self.steps, self.config.train.decay_before_release)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, self.config.train) * decayed
+        set_rates(self.optimizer, step, self.steps, self.config.train)
         self.optimizer.zero_grad(set_to_none=True)
         chunks, pooled = None, None
         if self.config.train.chunks > 1:

@@ -258,6 +258,19 @@ def test_the_larger_class_stands_next_to_accuracy() -> None:
     ]
 
 
+def test_a_head_that_only_names_the_larger_class_is_warned_about(done: Done) -> None:
+    def lines(**metrics: float) -> str:
+        outcome = done.run.judged.outcome.model_copy(update={"challenger": {"recall@10": 0.5, **metrics}})
+        judged = {"outcome": outcome, "larger_class": 0.96, "auc_by_chance": 0.54}
+        return " ".join(done.of(Stage.evaluate, done.run.judged, **judged).lines)
+
+    weak = lines(macro_f1=0.48, auc=0.535)
+    assert "macro F1 of 0.4800 is not above the 0.4898 of naming the larger class" in weak
+    assert "AUC of 0.5350 can't be told from that of guessing" in weak
+    assert "Warning" not in lines(macro_f1=0.49, auc=0.55)
+    assert "Warning" not in lines()
+
+
 def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRunner) -> None:
     done = Done(store, "evaluate.gates=[]")
     assert done.of(Stage.evaluate, done.run.judged).tables[0].caption == "Metrics over 10 holdout rows among 20 items"

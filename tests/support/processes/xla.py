@@ -33,6 +33,9 @@ SETTINGS = (
     "health.max_slowest_to_median=1000",
     *FEATURES,
     CLASSIFIER,
+    "heads.classification.loss=balanced",
+    "heads.classification.learning_rate_factor=3",
+    "heads.classification.refit_rows=200",
 )
 
 

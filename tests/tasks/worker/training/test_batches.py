@@ -56,6 +56,7 @@ def make_pairs(
         positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
         pair=belongs,
         label_class=random.integers(-1, 2, rows),
+        label_weight=random.uniform(1, 2, rows).astype(np.float32),
     )
 
 

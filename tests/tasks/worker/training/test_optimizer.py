@@ -16,6 +16,7 @@ from tasks.worker.training.optimizer import (
     make_optimizer,
     optimizer_tensors,
     restore_optimizer,
+    set_rates,
 )
 from tests.support.workspace.jobs import tiny_config
 
@@ -89,6 +90,21 @@ def test_only_matrices_decay():
     for name, parameter in net.named_parameters():
         factor = 0.95 if parameter.ndim == 2 else 1.0
         torch.testing.assert_close(parameter.detach(), before[name] * factor)
+
+
+def test_a_part_of_the_model_may_have_a_rate_of_its_own():
+    net = model()
+    optimizer = make_optimizer(net, CONFIG, CPU, {"2": 50.0})
+    set_rates(optimizer, 10, range(20), CONFIG)
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    take_steps(net, optimizer, 1)
+    moved = {name: (value - before[name]).abs().max().item() for name, value in net.named_parameters()}
+    assert moved["0.weight"] == pytest.approx(0.01, rel=0.1), "AdamW's first step has the length of the rate"
+    assert moved["2.weight"] == pytest.approx(0.5, rel=0.1)
+    assert moved["2.bias"] == pytest.approx(0.5, rel=0.1)
+    other = make_optimizer(net, CONFIG, CPU, {"2": 50.0})
+    restore_optimizer(net, other, optimizer_tensors(net, optimizer))
+    assert other.state_dict()["state"].keys() == optimizer.state_dict()["state"].keys()
 
 
 def test_a_restored_optimiser_continues_bit_for_bit():

@@ -13,6 +13,7 @@ from tasks.worker.training.pairs import (
     TrainingRows,
     first_rows,
     label_classes,
+    label_weights,
     make_pairs,
     pair_mask,
     read_training_rows,
@@ -28,6 +29,14 @@ from tests.support.workspace.jobs import (
 )
 
 LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
+
+
+def test_balanced_classes_count_the_same_together():
+    classes = np.array([1, 1, 1, -1, 0])
+    assert label_weights(classes, tiny_config(CLASSIFIER).heads).tolist() == [1, 1, 1, 0, 1]
+    balanced = tiny_config(CLASSIFIER, "heads.classification.loss=balanced").heads
+    assert label_weights(classes, balanced) == pytest.approx([2 / 3, 2 / 3, 2 / 3, 0, 2])
+    assert label_weights(np.array([-1, 1]), balanced).tolist() == [0, 1], "a class may be absent"
 
 
 def test_rows_have_every_column_in_use(tmp_path: Path):
