@@ -49,12 +49,31 @@ class InteractionConfig(Record):
     categorical_width: Positive = Field(description="width of one categorical feature's embedding")
 
 
+class Prompts(Record):
+    """What stands before each text, word for word, as in `query: `; its tokens count towards the limit of a text."""
+
+    query: str = Field(default="", description="before each query")
+    item: str = Field(default="", description="before the text of each item")
+
+
+Pooling = Literal["mean", "cls", "last"]
+
+
 class ModelConfig(Record):
     """Encoder, pooling, interaction, embedding width."""
 
-    pretrained: str | None = Field(description="a local Hugging Face folder, or package:NAME for one inside a package")
+    pretrained: str | None = Field(
+        description="a local folder of sentence-transformers or transformers, or package:NAME for one inside a package"
+    )
     scratch: ScratchEncoder | None = Field(description="the new encoder to make where pretrained is null")
-    pooling: Literal["mean", "cls"]
+    pooling: Pooling | None = Field(
+        description="of a text's token vectors: the mean, the first or the last; null: as the pretrained folder says, "
+        "else the mean"
+    )
+    prompts: Prompts | None = Field(
+        default=None,  # configurations of earlier runs lack it
+        description="what stands before each query and each item; null: as the pretrained folder says, else nothing",
+    )
     embedding_width: Positive | None = Field(description="null: as wide as the encoder")
     dropout: Share
     interaction: InteractionConfig

@@ -50,7 +50,8 @@ def query_cosines(job: Job, parts: ModelParts, queries: pa.Table, consumer: Cons
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         settings = embed_settings(job.config, accelerator, "fp32")
         longest = job.config.infer.max_tokens
-        tokens = tokenize(parts.tokenizer, queries[QUERY].to_pylist(), longest, parts.model.pad)
+        prompt = parts.model.shape.prompts.query
+        tokens = tokenize(parts.tokenizer, queries[QUERY].to_pylist(), longest, parts.model.pad, prompt)
         features = encode_features(parts.features, queries, "query")
         trained = embed(parts.model, accelerator, tokens, features, settings, shared=False)
     cosines: np.ndarray = (trained * consumer.queries(queries)).sum(axis=1)

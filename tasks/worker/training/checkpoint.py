@@ -26,6 +26,8 @@ from tasks.worker.training.optimizer import optimizer_tensors, restore_optimizer
 
 KIND = "checkpoint"
 SHAPE_FILE = "shape.json"
+# The names that kinds of encoders have for it.
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 PARTIAL_KEPT = 2  # of one run: the newest, and the one before in case the newest is corrupt
 
 
@@ -46,8 +48,9 @@ def checkpoint_prefix(lineage: str, step: int) -> str:
 
 def set_dropout(encoder_config: PretrainedConfig, dropout: float) -> None:
     """Set dropout: each run takes it from its configuration, not from the pretrained model."""
-    encoder_config.hidden_dropout_prob = dropout
-    encoder_config.attention_probs_dropout_prob = dropout
+    for name in DROPOUTS:
+        if hasattr(encoder_config, name):
+            setattr(encoder_config, name, dropout)
 
 
 def load_parts(store: Store, ref: CheckpointRef, dropout: float = 0.0) -> ModelParts:

@@ -121,7 +121,11 @@ def ref_at(job: Job, step: int) -> CheckpointRef:
 
 def _check_shape(parts: ModelParts, config: Config) -> None:
     encoder, table, scratch = parts.encoder_config, parts.features, config.model.from_scratch
-    wanted = shape_of(config, encoder.hidden_size, table).model_dump()
+    shape, model = parts.model.shape, config.model
+    said = shape.model_copy(
+        update={"pooling": model.pooling or shape.pooling, "prompts": model.prompts or shape.prompts}
+    )
+    wanted = shape_of(config, encoder.hidden_size, table, said).model_dump()
     held = parts.model.shape.model_dump()
     if scratch is not None:
         wanted |= {ours: getattr(scratch, ours) for ours in _ENCODER_SIZES}
