@@ -45,7 +45,7 @@ _TRANSFORMER_KEYS = {
 }  # fmt: skip
 _DENSE_DEFAULTS = {"module_input_name": "sentence_embedding", "use_residual": False}
 _NO_PROMPTS = Prompts()
-_QUERY_PROMPTS, _ITEM_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first of them that is there
+_QUERY_PROMPTS, _ITEM_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first of them that is not empty
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def text_shape(model: ModelConfig, described: Described) -> TextShape:
     if not described.pool_prompt and (prompts.query or prompts.item):
         raise ConfigError(
             f"model.pretrained: the pooling of {described.folder} leaves prompts out (include_prompt: false), which "
-            'can\'t be honoured; train without prompts, with model.prompts={query: "", item: ""}, or give another folder'
+            'can\'t be honoured; set model.prompts={query: "", item: ""} to train without, or give another folder'
         )
     return TextShape(pooling=model.pooling or described.pooling or "mean", dense=described.dense, prompts=prompts)
 
@@ -209,9 +209,10 @@ def _prompts(path: Path) -> tuple[Prompts, str | None]:
     """Return what stands before queries and items, and the name of a prompt that is of neither but of every text."""
     settings = read_settings(path) if path.is_file() else {}
     prompts: dict[str, str | None] = settings.get("prompts") or {}
-    sides = [next((name for name in names if name in prompts), None) for names in (_QUERY_PROMPTS, _ITEM_PROMPTS)]
     default = settings.get("default_prompt_name")
-    if sides == [None, None] and default is not None and prompts.get(default):
+    if default is not None and prompts.get(default) and not prompts.keys() & {*_QUERY_PROMPTS, *_ITEM_PROMPTS}:
         return _NO_PROMPTS, default
-    query, item = (prompts[name] or "" if name is not None else "" for name in sides)
+    query, item = (
+        next((found for name in names if (found := prompts.get(name))), "") for names in (_QUERY_PROMPTS, _ITEM_PROMPTS)
+    )
     return Prompts(query=query, item=item), None

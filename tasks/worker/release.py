@@ -21,7 +21,7 @@ from tasks.worker.search.changes import compare
 from tasks.worker.search.consumer import Consumer
 from tasks.worker.search.index import Index
 from tasks.worker.search.measure import MODEL_KIND, ONE_OF_TWO_BYTES, Searched, open_released, search
-from tasks.worker.search.proof import item_cosines, query_cosines
+from tasks.worker.search.proof import prove
 from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
@@ -47,22 +47,20 @@ def run(job: Job) -> ReleaseOutcome:
                 f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
         folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
-        consumer = Consumer(folder)
-        cosines = item_cosines(job, inputs, manifest.files[0], consumer)
         queries = holdout_queries(store, inputs.rows, job.config)
-        of_queries = query_cosines(job, parts, queries.slice(0, job.config.release.probe_rows), consumer)
+        proof = prove(job, inputs, manifest.files[0], parts, queries, folder)
         if folder == scratch:
             commit(
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
             )
         index = Index(store, inputs.vectors, inputs.model.version, ONE_OF_TWO_BYTES)
-        searched = search(consumer, index, queries)
+        searched = search(Consumer(folder), index, queries)
     earlier = _search_earlier(store, inputs, queries)
     return ReleaseOutcome(
         model=prefix,
-        min_cosine=float(cosines.min()),
-        probed=len(cosines),
-        min_query_cosine=float(of_queries.min()) if len(of_queries) else None,
+        min_cosine=float(proof.items.min()),
+        probed=len(proof.items),
+        min_query_cosine=float(proof.queries.min()) if len(proof.queries) else None,
         queries=queries.num_rows,
         metrics=searched.metrics,
         before=inputs.before.number if inputs.before else None,
