@@ -9,8 +9,8 @@ from tasks.foundation.errors import ConfigError
 class Encoder(NamedTuple):
     """What a kind of encoder needs beyond token ids.
 
-    `after_padding`: its first position has the number of the padding token and one; else it is 0. `causal`: a token sees
-    none after it. `own_attention`: its attention can't be replaced by another implementation.
+    `after_padding`: its first position has the number of the padding token and one; else it is 0. `causal`: a token
+    sees none after it. `own_attention`: its attention can't be replaced by another implementation.
     """
 
     after_padding: bool = False
@@ -38,8 +38,8 @@ def kind_of(model_type: str | None) -> Encoder:
     """Return what an encoder of this kind needs. Raises ConfigError: it can't be trained."""
     if model_type not in ENCODERS:
         raise ConfigError(
-            f"an encoder with the model_type {model_type!r} can't be trained; give model.pretrained a folder with one of "
-            f"{', '.join(ENCODERS)}"
+            f"an encoder with the model_type {model_type!r} can't be trained; give model.pretrained a folder with one "
+            f"of {', '.join(ENCODERS)}"
         )
     return ENCODERS[model_type]
 

@@ -1,7 +1,7 @@
 """Encodes queries and items with the model in a folder, as any program of a consumer does.
 
-`python encode_released.py FOLDER ENTRIES VECTORS`: ENTRIES is a JSON file with the lists `queries` and `items`, of texts
-or of dicts with features; VECTORS becomes an .npz file of the same two names, float32 (entries, width). Nothing of the
+`python encode_released.py FOLDER ENTRIES VECTORS`: ENTRIES is a JSON file with the lists `queries` and `items`, texts
+or dicts with features; VECTORS becomes an .npz file of the same two names, float32 (entries, width). Nothing of the
 pipeline is imported, and no vector is changed.
 """
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules.pooling import PoolingMode
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
@@ -40,7 +41,7 @@ class Kind(NamedTuple):
     """What is in a folder. `dense` is the module's class of activation."""
 
     encoder: str = "bert"
-    pooling: str = "mean"
+    pooling: PoolingMode = "mean"
     dense: type[torch.nn.Module] | None = None
     normalize: bool = True
     prompts: dict[str, str] = {}  # noqa: RUF012, never changed
@@ -106,7 +107,7 @@ def _config(encoder: str, tokenizer: Tokenizer, names: tuple[str, ...]) -> Pretr
     if encoder == "mpnet":
         return MPNetConfig(**sizes, pad_token_id=names.index("<pad>"))
     if encoder == "qwen2":
-        return Qwen2Config(**sizes, num_key_value_heads=2, pad_token_id=0)
+        return Qwen2Config(**sizes, num_key_value_heads=1, pad_token_id=0)
     if encoder == "distilbert":
         return DistilBertConfig(
             vocab_size=sizes["vocab_size"], dim=_WIDTH, n_layers=2, n_heads=2, hidden_dim=64,

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 from configs.schema.config import Config
@@ -14,7 +15,7 @@ from tasks.pretrained.folder import describe
 from tasks.worker import release
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
-from tasks.worker.model.features import encode_features
+from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
@@ -33,7 +34,7 @@ from tests.support.workspace.jobs import (
 from tests.support.workspace.pretrained import KINDS, write_pretrained
 
 TEXTS = ["want a red lamp please", "Red CHAIR", "", "black kettle model 7", "green scarf " * 30]
-SIDES = ("query", "item")
+SIDES: tuple[Side, ...] = ("query", "item")
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +59,17 @@ def new_parts(config: Config, folder: Path) -> ModelParts:
     return build_parts(config, [all_rows(store, [ref], config)])
 
 
-def ours(parts: ModelParts, config: Config, side: str) -> np.ndarray:
+def ours(parts: ModelParts, config: Config, side: Side) -> np.ndarray:
     prompt = getattr(parts.model.shape.prompts, side)
-    tokens = tokenize(parts.tokenizer, TEXTS, config.infer.token_rungs[-1], parts.model.pad, prompt)
+    tokens = tokenize(parts.tokenizer, TEXTS, config.infer.max_tokens, parts.model.pad, prompt)
     features = encode_features(parts.features, pa.table({"text": TEXTS}), side)
     with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
         return embed(parts.model, accelerator, tokens, features, embed_settings(config, accelerator, "fp32"))
 
 
-def theirs(folder: Path, config: Config, side: str) -> np.ndarray:
+def theirs(folder: Path, config: Config, side: Side) -> np.ndarray:
     model = SentenceTransformer(str(folder), device="cpu")
-    model.max_seq_length = config.infer.token_rungs[-1]
+    model.max_seq_length = config.infer.max_tokens
     encode = model.encode_query if side == "query" else model.encode_document
     # Its version 6 takes the empty prompt `document`, which every folder gets, before `passage`.
     name = "passage" if side == "item" and "passage" in model.prompts else None
@@ -113,9 +114,9 @@ def test_a_folder_is_trained_released_and_begun_with_again(folder_of: Callable[[
 def test_the_dense_layers_of_a_folder_are_trained(folder_of: Callable[[str], Path], tmp_path: Path):
     config = config_for(folder_of("tanh"))
     store, rows = make_workspace(tmp_path, rows=40)
-    trained = load_parts(store, model_of(train_model(store, config, rows)).checkpoint).model.dense[0]
-    first = new_parts(config, tmp_path / "first").model.dense[0]
-    assert not np.allclose(trained.weight.detach(), first.weight.detach())
+    trained = load_parts(store, model_of(train_model(store, config, rows)).checkpoint).model.dense
+    first = new_parts(config, tmp_path / "first").model.dense
+    assert not torch.allclose(trained.state_dict()["0.weight"], first.state_dict()["0.weight"])
 
 
 def test_features_cross_with_the_vector_after_the_dense_layers(folder_of: Callable[[str], Path], tmp_path: Path):
