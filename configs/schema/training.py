@@ -96,6 +96,17 @@ class ContrastiveHead(Record):
     weight: float = Field(ge=0)
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
     positives_only: bool = Field(description="only rows of the positive class are pairs")
+    matryoshka: tuple[Positive, ...] = Field(
+        default=(),  # configurations of earlier runs lack it
+        description="widths below the embedding's, narrowest first: the first so many numbers of each vector, "
+        "normalised again, are trained as well (arXiv:2205.13147)",
+    )
+
+    @model_validator(mode="after")
+    def _widths_grow(self) -> Self:
+        if list(self.matryoshka) != sorted(set(self.matryoshka)):
+            raise ValueError(f"the widths of heads.contrastive.matryoshka must grow, got {list(self.matryoshka)}")
+        return self
 
 
 class ClassificationHead(Record):
@@ -127,6 +138,19 @@ class HeadsConfig(Record):
         if self.contrastive and self.contrastive.positives_only and self.classification is None:
             raise ValueError("heads.contrastive.positives_only needs heads.classification to say what is positive")
         return self
+
+    @property
+    def matryoshka(self) -> tuple[int, ...]:
+        """The widths that are trained besides the whole embedding's."""
+        return self.contrastive.matryoshka if self.contrastive else ()
+
+    def check_widths(self, width: int) -> None:
+        """Check the Matryoshka widths. Raises ValueError: one is not below `width`, the embedding's."""
+        if self.matryoshka and self.matryoshka[-1] >= width:
+            raise ValueError(
+                f"heads.contrastive.matryoshka has {self.matryoshka[-1]}, and the embedding is {width} wide; name "
+                "narrower widths, the whole embedding is always trained"
+            )
 
 
 class TokenLimits(Record):

@@ -61,4 +61,15 @@ def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape
             f"a text of {longest} tokens is longer than the {described.longest_tokens} at which {folder} cuts its "
             "texts; lower train.max_tokens and infer.max_tokens, or raise max_seq_length in a copy of the folder"
         )
+    encoder_width = facts.get("hidden_size", facts.get("dim"))  # DistilBERT's name
+    if isinstance(encoder_width, int):
+        check_widths(config, config.model.embedding_width or shape.text_width(encoder_width))
     return described, shape
+
+
+def check_widths(config: Config, width: int) -> None:
+    """Check what depends on the width of the embedding. Raises ConfigError: a Matryoshka width is not below it."""
+    try:
+        config.heads.check_widths(width)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

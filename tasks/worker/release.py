@@ -85,7 +85,7 @@ def _committed(store: Store, prefix: str) -> Path | None:
 def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) -> Path:
     export_model(parts, job.config, inputs.model.version, folder)
     longest = job.config.infer.max_tokens
-    (folder / NAME).write_text(model_card(parts, longest, inputs))
+    (folder / NAME).write_text(model_card(parts, longest, job.config.heads.matryoshka, inputs))
     return folder
 
 

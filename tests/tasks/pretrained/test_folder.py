@@ -16,11 +16,11 @@ DENSE = {"in_features": 32, "out_features": 8, "activation_function": "torch.nn.
 
 def write(folder: Path, *names: str, new: bool = False, **files: Any) -> Path:
     """A folder with the modules `names`; `files` are contents by path, with `__` for `/` and without `.json`."""
+    kind = "sentence_transformers." + ("base.modules.any." if new else "models.")
     modules = [
-        {"path": "" if name == "Transformer" else f"{number}_{name}",
-         "type": f"sentence_transformers.base.modules.{name.lower()}.{name}" if new else f"sentence_transformers.models.{name}"}
+        {"path": "" if name == "Transformer" else f"{number}_{name}", "type": f"{kind}{name}"}
         for number, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     contents = {"modules": modules, "1_Pooling__config": {"pooling_mode_mean_tokens": True}, "2_Dense__config": DENSE}
     for name, content in (contents | files).items():
         path = folder / f"{name.replace('__', '/')}.json"

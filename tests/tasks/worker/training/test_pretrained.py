@@ -89,7 +89,7 @@ def test_a_folder_gives_the_vectors_of_sentence_transformers(
 
 @pytest.mark.parametrize("kind", ["cls", "tanh", "xlm-roberta"])
 def test_a_folder_is_trained_released_and_begun_with_again(folder_of: Callable[[str], Path], tmp_path: Path, kind: str):
-    config = config_for(folder_of(kind), "train.epochs=2")
+    config = config_for(folder_of(kind), "train.epochs=2", "heads.contrastive.matryoshka=[8, 12]")
     store, rows = make_workspace(tmp_path, rows=40, distinct=30)
     model = model_of(train_model(store, config, rows))
     trained = load_parts(store, model.checkpoint)
@@ -100,6 +100,9 @@ def test_a_folder_is_trained_released_and_begun_with_again(folder_of: Callable[[
         rows=(rows,),
     )
     folder = store.local(release.run(make_job(store, config, inputs)).model)
+    card = (folder / "README.md").read_text()
+    assert "first 8, 12 numbers" in card
+    assert all(f"`{prompt}`" in card for prompt in KINDS[kind].prompts.values())
     before, after = describe(folder_of(kind)), describe(folder)
     assert (after.pooling, after.dense, after.prompts) == (before.pooling, before.dense, before.prompts)
     again = build_parts(config_for(folder), [all_rows(store, [rows], config)])
