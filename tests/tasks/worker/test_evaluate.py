@@ -98,7 +98,7 @@ def test_a_champion_is_measured_on_the_same_rows(workspace: Workspace, challenge
 
 def test_narrower_widths_are_measured_by_the_first_numbers_of_the_vectors(workspace: Workspace, challenger: ModelRef):
     store, rows = workspace
-    measured = run(store, (rows,), challenger, None, None, "heads.contrastive.matryoshka=[1, 24]").measured[0]
+    measured = run(store, (rows,), challenger, "heads.contrastive.matryoshka=[1, 24]").measured[0]
     assert list(measured.recall_by_width) == [1, 24]
     assert measured.recall_by_width[1] < 0.5 < measured.recall_by_width[24], "one number is 1 or -1"
 
