@@ -14,6 +14,7 @@ from tasks.contracts.jobs import ReleaseInputs
 from tasks.pretrained.folder import describe
 from tasks.worker import release
 from tasks.worker.accelerators import open_accelerator
+from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.tokens import tokenize
@@ -59,12 +60,12 @@ def new_parts(config: Config, folder: Path) -> ModelParts:
     return build_parts(config, [all_rows(store, [ref], config)])
 
 
-def ours(parts: ModelParts, config: Config, side: Side) -> np.ndarray:
+def ours(parts: ModelParts, config: Config, side: Side, precision: Precision = "fp32") -> np.ndarray:
     prompt = getattr(parts.model.shape.prompts, side)
     tokens = tokenize(parts.tokenizer, TEXTS, config.infer.max_tokens, parts.model.pad, prompt)
     features = encode_features(parts.features, pa.table({"text": TEXTS}), side)
     with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
-        return embed(parts.model, accelerator, tokens, features, embed_settings(config, accelerator, "fp32"))
+        return embed(parts.model, accelerator, tokens, features, embed_settings(config, accelerator, precision))
 
 
 def theirs(folder: Path, config: Config, side: Side) -> np.ndarray:
@@ -85,6 +86,13 @@ def test_a_folder_gives_the_vectors_of_sentence_transformers(
     parts = new_parts(config, tmp_path)
     for side in SIDES:
         assert (ours(parts, config, side) * theirs(folder, config, side)).sum(axis=1).min() > 0.9999
+
+
+@pytest.mark.parametrize("kind", ["xlm-roberta", "mpnet", "distilbert", "last"])
+def test_every_kind_of_encoder_computes_in_bf16(folder_of: Callable[[str], Path], tmp_path: Path, kind: str):
+    config = config_for(folder_of(kind))
+    parts = new_parts(config, tmp_path)
+    assert (ours(parts, config, "item") * ours(parts, config, "item", "bf16")).sum(axis=1).min() > 0.98
 
 
 @pytest.mark.parametrize("kind", ["cls", "tanh", "xlm-roberta"])
