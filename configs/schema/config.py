@@ -141,6 +141,14 @@ class Config(Record):
             )
         return self
 
+    @model_validator(mode="after")
+    def _widths_are_narrower(self) -> Self:
+        scratch = self.model.from_scratch
+        width = self.model.embedding_width or (scratch.hidden_size if scratch else None)
+        if width is not None:
+            self.heads.check_widths(width)
+        return self
+
     @property
     def longest_tokens(self) -> int:
         """The longest text that any batch holds, in tokens."""

@@ -52,12 +52,31 @@ class InteractionConfig(Record):
     categorical_width: Positive = Field(description="width of one categorical feature's embedding")
 
 
+class Prompts(Record):
+    """What stands before each text, word for word, as in `query: `; its tokens count towards the limit of a text."""
+
+    query: str = Field(default="", description="before each query")
+    item: str = Field(default="", description="before the text of each item")
+
+
+Pooling = Literal["mean", "cls", "last"]
+
+
 class ModelConfig(Record):
     """Encoder, pooling, interaction, embedding width."""
 
-    pretrained: str | None = Field(description="a local Hugging Face folder, or package:NAME for one inside a package")
+    pretrained: str | None = Field(
+        description="a local folder of sentence-transformers or transformers, or package:NAME for one inside a package"
+    )
     scratch: ScratchEncoder | None = Field(description="the new encoder to make where pretrained is null")
-    pooling: Literal["mean", "cls"]
+    pooling: Pooling | None = Field(
+        description="of a text's token vectors: the mean, the first or the last; null: as the pretrained folder says, "
+        "else the mean"
+    )
+    prompts: Prompts | None = Field(
+        default=None,  # configurations of earlier runs lack it
+        description="what stands before each query and each item; null: as the pretrained folder says, else nothing",
+    )
     embedding_width: Positive | None = Field(description="null: as wide as the encoder")
     dropout: Share
     interaction: InteractionConfig
@@ -103,6 +122,11 @@ class ContrastiveHead(Record):
         default="fixed", description="learnt: the scale is a weight of the model, which begins at `scale`"
     )
     negatives: NegativesConfig | None = Field(default=None, description="null: the other items of the batch alone")
+    matryoshka: tuple[Positive, ...] = Field(
+        default=(),
+        description="widths below the embedding's, narrowest first: the first so many numbers of each vector, "
+        "normalised again, are trained as well (arXiv:2205.13147)",
+    )
 
     @model_validator(mode="after")
     def _scale_can_be_learnt(self) -> Self:
@@ -111,6 +135,12 @@ class ContrastiveHead(Record):
                 f"heads.contrastive.scale {self.scale:g} is where a learnt scale begins, which is between 1 and "
                 f"{LARGEST_SCALE:g}; choose one between, or temperature: fixed"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _widths_grow(self) -> Self:
+        if list(self.matryoshka) != sorted(set(self.matryoshka)):
+            raise ValueError(f"the widths of heads.contrastive.matryoshka must grow, got {list(self.matryoshka)}")
         return self
 
 
@@ -163,6 +193,19 @@ class HeadsConfig(Record):
         """Where the model's own scale of the contrastive softmax begins; None: it has none."""
         head = self.contrastive
         return head.scale if head is not None and head.temperature == "learnt" else None
+
+    @property
+    def matryoshka(self) -> tuple[int, ...]:
+        """The widths that are trained besides the whole embedding's."""
+        return self.contrastive.matryoshka if self.contrastive else ()
+
+    def check_widths(self, width: int) -> None:
+        """Check the Matryoshka widths. Raises ValueError: one is not below `width`, the embedding's."""
+        if self.matryoshka and self.matryoshka[-1] >= width:
+            raise ValueError(
+                f"heads.contrastive.matryoshka has {self.matryoshka[-1]}, and the embedding is {width} wide; name "
+                "narrower widths, the whole embedding is always trained"
+            )
 
 
 class TokenLimits(Record):

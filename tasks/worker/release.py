@@ -22,7 +22,7 @@ from tasks.worker.search.changes import compare
 from tasks.worker.search.consumer import Consumer
 from tasks.worker.search.index import Index
 from tasks.worker.search.measure import MODEL_KIND, Searched, open_released, search
-from tasks.worker.search.proof import item_cosines, query_cosines
+from tasks.worker.search.proof import prove
 from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
@@ -49,12 +49,10 @@ def run(job: Job) -> ReleaseOutcome:
                 f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
         folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
-        consumer = Consumer(folder)
-        cosines = item_cosines(job, inputs, manifest.files[0], consumer)
         queries = holdout_queries(store, inputs.rows, job.config)
-        probed = queries.slice(0, job.config.release.probe_rows)
-        of_queries = query_cosines(job, parts, probed, consumer)
-        of_head = head_difference(job, parts, probed, consumer, folder)
+        proof = prove(job, inputs, manifest.files[0], parts, queries, folder)
+        consumer = Consumer(folder)
+        of_head = head_difference(job, parts, queries.slice(0, job.config.release.probe_rows), consumer, folder)
         if folder == scratch:
             commit(
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
@@ -64,9 +62,9 @@ def run(job: Job) -> ReleaseOutcome:
     earlier = _search_earlier(store, inputs, queries)
     return ReleaseOutcome(
         model=prefix,
-        min_cosine=float(cosines.min()),
-        probed=len(cosines),
-        min_query_cosine=float(of_queries.min()) if len(of_queries) else None,
+        min_cosine=float(proof.items.min()),
+        probed=len(proof.items),
+        min_query_cosine=float(proof.queries.min()) if len(proof.queries) else None,
         head_difference=of_head,
         queries=queries.num_rows,
         metrics=searched.metrics,
@@ -92,7 +90,7 @@ def _committed(store: Store, prefix: str) -> Path | None:
 def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) -> Path:
     export_model(parts, job.config, inputs.model.version, folder)
     longest = job.config.infer.max_tokens
-    (folder / NAME).write_text(model_card(parts, longest, inputs))
+    (folder / NAME).write_text(model_card(parts, longest, job.config.heads.matryoshka, inputs))
     return folder
 
 

@@ -58,6 +58,7 @@ ORDER = """
     tasks.targets                 which release each search service serves
     tasks.hosts                   which machines failed checks, and which get no work for a while
     tasks.preflight               what can't work, found before a run begins
+    tasks.pretrained              what a pretrained folder says of its model, and what of it can be honoured
     tasks.evaluating              what an evaluation compares with: released models, the golden set
     tasks.planning                what the next run trains, and from which checkpoint
     tasks.runs                    runs: plan, lineage, ledger, results, releases

@@ -6,7 +6,7 @@ It knows nothing of devices, workers or files; `build.py` makes a model and `che
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,11 +20,21 @@ from transformers import AutoModel, PretrainedConfig
 from configs.schema.config import Config
 from tasks.contracts.checkpoints import HeadSolved
 from tasks.foundation.records import Record
+from tasks.pretrained.encoders import first_position, kind_of
+from tasks.pretrained.shapes import Activation, TextShape
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.interaction import Interaction
 from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.packing import Packing, segments_of
 
+# The functions after a dense layer.
+ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "identity": lambda values: values,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+}
 MASKED = -1e4  # far below any attention score, and representable in bf16; -inf would make padding rows NaN
 
 
@@ -41,19 +51,19 @@ class InteractionShape(Record):
     output_width: int
 
 
-class ModelShape(Record):
-    """What the shapes of the weights depend on, with the encoder's own config. Saved in every checkpoint."""
+class ModelShape(TextShape):
+    """What a model is, apart from its weights and the encoder's own config. Saved in every checkpoint."""
 
-    pooling: Literal["mean", "cls"]
     width: int
     interaction: InteractionShape | None
     classifier: Literal["query", "pair"] | None
     learnt_scale: float | None = None  # where it begins; null: fixed, as in models that were made before it was learnt
 
 
-def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelShape:
-    """Return the shape of a configuration, on an encoder of `text_width`."""
+def shape_of(config: Config, encoder_width: int, features: FeatureTable, text: TextShape) -> ModelShape:
+    """Return the shape of a configuration, on an encoder of `encoder_width` whose texts' vectors are made as `text`."""
     model, head = config.model, config.heads.classification
+    text_width = text.text_width(encoder_width)
     width = model.embedding_width or text_width
     interaction = None
     if model.interaction.kind != "none":
@@ -68,7 +78,9 @@ def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelSh
             output_width=width,
         )
     return ModelShape(
-        pooling=model.pooling,
+        pooling=text.pooling,
+        dense=text.dense,
+        prompts=text.prompts,
         width=width,
         interaction=interaction,
         classifier=head.input if head else None,
@@ -130,16 +142,20 @@ class EmbeddingModel(nn.Module):
 
     def __init__(self, encoder_config: PretrainedConfig, shape: ModelShape) -> None:
         super().__init__()
-        self.encoder = AutoModel.from_config(encoder_config, attn_implementation="sdpa")
+        kind = kind_of(encoder_config.model_type)
+        attention = "eager" if kind.own_attention else "sdpa"
+        if kind.causal:
+            encoder_config.use_cache = False  # of tokens to come, of which there are none
+        self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention)
+        self.causal = kind.causal
         self.shape = shape
         self.width = shape.width
         self.pad: int = encoder_config.pad_token_id or 0
         self._heads: int = encoder_config.num_attention_heads
-        # RoBERTa's kind counts positions from the one after the padding's.
-        table = getattr(getattr(self.encoder, "embeddings", None), "position_embeddings", None)
-        padding: int | None = getattr(table, "padding_idx", None)
-        self.first_position = 0 if padding is None else padding + 1
-        text_width: int = encoder_config.hidden_size
+        self._embeddings = "embed_tokens" if kind.causal else "embeddings"  # the encoder's name for them
+        self.first_position = first_position(encoder_config.model_type, self.pad)
+        self.dense = nn.ModuleList(nn.Linear(each.inputs, each.outputs, bias=each.bias) for each in shape.dense)
+        text_width = shape.text_width(encoder_config.hidden_size)
         self.interaction: Interaction | None = None
         self.projection: nn.Linear | None = None
         if shape.interaction is not None:
@@ -180,7 +196,10 @@ class EmbeddingModel(nn.Module):
         segments = texts.segments
         # A token sees those of its own text; padding sees padding, so that no row of the softmax is empty. The mask is
         # additive, for each head, and in the type of the scores: nothing is left for each layer to convert or copy.
-        apart = (segments[:, :, None] != segments[:, None, :])[:, None]
+        apart = segments[:, :, None] != segments[:, None, :]
+        if self.causal:
+            apart = apart | (texts.positions[:, :, None] < texts.positions[:, None, :])
+        apart = apart[:, None]
         dtype = _autocast_dtype(apart.device) or next(self.encoder.parameters()).dtype
         mask = torch.zeros(apart.shape, device=apart.device, dtype=dtype).masked_fill_(apart, MASKED)
         mask = mask.expand(-1, self._heads, -1, -1).contiguous()
@@ -192,6 +211,8 @@ class EmbeddingModel(nn.Module):
         """Return unit vectors, float32 (B, E), of the pooled segments; it needs places and features."""
         with torch.autocast(pooled.device.type, enabled=False):
             pooled = F.pad(pooled, (0, 0, 0, 1)).index_select(0, texts.place)  # zeros for texts without tokens
+            for layer, each in zip(self.dense, self.shape.dense, strict=True):
+                pooled = ACTIVATIONS[each.activation](layer(pooled))
             if self.interaction is not None:
                 pooled = self.interaction(pooled, texts.numeric, texts.categorical)
             elif self.projection is not None:
@@ -211,7 +232,8 @@ class EmbeddingModel(nn.Module):
             return self.encoder(**given).last_hidden_state
         weights = self._converted or self._convert(dtype)
         with torch.autocast(ids.device.type, enabled=False):
-            handle = self.encoder.embeddings.register_forward_hook(lambda module, given, out: out.to(dtype))
+            embeddings = self.encoder.get_submodule(self._embeddings)
+            handle = embeddings.register_forward_hook(lambda module, given, out: out.to(dtype))
             try:
                 return functional_call(self.encoder, weights, kwargs=given).last_hidden_state
             finally:
@@ -219,7 +241,7 @@ class EmbeddingModel(nn.Module):
 
     def _convert(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         named = self.encoder.named_parameters()
-        return {name: weight.to(dtype) for name, weight in named if not name.startswith("embeddings.")}
+        return {name: weight.to(dtype) for name, weight in named if not name.startswith(f"{self._embeddings}.")}
 
     @contextlib.contextmanager
     def converted_once(self) -> Iterator[None]:
@@ -238,6 +260,9 @@ class EmbeddingModel(nn.Module):
         belongs = texts.segments[:, None, :] == numbers[None, :, None]
         if self.shape.pooling == "cls":
             weights = (belongs & (texts.positions == 0)[:, None, :]).float()
+        elif self.shape.pooling == "last":
+            followed = F.pad(texts.segments[:, 1:], (0, 1), value=-1)
+            weights = (belongs & (texts.segments != followed)[:, None, :]).float()
         else:
             weights = belongs.float()
             weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1.0)

@@ -29,6 +29,8 @@ KIND = "checkpoint"
 RELEASED = "model.safetensors"  # what is evaluated and released
 TRAINED = "trained.safetensors"  # what training goes on from, where that is not the same
 SHAPE_FILE = "shape.json"
+# The names that kinds of encoders have for it.
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 PARTIAL_KEPT = 2  # of one run: the newest, and the one before in case the newest is corrupt
 
 
@@ -49,8 +51,9 @@ def checkpoint_prefix(lineage: str, step: int) -> str:
 
 def set_dropout(encoder_config: PretrainedConfig, dropout: float) -> None:
     """Set dropout: each run takes it from its configuration, not from the pretrained model."""
-    encoder_config.hidden_dropout_prob = dropout
-    encoder_config.attention_probs_dropout_prob = dropout
+    for name in DROPOUTS:
+        if hasattr(encoder_config, name):
+            setattr(encoder_config, name, dropout)
 
 
 def load_parts(

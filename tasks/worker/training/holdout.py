@@ -11,6 +11,7 @@ import torch
 from configs.schema.config import Config
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.measures.row_metrics import metrics_of
+from tasks.pretrained.encoders import positions_for_text
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.classify import classify
 from tasks.worker.model.embed import EmbedSettings, embed
@@ -115,8 +116,10 @@ def side_of(
 ) -> tuple[TokenLists, FeatureArrays]:
     """Return one side of the rows as input of a model, by the name of its column with the text."""
     # As long as the texts served, not those trained; a champion may have been made for shorter texts.
-    longest = min(config.infer.max_tokens, parts.encoder_config.max_position_embeddings)
-    tokens = tokenize(parts.tokenizer, rows[text].to_pylist(), longest, parts.model.pad)
+    positions = positions_for_text(parts.encoder_config.to_dict())
+    longest = config.infer.max_tokens if positions is None else min(config.infer.max_tokens, positions)
+    prompt = getattr(parts.model.shape.prompts, text)
+    tokens = tokenize(parts.tokenizer, rows[text].to_pylist(), longest, parts.model.pad, prompt)
     return tokens, encode_features(parts.features, rows, text)
 
 

@@ -103,6 +103,17 @@ def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
     return part
 
 
+def _at_all_widths(given: Given, head: ContrastiveHead) -> torch.Tensor:
+    """Return the sum over the whole embeddings and their Matryoshka widths (Kusupati et al. 2022, arXiv:2205.13147)."""
+    return sum((_contrastive(narrowed(given, width), head) for width in head.matryoshka), _contrastive(given, head))
+
+
+def narrowed(given: Given, width: int) -> Given:
+    """Return the first `width` numbers of all embeddings, normalised again."""
+    whole = {name: value for name, value in given._asdict().items() if isinstance(value, torch.Tensor)}
+    return given._replace(**{name: F.normalize(value[:, :width], dim=1) for name, value in whole.items()})
+
+
 def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
     logits = given.model.classify(given.query, given.item)
     return classification_part(logits, given.batch, focal=head.loss == "focal")
@@ -110,6 +121,6 @@ def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
 
 # One entry for each head of the configuration.
 LOSSES: dict[str, Callable[[Given, Any], torch.Tensor]] = {
-    "contrastive": _contrastive,
+    "contrastive": _at_all_widths,
     "classification": _classification,
 }

@@ -92,9 +92,10 @@ def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> P
     """Return training rows as arrays."""
     limits, pad = config.train.max_tokens, parts.model.pad
     query, item, query_features, item_features, keys, pair, label_class, texts, queries = ([] for _ in range(9))
+    prompts = parts.model.shape.prompts
     for table in rows:
-        query.append(tokenize(parts.tokenizer, table[QUERY].to_pylist(), limits.query, pad))
-        item.append(tokenize(parts.tokenizer, table[ITEM].to_pylist(), limits.item, pad))
+        query.append(tokenize(parts.tokenizer, table[QUERY].to_pylist(), limits.query, pad, prompts.query))
+        item.append(tokenize(parts.tokenizer, table[ITEM].to_pylist(), limits.item, pad, prompts.item))
         query_features.append(encode_features(parts.features, table, "query"))
         item_features.append(encode_features(parts.features, table, "item"))
         keys.append(table[ITEM_ID])

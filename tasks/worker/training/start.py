@@ -16,6 +16,7 @@ from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import ConfigError
+from tasks.preflight.encoder import check_widths
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embedding_model import shape_of
@@ -185,7 +186,12 @@ def ref_at(job: Job, step: int) -> CheckpointRef:
 
 def _check_shape(parts: ModelParts, config: Config) -> None:
     encoder, table, scratch = parts.encoder_config, parts.features, config.model.from_scratch
-    wanted = shape_of(config, encoder.hidden_size, table).model_dump()
+    check_widths(config, parts.model.width)
+    shape, model = parts.model.shape, config.model
+    said = shape.model_copy(
+        update={"pooling": model.pooling or shape.pooling, "prompts": model.prompts or shape.prompts}
+    )
+    wanted = shape_of(config, encoder.hidden_size, table, said).model_dump()
     held = parts.model.shape.model_dump()
     if scratch is not None:
         wanted |= {ours: getattr(scratch, ours) for ours in _ENCODER_SIZES}

@@ -12,6 +12,8 @@ from transformers import (
 )
 
 from configs.schema.config import Config
+from configs.schema.training import Pooling
+from tasks.pretrained.shapes import TextShape
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts, shape_of
 from tasks.worker.model.features import FeatureArrays, FeatureTable, Scale
 from tests.support.workspace.jobs import CLASSIFIER, tiny_config
@@ -38,7 +40,7 @@ def make(*overrides: str, dropout: float = 0.0) -> EmbeddingModel:
         attention_probs_dropout_prob=dropout,
     )
     torch.manual_seed(0)
-    return EmbeddingModel(encoder, shape_of(config, 16, TABLE))
+    return EmbeddingModel(encoder, shape_of(config, 16, TABLE, TextShape(pooling=config.model.pooling or "mean")))
 
 
 def ids_of(rows: int = 4) -> list[list[int]]:
@@ -120,9 +122,9 @@ ENCODERS = {
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_packed_texts_have_the_vectors_that_the_encoder_gives_each_alone(kind: str, pooling: str):
+def test_packed_texts_have_the_vectors_that_the_encoder_gives_each_alone(kind: str, pooling: Pooling):
     torch.manual_seed(0)
-    model = EmbeddingModel(ENCODERS[kind], shape_of(tiny_config(f"model.pooling={pooling}"), 16, NO_FEATURES)).eval()
+    model = EmbeddingModel(ENCODERS[kind], shape_of(tiny_config(), 16, NO_FEATURES, TextShape(pooling=pooling))).eval()
     vectors = model(packed(ids_of(), 64))  # more tokens than the encoder has positions
     for ids, vector in zip(ids_of(), vectors, strict=True):
         [hidden] = model.encoder(torch.tensor([ids])).last_hidden_state
@@ -167,7 +169,7 @@ def test_dropout_is_off_only_in_evaluation():
 )
 def test_the_shape_has_the_settings_that_weights_depend_on(override: str, field: str):
     def shape(config: Config) -> dict[str, object]:
-        return shape_of(config, 16, TABLE).model_dump()
+        return shape_of(config, 16, TABLE, TextShape(pooling=config.model.pooling or "mean")).model_dump()
 
     plain, changed = shape(tiny_config()), shape(tiny_config(override))
     assert [name for name in plain if plain[name] != changed[name]] == [field]
