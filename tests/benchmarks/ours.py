@@ -46,6 +46,20 @@ class Millrace:
     def pairs(self) -> int:
         return len(self._pairs)
 
+    @property
+    def next_pairs(self) -> int:
+        """Pairs of the next step."""
+        return int((self._plan[self._next].rows >= 0).sum())
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text of both sides, int64 (2 * pairs,)."""
+        return np.concatenate([self._pairs.query.lengths, self._pairs.item.lengths])
+
+    def lengths_of(self, texts: list[str]) -> np.ndarray:
+        """Tokens of each text as `encode` cuts it, int64 (texts,)."""
+        return tokenize(self.parts.tokenizer, texts, MAX_TOKENS, self.parts.model.pad).lengths
+
     def step(self) -> None:
         """The next training step, its batch made as in training."""
         batch = make_batch(
