@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -90,7 +91,11 @@ def train_over(data: DataSet, folder: Path, overrides: tuple[str, ...] = ()) -> 
     config, store = resolved(data, overrides), open_store(str(folder / "workspace"))
     data.ingest_into(store, folder)
     seconds, last = 0.0, None
-    with _in_this_process(store):
+    with (
+        _in_this_process(store),
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stdout(nowhere),
+    ):  # progress of workers
         for span in data.spans or tuple(span.name for span in list_spans(store)):
             print(f"{data.name} {span} {' '.join(overrides)}", file=sys.stderr)
             plan = plan_run(store, config, span)
