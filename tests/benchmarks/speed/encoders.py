@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from tests.benchmarks.ours import Millrace
+from tests.benchmarks.ours import Arithmetic, Millrace
 from tests.benchmarks.speed.back_ends import BACK_ENDS, export, installed, with_back_end
 from tests.benchmarks.theirs import BATCH_ROWS, MAX_TOKENS
 
@@ -28,8 +28,8 @@ class Encoder(NamedTuple):
         return f"{self.name} ({self.precision})"
 
 
-def millrace(ours: Millrace, precision: str) -> Encoder:
-    return Encoder("Millrace", precision, lambda texts: ours.encode(texts, "bf16" if precision == "bf16" else "fp32"))
+def millrace(ours: Millrace, precision: Arithmetic) -> Encoder:
+    return Encoder("Millrace", precision, lambda texts: ours.encode(texts, precision))
 
 
 def peers(folder: Path, scratch: Path) -> Iterator[Encoder]:
