@@ -20,11 +20,12 @@ from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
 from tasks.worker.search.consumer import Consumer
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import MODEL_KIND, ONE_OF_TWO_BYTES, Searched, open_released, search
+from tasks.worker.search.measure import MODEL_KIND, Searched, open_released, search
 from tasks.worker.search.proof import item_cosines, query_cosines
 from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
+VECTORS_KEPT_BYTES = 0  # a few searches read the shards, so that memory does not grow with the catalogue
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy")
 
 
@@ -55,7 +56,7 @@ def run(job: Job) -> ReleaseOutcome:
             commit(
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
             )
-        index = Index(store, inputs.vectors, inputs.model.version, ONE_OF_TWO_BYTES)
+        index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
         searched = search(consumer, index, queries)
     earlier = _search_earlier(store, inputs, queries)
     return ReleaseOutcome(
@@ -96,7 +97,7 @@ def _search_earlier(store: Store, inputs: ReleaseInputs, queries: pa.Table) -> S
     if inputs.before is None:
         return None
     try:
-        return search(*open_released(store, inputs.before, ONE_OF_TWO_BYTES), queries)
+        return search(*open_released(store, inputs.before, VECTORS_KEPT_BYTES), queries)
     except (MissingFolder, CorruptFolder) as error:  # it may be pruned; the new release does not depend on it
         print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
         return None

@@ -75,6 +75,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
         inputs = [*_inputs(store, left, base)]
         count = _partitions(store, left, base, config.infer.shard_rows)
         with connect(Path(scratch)) as database:
+            database.execute("SET threads = 1")  # each has buffers of its own, and a partition is too small to share
             scatter(_records(database, inputs, _types(inputs, config), count), Path(scratch), count)
             entries, items, deleted = [], 0, 0
             for number in range(count):
