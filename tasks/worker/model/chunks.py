@@ -30,7 +30,8 @@ class Chunks:
     ) -> None:
         """Encode all sequences, whose number is a multiple of `count`, without gradients."""
         self._model, self._texts, self._accelerator = model, texts, accelerator
-        self._precision, self._seed = precision, seed
+        self._precision: Precision = precision
+        self._seed = seed
         self._rows = torch.arange(len(texts.ids)).chunk(count)
         with torch.no_grad():
             encoded = [self._encode(number) for number in range(count)]

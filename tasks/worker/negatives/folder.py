@@ -89,7 +89,7 @@ def keep(
         MissingFolder, CorruptFolder: the catalogue of the release is gone, damaged, or lacks an item.
     """
     places = np.unique(mined.places[mined.places >= 0])
-    ids = {place: item.item_id for place, item in released.index.items(places).items()}
+    ids = {place: item.item_id for place, item in released.vectors.items(places).items()}
     items = choose(store, release.catalogue, sorted(ids.values()), np.empty(0, dtype=np.uint64), 0, features)
     items = items.select([ITEM_ID, TEXT, *dict.fromkeys(features)])
     number = {item_id: row for row, item_id in enumerate(items[ITEM_ID].to_pylist())}
@@ -99,7 +99,7 @@ def keep(
     of_row = np.full(mined.places.shape, -1, dtype=np.int32)
     there = mined.places >= 0
     of_row[there] = numbers[np.searchsorted(places, mined.places[there])]
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(of_row.reshape(-1)), of_row.shape[1])
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(of_row.reshape(-1)), mined.places.shape[1])
     pq.write_table(pa.table({_NUMBERS: lists}), scratch / OF_ROWS)
     pq.write_table(items, scratch / ITEMS)
     facts = {"release": release.number, "rows": len(of_row), "items": items.num_rows, "embedded": mined.embedded}

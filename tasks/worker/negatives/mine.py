@@ -106,7 +106,7 @@ def _of_table(
     first, which = _distinct(pairs, columns)
     queries = _embed(job, accelerator, model, pairs.take(pa.array(first)), "query")[which]
     own = items.places_of(id_hashes(pairs[ITEM_ID]))
-    vectors = items.index.at(own)
+    vectors = items.vectors.at(own)
     new = pairs.filter(pa.array(own < 0))  # items that the release does not have
     made = 0
     if new.num_rows:

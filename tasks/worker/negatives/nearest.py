@@ -14,7 +14,7 @@ from tasks.worker.search.index import Index
 class ReleasedItems(NamedTuple):
     """The vectors of a release; hashes of the ids and of the texts of its items by place, int64 (vectors,)."""
 
-    index: Index
+    vectors: Index
     ids: np.ndarray
     texts: np.ndarray
     order: np.ndarray  # int64 (vectors,): the places in the order of the hashes of their ids
@@ -55,8 +55,8 @@ def nearest_negatives(
     """
     found = np.full((len(queries), count), -1, dtype=np.int64)
     left, depth = np.arange(len(queries)), 4 * count
-    while len(left) and released.index.vectors:
-        near = released.index.search(queries[left], depth, below=limits[left])
+    while len(left) and released.vectors.vectors:
+        near = released.vectors.search(queries[left], depth, below=limits[left])
         there = np.isfinite(near.scores)
         these = hashes[left, None]
         right = known.has(these, released.ids[near.places]) | known.has(these, released.texts[near.places])
@@ -64,6 +64,6 @@ def nearest_negatives(
         number = wanted.cumsum(axis=1)  # from 1, of each among the wanted ones
         row, column = np.nonzero(wanted & (number <= count))
         found[left[row], number[row, column] - 1] = near.places[row, column]
-        left = left[(number[:, -1] < count) & there[:, -1] & (depth < released.index.vectors)]
+        left = left[(number[:, -1] < count) & there[:, -1] & (depth < released.vectors.vectors)]
         depth *= 4
     return found

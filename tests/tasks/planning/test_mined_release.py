@@ -26,6 +26,7 @@ def test_a_run_mines_the_release_that_is_current_and_the_first_run_none(store: D
     first = carry_out(plan_run(store, config)).released
     carry_out(plan_run(store, config))
     assert first is not None
+    assert first.catalogue is not None
     release = MinedRelease(number=1, model=first.model, vectors=first.vectors_prefix, catalogue=first.catalogue)
     assert mined_by(runner) == [None, release]
 

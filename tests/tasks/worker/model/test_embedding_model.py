@@ -16,8 +16,8 @@ from configs.schema.training import Pooling
 from tasks.pretrained.shapes import TextShape
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts, shape_of
 from tasks.worker.model.features import FeatureArrays, FeatureTable, Scale
+from tests.support.models.packed import packed
 from tests.support.workspace.jobs import CLASSIFIER, tiny_config
-from tests.support.workspace.packed import packed
 
 TABLE = FeatureTable(
     numeric={"price": Scale(mean=1.0, deviation=2.0)},

@@ -24,9 +24,9 @@ from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import side_of
 from tasks.worker.training.pairs import TrainingRows, pair_mask
 from tasks.worker.vectors.reuse import as_matrix
+from tests.support.models.mined import CONFIG, SETTINGS, Made, make_mined
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import make_job, tiny_config
-from tests.support.workspace.mined import CONFIG, SETTINGS, Made, make_mined
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import torch
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.worker import train
 from tasks.worker.process.job import Job
+from tests.support.models.mined import SETTINGS, Made, make_mined
 from tests.support.processes.ends import train_as_rank
 from tests.support.processes.kills import Kill, train_and_die
 from tests.support.processes.ranks import finish, run_ranks, start
 from tests.support.workspace.jobs import make_job, tensors_of, tiny_config
-from tests.support.workspace.mined import SETTINGS, Made, make_mined
 
 # Every new state at once: mined items, a scale that is learnt, both directions.
 CONFIG = tiny_config(*SETTINGS, "heads.contrastive.symmetric=true", "heads.contrastive.temperature=learnt")

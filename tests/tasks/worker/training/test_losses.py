@@ -15,9 +15,9 @@ from tasks.worker.training.losses import batch_losses, classification_part, cont
 from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import make_pairs
 from tasks.worker.training.plan import PADDING
+from tests.support.models.packed import packed
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
-from tests.support.workspace.packed import packed
 
 ALONE = Rank(0, 1, 0)
 BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")

@@ -21,6 +21,7 @@ from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts
+from tests.support.models.pretrained import KINDS, write_pretrained
 from tests.support.workspace.jobs import (
     FEATURES,
     all_rows,
@@ -32,7 +33,6 @@ from tests.support.workspace.jobs import (
     tiny_config,
     train_model,
 )
-from tests.support.workspace.pretrained import KINDS, write_pretrained
 
 TEXTS = ["want a red lamp please", "Red CHAIR", "", "black kettle model 7", "green scarf " * 30]
 SIDES: tuple[Side, ...] = ("query", "item")
