@@ -19,9 +19,9 @@ from tasks.worker.formats.head_proof import head_difference
 from tasks.worker.formats.model_card import NAME, model_card
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
-from tasks.worker.search.consumer import Consumer
+from tasks.worker.search.consumer import encode_apart
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import MODEL_KIND, Searched, open_released, search
+from tasks.worker.search.measure import MODEL_KIND, Searched, search
 from tasks.worker.search.proof import prove
 from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
@@ -51,14 +51,14 @@ def run(job: Job) -> ReleaseOutcome:
         folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
         queries = holdout_queries(store, inputs.rows, job.config)
         proof = prove(job, inputs, manifest.files[0], parts, queries, folder)
-        consumer = Consumer(folder)
-        of_head = head_difference(job, parts, queries.slice(0, job.config.release.probe_rows), consumer, folder)
+        probed = queries.slice(0, job.config.release.probe_rows)
+        of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
         if folder == scratch:
             commit(
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
             )
         index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
-        searched = search(consumer, index, queries)
+        searched = search(index, queries, proof.vectors)
     earlier = _search_earlier(store, inputs, queries)
     return ReleaseOutcome(
         model=prefix,
@@ -99,7 +99,9 @@ def _search_earlier(store: Store, inputs: ReleaseInputs, queries: pa.Table) -> S
     if inputs.before is None:
         return None
     try:
-        return search(*open_released(store, inputs.before, VECTORS_KEPT_BYTES), queries)
+        folder, _ = open_folder(store, inputs.before.model_prefix, MODEL_KIND)
+        index = Index(store, inputs.before.vectors_prefix, inputs.before.model_version, VECTORS_KEPT_BYTES)
+        return search(index, queries, encode_apart(folder, queries).queries)
     except (MissingFolder, CorruptFolder) as error:  # it may be pruned; the new release does not depend on it
         print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
         return None

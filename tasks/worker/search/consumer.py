@@ -45,12 +45,12 @@ class Consumer:
         return np.asarray(self._model.encode_query(entries, show_progress_bar=False), dtype=np.float32)
 
 
-def encode_apart(folder: Path, items: pa.Table, queries: pa.Table) -> Encoded:
+def encode_apart(folder: Path, queries: pa.Table, items: pa.Table | None = None) -> Encoded:
     """Encode in a fresh process, which knows the folder and sentence-transformers alone.
 
     Args:
-        items: the column `text`, and the features.
         queries: the column `query`, and those features that queries have.
+        items: the column `text`, and the features; None: no items.
 
     Raises:
         CodeError: the folder can't be opened, or can't encode them.
@@ -58,7 +58,7 @@ def encode_apart(folder: Path, items: pa.Table, queries: pa.Table) -> Encoded:
     """
     features = _features(folder)
     entries = {
-        "items": _entries(items, TEXT, features.items),
+        "items": [] if items is None else _entries(items, TEXT, features.items),
         "queries": _entries(queries, QUERY, features.queries),
     }
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:

@@ -32,16 +32,20 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 
 class Proof(NamedTuple):
-    """Cosines of the exported model's vectors, float32 (items,) and (queries,), to those of the pipeline."""
+    """Cosines of the exported model's vectors, float32 (items,) and (queries,), to those of the pipeline.
+
+    `vectors` float32 (all queries, width) are the exported model's, of every query and not only of those compared.
+    """
 
     items: np.ndarray
     queries: np.ndarray
+    vectors: np.ndarray
 
 
 def prove(
     job: Job, inputs: ReleaseInputs, shard: FileEntry, parts: ModelParts, queries: pa.Table, folder: Path
 ) -> Proof:
-    """Compare the vectors of the first items of a shard and of the first queries.
+    """Compare the vectors of the first items of a shard and of the first queries; encode all queries.
 
     Args:
         shard: of the released vectors.
@@ -53,15 +57,15 @@ def prove(
     """
     rows = job.config.release.probe_rows
     items, released = _sample(job.store, inputs, shard, rows)
-    queries = queries.slice(0, rows)
-    exported = encode_apart(folder, items, queries)
+    exported = encode_apart(folder, queries, items)
     released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 rounds
     of_items = _compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
     if not queries.num_rows:
-        return Proof(of_items, np.zeros(0, dtype=np.float32))
-    trained = trained_queries(job, parts, queries)
-    of_queries = _compared(job, exported.queries, trained, "query", queries[QUERY], "that of the trained one")
-    return Proof(of_items, of_queries)
+        return Proof(of_items, np.zeros(0, dtype=np.float32), exported.queries)
+    first = queries.slice(0, rows)
+    trained = trained_queries(job, parts, first)
+    of_queries = _compared(job, exported.queries[:rows], trained, "query", first[QUERY], "that of the trained one")
+    return Proof(of_items, of_queries, exported.queries)
 
 
 def trained_queries(job: Job, parts: ModelParts, queries: pa.Table) -> np.ndarray:

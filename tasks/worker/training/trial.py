@@ -4,7 +4,6 @@ It uses the same step, evaluation and checkpoint as training, on the run's own r
 """
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,17 +11,16 @@ import pyarrow as pa
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import ShapeTiming
 from tasks.contracts.progress import report
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed_settings
 from tasks.worker.process.job import Job
-from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, make_batch, plan_for, shape_for
+from tasks.worker.training.batches import BatchShape, make_batch, plan_for
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.holdout import judge, sample_holdout
-from tasks.worker.training.pairs import first_rows, make_pairs
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.start import Start
 from tasks.worker.training.step import TrainStep
 
@@ -40,19 +38,17 @@ class Trial:
 
 def run_trial(
     job: Job,
-    inputs: TrainInputs,
     start: Start,
     accelerator: Accelerator,
     precision: Precision,
-    training: Iterable[pa.Table],
+    pairs: Pairs,
+    shape: BatchShape,
     held: pa.Table,
     folder: Path,
 ) -> Trial:
     """Try every computation; `folder` is an empty local one for the checkpoint, which never reaches the workspace."""
-    config, parts, first_step = job.config, start.parts, start.state.first_step
-    pairs = make_pairs(first_rows(training, SAMPLED_ROWS), parts, config)
-    plan, mined = plan_for(config, first_step, pairs), inputs.mined is not None
-    shape = shape_for(config, first_step, pairs, job.rank.world, mined)
+    config, parts = job.config, start.parts
+    plan = plan_for(config, start.state.first_step, pairs)
     step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, average=start.average)
     batches = (make_batch(pairs, plan.rows(0), plan.tokens, shape, job.rank) for _ in range(config.warmup.steps))
     losses, seconds, began = [], [], time.monotonic()
