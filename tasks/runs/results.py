@@ -53,6 +53,7 @@ class Judgement(Record):
     slices: tuple[SliceMetrics, ...] = Field(default=(), description="of challenger and champion; empty: see outcome")
     larger_class: float | None = Field(default=None, description="share of the larger class among rows with a class")
     auc_by_chance: float | None = Field(default=None, description="what an AUC without skill stays below, at 95 %")
+    contradicted: str = Field(default="", description="a sentence, where the newest labels contradict the earlier ones")
     overrides: tuple[Override, ...] = Field(default=(), description="people who let the run pass nevertheless")
 
     @property
