@@ -2,18 +2,18 @@
 
     python -m tests.benchmarks.quality.gates path/to/reviews.jsonl.gz
 
-MiniLM is trained on a fifth of the reviews, and the models answer all others. These stand for all queries that there
-are, so the true difference of two models is known; a judgement sees some of them, drawn at random. Where the true
-difference is to be another, the two models' answers to a query change places by a coin: it is fair for models that are
-equal, and biased for a loss of one point.
+Each model is MiniLM as it is with a layer over its vectors, trained on a fifth of the reviews; it answers all others.
+These stand for all queries that there are, so the true difference of two models is known; a judgement sees some of
+them, drawn at random. Where the true difference is to be another, the two models' answers to a query change places by
+a coin: it is fair for models that are equal, and biased for a loss of one point.
 
-The models come from the pipeline's own stages. They stay in workspace/gates, and a second call goes on from there;
-after a change of code, delete it.
+MiniLM's vectors, which take minutes, stay in workspace/gates for a second call.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -21,26 +21,28 @@ from unittest.mock import patch
 
 import numpy as np
 import scipy.stats
+import torch
 
 from configs.load import load_config
+from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
+from tasks.contracts.spans import SpanKind
+from tasks.data.holdout import held_out
+from tasks.data.ingest import ingest
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
+from tasks.data.sources import Format
 from tasks.gates.comparisons import Measured
 from tasks.gates.verdicts import judge
 from tasks.measures.row_results import RowResults
-from tests.benchmarks.quality.training import DataSet, review_data, train_over
+from tests.benchmarks import reviews
 from tests.support.fakes.gates import judge_numbers
 from tests.support.measures.row_results import row_results
 
-WORKSPACE = Path("workspace/gates")
-SPANS = ("2022-Q4", "2023-Q1")  # the first is trained with all before it
-# Four fifths of the rows are asked. Texts are cut short: the models need not be good, but real.
-SETTINGS = ("evaluate.holdout_share=0.8", "train.max_tokens={query: 32, item: 16}", "train.sequence_tokens=64",
-            "infer.max_tokens=32", "infer.sequence_tokens=64")  # fmt: skip
-LINEAGES: dict[str, tuple[str, ...]] = {
-    "first": ("seed=17",),
-    "other seed": ("seed=18",),
-    "short": ("seed=17", "train.epochs=1", "train.learning_rate=1e-5"),
-}
+FILE = Path("workspace/gates/vectors.npz")
+MAX_TOKENS = 32  # of a text: the models need not be good, but real
+HELD_OUT = 0.8
+BATCH_PAIRS, SCALE, LEARNING_RATE = 64, 20.0, 1e-3
 TOP = 10
 SEEDS = 200
 QUERIES = (500, 2000)  # that a judgement sees
@@ -48,10 +50,21 @@ EQUAL, ONE_POINT_LESS = 0.0, -0.01
 CONFIDENCE = 0.95  # of the rates' intervals
 
 
-class Answered(NamedTuple):
-    """The rows that two models answered, ordered by query: those of one query stand together."""
+class Vectors(NamedTuple):
+    """Reviews and the titles to find for them, as MiniLM sees them."""
 
-    champion: np.ndarray  # int32 (rows,): ranks, from 1
+    queries: np.ndarray  # float32 (rows, 384)
+    items: np.ndarray  # float32 (titles, 384)
+    own: np.ndarray  # int64 (rows,): the place of the review's own title
+    query: np.ndarray  # int64 (rows,): equal for reviews with the same text
+    held: np.ndarray  # bool (rows,): answered, and not trained on
+    newest: np.ndarray  # bool (rows,): of the newest quarter
+
+
+class Answered(NamedTuple):
+    """The rows that two models answered."""
+
+    champion: np.ndarray  # int64 (rows,): ranks, from 1
     challenger: np.ndarray
     rows_of: list[np.ndarray]  # of each query, the places of its rows
     gains: np.ndarray  # int64 (queries,): by how many of a query's rows the challenger finds more
@@ -68,52 +81,104 @@ class Answered(NamedTuple):
 
 
 def main() -> None:
-    """Train what is missing, judge, and print the table as Markdown on standard output."""
+    """Encode what is not encoded yet, train, judge, and print the table as Markdown on standard output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="reviews as JSON lines, plain or gzip")
-    data = review_data(parser.parse_args().source)
-    first, other, short = (answers_of(data, name, SPANS[:1]) for name in LINEAGES)
-    later = answers_of(data, "first", SPANS)
+    found = vectors(parser.parse_args().source)
+    before = ~found.held & ~found.newest
+    champion = trained(found, before, epochs=4, seed=17)
+    ranks = ranks_of(found, champion)
     challengers = {
-        "another seed": pair_of(first, Role.challenger, other),
-        "a quarter later": pair_of(later, Role.champion, later),
-        "trained less": pair_of(first, Role.challenger, short),
+        "another seed": trained(found, before, epochs=4, seed=18),
+        "a quarter later": trained(found, ~found.held & found.newest, epochs=4, seed=17, parent=champion),
+        "trained less": trained(found, before, epochs=1, seed=17),
+        "untrained": trained(found, before, epochs=0, seed=17),
     }
-    print("| challenger | rows | answered differently | true difference | queries | pass | undecided | fail |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for name, both in challengers.items():
+    recall = (ranks <= TOP).mean()
+    print(f"{found.held.sum():,} reviews among {len(found.items):,} titles; the champion's recall@10 is {recall:.1%}\n")
+    print("| challenger | answered differently | true difference | queries | pass | undecided | fail |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for name, layer in challengers.items():
+        both = pair_of(found, ranks, ranks_of(found, layer))
         for true in (EQUAL, ONE_POINT_LESS, None):
             if abs(true or 0.0) < both.differing:
                 for queries in QUERIES:
                     print(line(name, both, true, queries), flush=True)
 
 
-def answers_of(data: DataSet, lineage: str, spans: tuple[str, ...]) -> RowResults:
-    """Return the answers of a lineage's models after these spans, which are trained unless they are."""
-    folder = WORKSPACE / lineage.replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    return train_over(data._replace(spans=spans), folder, (*SETTINGS, *LINEAGES[lineage])).results
+def vectors(source: Path) -> Vectors:
+    """Return the vectors in FILE; if there is none, of the source's rows that have both texts."""
+    if FILE.exists():
+        with np.load(FILE) as kept:
+            return Vectors(**kept)
+    from sentence_transformers import SentenceTransformer
 
-
-def pair_of(of_champion: RowResults, champion: Role, of_challenger: RowResults) -> Answered:
-    """Return the answers of two models; the second one is the challenger of its evaluation.
-
-    Raises:
-        ValueError: they answered other rows.
-    """
-    orders = [np.argsort(results.row_id) for results in (of_champion, of_challenger)]
-    ids = [results.row_id[order] for results, order in zip((of_champion, of_challenger), orders, strict=True)]
-    if not np.array_equal(*ids):
-        raise ValueError(f"the models answered other rows; delete {WORKSPACE} and start again")
-    asked = np.flatnonzero(of_champion.pair[orders[0]])
-    before, after = (
-        results.ranks[role][order][asked]
-        for results, role, order in zip((of_champion, of_challenger), (champion, Role.challenger), orders, strict=True)
+    with tempfile.TemporaryDirectory(prefix="millrace-gates-") as folder:
+        store = DirectoryStore(Path(folder))
+        ingest(store, source, Format.jsonl, "timestamp", SpanKind.quarter, reviews.COLUMNS)
+        rows = reviews.read_spans(store)
+    corpus = distinct_items(rows)
+    place = {item: at for at, item in enumerate(corpus[ITEM_ID].to_pylist())}
+    model = SentenceTransformer(str(reviews.pretrained_folder()), device="cpu")
+    model.max_seq_length = MAX_TOKENS
+    found = Vectors(
+        queries=np.asarray(model.encode(rows[QUERY].to_pylist(), batch_size=64, normalize_embeddings=True)),
+        items=np.asarray(model.encode(corpus[ITEM].to_pylist(), batch_size=64, normalize_embeddings=True)),
+        own=np.array([place[item] for item in rows[ITEM_ID].to_pylist()]),
+        query=np.unique(rows[QUERY].to_numpy(zero_copy_only=False).astype(str), return_inverse=True)[1],
+        held=held_out(rows, HoldoutRule(group="query_and_item", share=HELD_OUT)),
+        newest=rows["span"].to_numpy(zero_copy_only=False) == max(rows["span"].to_pylist()),
     )
-    _, query = np.unique(of_champion.query_key[orders[0]][asked], return_inverse=True)
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = FILE.with_suffix(".unfinished.npz")
+    np.savez(unfinished, **found._asdict())
+    unfinished.replace(FILE)
+    return found
+
+
+def trained(
+    found: Vectors, rows: np.ndarray, epochs: int, seed: int, parent: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return a layer, float32 (384, 384), trained on some rows with the in-batch loss of the contrastive head.
+
+    Args:
+        rows: bool (rows,), those to train on.
+        parent: the layer to start from; None: one that changes nothing.
+    """
+    random = np.random.default_rng(seed)
+    layer = (torch.eye(found.items.shape[1]) if parent is None else parent.clone()).requires_grad_()
+    optimizer = torch.optim.AdamW([layer], lr=LEARNING_RATE)
+    for _ in range(epochs):
+        order = random.permutation(np.flatnonzero(rows))
+        for batch in np.array_split(order, max(1, len(order) // BATCH_PAIRS)):
+            query, item = (
+                torch.nn.functional.normalize(torch.from_numpy(side) @ layer)
+                for side in (found.queries[batch], found.items[found.own[batch]])
+            )
+            loss = torch.nn.functional.cross_entropy(query @ item.T * SCALE, torch.arange(len(batch)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return layer.detach()
+
+
+def ranks_of(found: Vectors, layer: torch.Tensor) -> np.ndarray:
+    """Return the rank of each held row's own title among all titles, int64 (held rows,), from 1."""
+    query, item = (
+        torch.nn.functional.normalize(torch.from_numpy(side) @ layer)
+        for side in (found.queries[found.held], found.items)
+    )
+    scores = query @ item.T
+    own = scores[torch.arange(len(scores)), torch.from_numpy(found.own[found.held])]
+    return (scores > own[:, None]).sum(dim=1).numpy() + 1
+
+
+def pair_of(found: Vectors, champion: np.ndarray, challenger: np.ndarray) -> Answered:
+    """Return the ranks of two models with what they give for each query."""
+    _, query = np.unique(found.query[found.held], return_inverse=True)
     rows_of = np.split(np.argsort(query, kind="stable"), np.cumsum(np.bincount(query))[:-1])
-    gains = (after <= TOP).astype(np.int64) - (before <= TOP)
-    return Answered(before, after, rows_of, np.array([gains[rows].sum() for rows in rows_of]))
+    gains = (challenger <= TOP).astype(np.int64) - (champion <= TOP)
+    return Answered(champion, challenger, rows_of, np.array([gains[rows].sum() for rows in rows_of]))
 
 
 def line(name: str, both: Answered, true: float | None, queries: int) -> str:
@@ -126,9 +191,7 @@ def line(name: str, both: Answered, true: float | None, queries: int) -> str:
             found[judge(measured, [gate])[0].answer] += 1
     difference = f"{both.difference * 100:+.1f}, as it is" if true is None else f"{true * 100:+.0f}"
     cells = (rate(found[each]) for each in ("pass", "undecided", "fail"))
-    return (
-        f"| {name} | {len(both.champion):,} | {both.differing:.1%} | {difference} | {queries:,} | {' | '.join(cells)} |"
-    )
+    return f"| {name} | {both.differing:.1%} | {difference} | {queries:,} | {' | '.join(cells)} |"
 
 
 def drawn(both: Answered, true: float | None, queries: int, seed: int) -> RowResults:
