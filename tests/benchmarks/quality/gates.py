@@ -91,7 +91,7 @@ def main() -> None:
     challengers = {
         "another seed": trained(found, before, epochs=4, seed=18),
         "a quarter later": trained(found, ~found.held & found.newest, epochs=4, seed=17, parent=champion),
-        "trained less": trained(found, before, epochs=1, seed=17),
+        "a quarter of the steps": trained(found, before, epochs=1, seed=17),
         "untrained": trained(found, before, epochs=0, seed=17),
     }
     recall = (ranks <= TOP).mean()
