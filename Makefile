@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews ablation classification faults scale
+.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews ablation classification gates faults scale
 
 install: $(INSTALLED)
 
@@ -82,6 +82,10 @@ ablation: install
 # The classification head compared with what a user would fit to the same rows; REVIEWS as above.
 classification: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.quality.classification $(if $(REVIEWS),--reviews $(REVIEWS))
+
+# How often the gates are right about real models, which it trains; REVIEWS as above. Resumable.
+gates: install
+	$(BIN)/python -m tests.benchmarks.quality.gates $(REVIEWS)
 
 # The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install

@@ -45,6 +45,8 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
     if outcome.golden_leak:
         logger().warning("golden set: %s", outcome.golden_leak)
     judged = judge_evaluation(store, plan, outcome)
+    if judged.contradicted:
+        logger().warning("labels: %s", judged.contradicted)
     for sentence in undecided(judged.verdicts):
         logger().warning("undecided: %s", sentence)
     return judged

@@ -8,7 +8,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.data.span_versions import list_feeds
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.foundation.errors import StoreError
-from tasks.preflight.columns import check_labels
+from tasks.preflight.check import check_plan
 from tasks.running.stage import run_stage, stage_task, warn_of
 from tasks.runs import catalogues
 
@@ -21,11 +21,13 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
         catalogue: whether items will be embedded; a comparison of two trainings needs none.
 
     Raises:
-        ConfigError: a head learns from labels, and no row has one; or there is no file with the golden set.
-        DataError: a critical check failed; the message has its numbers. Or the golden set can't be used.
+        ConfigError: the settings can't work with these spans or this encoder, as `check_plan` finds; or there is no
+            file with the golden set.
+        DataError: a critical check failed; the message has its numbers. Or a span lacks a column that the settings
+            name, or the golden set can't be used.
     """
     store = open_store(plan.workspace)
-    check_labels(store, plan.config, plan.window)
+    check_plan(store, plan)
     golden = plan.config.evaluate.golden if plan.window else None
     inputs = ValidateInputs(
         window=plan.window,

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from flows.presentation.model import Section, Table, table
 from flows.presentation.wording import NONE, count, difference, number, plural, share, shortened
-from tasks.contracts.changes import Changes, ListedItem, QueryChange
-from tasks.contracts.search import Hit
+from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
 
 METRIC = "recall@10"  # the one that the first sentence names
 MOST_QUERIES = 8  # in each direction

@@ -20,6 +20,7 @@ from tasks.contracts.stages import Stage
 from tasks.data.holdout_rule import with_rule_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.skips import spans_to_train
+from tasks.preflight.check import check_window
 from tasks.runs import branches, lineage, releases
 from tasks.runs.branches import branch_of
 from tasks.runs.estimates import past
@@ -44,8 +45,9 @@ def plan_backfill(
         parallel: how many spans are evaluated and inferred at once, for the expected time.
 
     Raises:
-        ConfigError: the range or the stages are not possible, says which are; or the spans before it hold out other
-            rows.
+        ConfigError: the range or the stages are not possible, says which are; the spans before it hold out other
+            rows; or the settings can't work, as `check_window` finds.
+        DataError: a span lacks a column that the settings name.
         StoreError: a checkpoint, plan or result is not readable; names the file.
     """
     requested = _checked_stages(stages)
@@ -70,6 +72,9 @@ def plan_backfill(
     ]
     to_do[-1] = _with_release(store, requested, to_do[-1], adopted=branch is None or on == branch)
     _check_trained(to_do, requested)
+    for span in to_do:
+        if "train" in span.left:
+            check_window(store, config, span.window, begins=start.base is None and span is to_do[0])
     consumed = chain[-1][1].consumed if chain else ()
     expected = estimate_backfill(store, config, past(store, consumed), to_do, parallel)
     beyond = [rows.span for rows in consumed] if retrained else []

@@ -1,4 +1,4 @@
-"""What passes between a command that searches a release and the worker that holds its model: lines of JSON."""
+"""Releases searched: the lines of JSON to and from the worker that holds the model, and what changed between two."""
 
 from pydantic import Field
 
@@ -36,3 +36,45 @@ class Answer(Record):
 
     hits: tuple[Hit, ...]
     seconds: float = Field(description="to embed the query and to compare it with every vector")
+
+
+class ListedItem(Record):
+    """One item of a catalogue."""
+
+    item_id: str
+    text: str
+
+
+class QueryChange(Record):
+    """One holdout query with the best hits of both releases. A rank counts from 1, among all items of the release."""
+
+    query: str
+    item_id: str = Field(description="the item that belongs to the query")
+    text: str = Field(description="of that item")
+    rank_before: int | None = Field(description="null: the earlier release has no vector of the item")
+    rank_after: int | None = Field(description="null: the later release has no vector of the item")
+    before: tuple[Hit, ...] = Field(description="best first")
+    after: tuple[Hit, ...] = Field(description="best first")
+
+
+class Changes(Record):
+    """The later release compared with the earlier one: the same holdout queries over both whole catalogues."""
+
+    before: int = Field(description="number of the earlier release")
+    after: int | None = Field(description="number of the later release; null: compared before it was published")
+    queries: int = Field(description="holdout queries that both were searched with; none of them was trained on")
+    metrics_before: dict[str, float] = Field(description="ranking metrics over all vectors of the earlier release")
+    metrics_after: dict[str, float]
+    items_before: int
+    items_after: int
+    new_items: int = Field(description="in the later release alone")
+    gone_items: int = Field(description="in the earlier release alone")
+    changed_items: int = Field(description="in both, with another text or feature")
+    same_item_cosine: float | None = Field(
+        description="mean over a sample of items in both; null: different widths, or no item is in both"
+    )
+    overlap_at_10: float | None = Field(description="mean share of the ten best hits that both have; null: no query")
+    new: tuple[ListedItem, ...] = Field(description="some of the new items")
+    gone: tuple[ListedItem, ...] = Field(description="some of the gone items")
+    wins: tuple[QueryChange, ...] = Field(description="the queries whose item gained most, the largest gain first")
+    losses: tuple[QueryChange, ...] = Field(description="the queries whose item lost most, the largest loss first")

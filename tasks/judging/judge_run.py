@@ -15,6 +15,7 @@ from tasks.foundation.clock import now
 from tasks.gates import verdicts
 from tasks.gates.comparisons import Measured
 from tasks.gates.selection import slices_of
+from tasks.measures.labels import contradicted
 from tasks.measures.row_metrics import area_by_chance
 from tasks.measures.row_results import RowResults, read_row_results
 from tasks.runs.plan import read_plan
@@ -61,6 +62,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         slices=_slices(rows, rules) if rows else (),
         larger_class=float(counts.max() / counts.sum()) if counts.any() else None,
         auc_by_chance=area_by_chance(int(counts[1]), int(counts[0])),
+        contradicted=contradicted(rows, plan.span.name) if rows else "",
     )
     if kept is not None:
         store.write(judgement_key(plan.run_key, kept.number), kept.to_json())

@@ -13,8 +13,8 @@ from tasks.runs.results import result_key
 
 
 def check_plan(store: Store, plan: RunPlan) -> None:
-    """Check a run as `check_window` does. What is trained already needs no encoder."""
-    begins = plan.parent is None and not store.exists(result_key(plan.run_key, Stage.train))
+    """Check a run as `check_window` does. What is trained already needs no encoder, nor does a refresh."""
+    begins = bool(plan.window) and plan.parent is None and not store.exists(result_key(plan.run_key, Stage.train))
     check_window(store, plan.config, plan.window, begins)
 
 

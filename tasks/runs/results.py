@@ -9,7 +9,6 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
-from tasks.contracts.changes import Changes
 from tasks.contracts.evaluation import Override, Rules, SliceMetrics, Verdict
 from tasks.contracts.jobs import Inputs, JobSpec, changes_key, stage_prefix
 from tasks.contracts.outcomes import (
@@ -22,6 +21,7 @@ from tasks.contracts.outcomes import (
     WarmupOutcome,
 )
 from tasks.contracts.results import StageResult
+from tasks.contracts.search import Changes
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
@@ -53,6 +53,7 @@ class Judgement(Record):
     slices: tuple[SliceMetrics, ...] = Field(default=(), description="of challenger and champion; empty: see outcome")
     larger_class: float | None = Field(default=None, description="share of the larger class among rows with a class")
     auc_by_chance: float | None = Field(default=None, description="what an AUC without skill stays below, at 95 %")
+    contradicted: str = Field(default="", description="a sentence, where the newest labels contradict the earlier ones")
     overrides: tuple[Override, ...] = Field(default=(), description="people who let the run pass nevertheless")
 
     @property

@@ -11,8 +11,9 @@ import torch
 
 from tasks.contracts.checkpoints import HeadSolved
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.outcomes import TokenUse, TrainOutcome
+from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
+from tasks.contracts.usage import TokenUse
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use

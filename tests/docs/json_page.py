@@ -12,16 +12,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from flows.cli.operation.deploying import DeployOutput
 from flows.cli.operation.hosts import HostsOutput
 from flows.cli.results.history import HistoryOutput
-from flows.cli.results.outputs import (
-    DryRunOutput,
-    ReleasesOutput,
-    ReportOutput,
-    RunOutput,
-    StatusOutput,
-)
+from flows.cli.results.outputs import DryRunOutput, ReleasesOutput, ReportOutput, RunOutput
 from flows.cli.results.publishing import PublishOutput
 from flows.cli.results.rolling_back import RollbackOutput
 from flows.cli.results.searching import SearchOutput
+from flows.cli.results.status import StatusOutput
 from flows.cli.work.backfilling import BackfillOutput, BackfillPlanOutput, BackfillsOutput, ControlOutput
 from flows.cli.work.gating import GateOutput
 from flows.cli.work.importing import ImportOutput
@@ -29,7 +24,7 @@ from flows.cli.work.parity import ParityOutput
 from flows.cli.work.refreshing import RefreshOutput
 from infra.compute.batch.reap import ReapReport
 from infra.prefect_server import Server
-from tasks.contracts.changes import Changes
+from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
 from tasks.data.ingest import IngestSummary
 from tasks.doctor.examine import DoctorReport

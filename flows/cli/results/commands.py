@@ -12,9 +12,10 @@ from tasks.foundation.errors import ConfigError
 
 def status(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
     """Show spans, lineages, the current release, and what the attempts cost."""
-    from flows.cli.results import outputs, show
+    from flows.cli.results import show
+    from flows.cli.results.status import workspace_status
 
-    tell(outputs.status(existing(workspace)), show.status, as_json)
+    tell(workspace_status(existing(workspace)), show.status, as_json)
 
 
 def releases(workspace: Workspace = HERE, as_json: AsJson = False) -> None:

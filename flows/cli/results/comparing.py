@@ -8,7 +8,7 @@ from flows.cli.terminal import console
 from flows.presentation import terminal
 from flows.presentation.changes import changes_section
 from infra.store.base import Store
-from tasks.contracts.changes import Changes
+from tasks.contracts.search import Changes
 from tasks.foundation.errors import ConfigError
 from tasks.runs import releases
 from tasks.runs.plan import read_plan

@@ -7,6 +7,7 @@ import yaml
 from flows.cli.results import outputs
 from flows.cli.results.publishing import show_targets
 from flows.cli.results.rolling_back import RollbackOutput
+from flows.cli.results.status import SpanRun, SpanStatus, StatusOutput
 from flows.cli.terminal import console
 from flows.cli.terminal.console import say, show_table
 from flows.presentation import terminal
@@ -52,7 +53,7 @@ def run(output: outputs.RunOutput) -> None:
         say(output.sentence)
 
 
-def status(output: outputs.StatusOutput) -> None:
+def status(output: StatusOutput) -> None:
     """`millrace status`."""
     rows = (
         [
@@ -153,12 +154,12 @@ def _verdict(run: RunReport) -> None:
         say("Unfinished: run the span again, and it continues from here")
 
 
-def _ended(run: outputs.SpanRun, newest: int) -> str:
+def _ended(run: SpanRun, newest: int) -> str:
     """Return how a run over a span ended; one that trained an older version of it says so."""
     return f"v{run.version} " * (run.version != newest) + ended_as(run.state, run.release)
 
 
-def _left_out(span: outputs.SpanStatus) -> list[str]:
+def _left_out(span: SpanStatus) -> list[str]:
     return [f"skipped in {lineage}: {reason}" for lineage, reason in span.skipped.items()]
 
 

@@ -22,7 +22,6 @@ from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import SpanRef
 from tasks.foundation.errors import ConfigError, HostError
 from tasks.foundation.records import Record
-from tasks.preflight.check import check_window
 
 Action = Literal["pause", "resume", "cancel"]
 
@@ -105,14 +104,10 @@ class BackfillRequest:
     reason: str
 
     def plan(self, options: RunOptions) -> BackfillPlan:
-        """Return the plan, if it can work. Raises StageError as `plan_backfill` and `check_window` do."""
-        config, store = options.config(), options.store
-        plan = plan_backfill(store, config, self.first, self.last, self.stages, self.reason, self.parallel)
-        for span in plan.spans:
-            if "train" in span.left:
-                begins = plan.base is None and span is plan.spans[0]
-                check_window(store, plan.config, span.window, begins)
-        return plan
+        """Return the plan. Raises StageError as `plan_backfill` does."""
+        return plan_backfill(
+            options.store, options.config(), self.first, self.last, self.stages, self.reason, self.parallel
+        )
 
 
 def dry_run(options: RunOptions, request: BackfillRequest) -> BackfillPlanOutput:

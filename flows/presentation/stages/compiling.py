@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from flows.presentation.model import Cell, Section, table
 from flows.presentation.wording import sentence
-from tasks.contracts.outcomes import GraphUse
+from tasks.contracts.usage import GraphUse
 
 
 def parts(graphs: GraphUse | None, environment: Mapping[str, str]) -> tuple[Section, ...]:

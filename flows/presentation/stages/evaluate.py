@@ -34,6 +34,7 @@ def section(facts: StageFacts) -> Section:
             *(by_human(judged.overrides) if judged else ()),
             f"{measured}; {champion}.",
             *([value.golden_leak] if value.golden_leak else []),
+            *([f"Warning: {judged.contradicted}"] if judged and judged.contradicted else []),
             *(_weak_head(judged) if judged else ()),
             *models.newest_span(value),
         ),

@@ -4,9 +4,9 @@ import importlib
 from typing import Any, NamedTuple
 
 from flows.presentation.model import Section
-from tasks.contracts.changes import Changes
 from tasks.contracts.evaluation import Verdict
 from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.results import Judgement

@@ -9,8 +9,9 @@ from flows.presentation.stages import compiling
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural, share
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.outcomes import DeviceUse, MinedNegatives, TokenUse, TrainOutcome
+from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
+from tasks.contracts.usage import DeviceUse, MinedNegatives, TokenUse
 
 RANKING = names_of(Family.ranking)
 HOLDOUT = "during training, on a part of the holdout"

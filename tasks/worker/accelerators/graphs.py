@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tasks.contracts.outcomes import GraphUse, NewGraph
+from tasks.contracts.usage import GraphUse, NewGraph
 from tasks.foundation.errors import CompileError
 
 OnNewGraph = Literal["fail", "warn", "note"]

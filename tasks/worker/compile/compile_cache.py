@@ -18,8 +18,8 @@ import transformers
 from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
 from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, Manifest, MissingFolder, quarantine, read_manifest
-from tasks.contracts.outcomes import GraphUse
 from tasks.contracts.references import CompileRef
+from tasks.contracts.usage import GraphUse
 from tasks.foundation.errors import CompileError
 from tasks.foundation.records import Record
 from tasks.worker.accelerators import Accelerator

@@ -9,8 +9,8 @@ import torch
 
 from configs.schema.training import NegativesConfig
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.outcomes import MinedNegatives
 from tasks.contracts.references import MinedRelease
+from tasks.contracts.usage import MinedNegatives
 from tasks.foundation.errors import StoreError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.negatives import folder

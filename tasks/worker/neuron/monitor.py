@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tasks.contracts.outcomes import DeviceUse
+from tasks.contracts.usage import DeviceUse
 from tasks.foundation.errors import CodeError, ConfigError, StageError
 from tasks.worker.neuron.tools import (
     GRACE_SECONDS,

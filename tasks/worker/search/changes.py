@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from tasks.contracts.changes import Changes, ListedItem, QueryChange
+from tasks.contracts.search import Changes, ListedItem, QueryChange
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.worker.catalogue.database import connect

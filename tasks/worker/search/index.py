@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, check_sizes
-from tasks.contracts.changes import ListedItem
-from tasks.contracts.search import Hit
+from tasks.contracts.search import Hit, ListedItem
 from tasks.data.items import TEXT, VECTOR, VECTORS_KIND
 from tasks.data.rows import ITEM_ID
 from tasks.worker.vectors.reuse import as_matrix

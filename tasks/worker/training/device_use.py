@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from tasks.contracts.outcomes import DeviceUse
+from tasks.contracts.usage import DeviceUse
 from tasks.worker.accelerators import uses_neuron
 from tasks.worker.neuron.monitor import monitored, summarize
 from tasks.worker.process.job import Job

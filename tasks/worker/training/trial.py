@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
-from tasks.contracts.outcomes import ShapeTiming
 from tasks.contracts.progress import report
+from tasks.contracts.usage import ShapeTiming
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed_settings

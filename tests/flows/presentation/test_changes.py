@@ -13,8 +13,8 @@ from flows.presentation.changes import MOST_QUERIES, changes_section, sentences
 from flows.presentation.run.publish import stage_page
 from flows.presentation.run.report import run_html
 from infra.store.directory import DirectoryStore
-from tasks.contracts.changes import Changes
 from tasks.contracts.jobs import changes_key
+from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
 from tasks.runs import releases
 from tasks.runs.plan import read_plan

@@ -16,18 +16,10 @@ from flows.presentation.stages.facts import StageFacts, section_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Override, SliceMetrics
-from tasks.contracts.outcomes import (
-    Check,
-    DeviceUse,
-    GraphUse,
-    HealthOutcome,
-    NewGraph,
-    ReleaseOutcome,
-    ShapeTiming,
-    TokenUse,
-)
+from tasks.contracts.outcomes import Check, HealthOutcome, ReleaseOutcome
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
+from tasks.contracts.usage import DeviceUse, GraphUse, NewGraph, ShapeTiming, TokenUse
 from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
 from tasks.hosts.findings import Findings, findings_key
 from tasks.planning.next_run import plan_run

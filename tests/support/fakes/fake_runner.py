@@ -38,7 +38,6 @@ from tasks.contracts.outcomes import (
     Outcome,
     PublishOutcome,
     ReleaseOutcome,
-    ShapeTiming,
     TrainOutcome,
     ValidateOutcome,
     WarmupOutcome,
@@ -48,6 +47,7 @@ from tasks.contracts.references import CatalogueRef, CheckpointRef, RowsRef, new
 from tasks.contracts.results import Phases, StageResult, WorkerFailure
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.usage import ShapeTiming
 from tasks.foundation.errors import StageError, classify
 from tasks.runs import releases
 

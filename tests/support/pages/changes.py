@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.contracts.changes import Changes, ListedItem, QueryChange
-from tasks.contracts.search import Hit
+from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
 
 
 def hits(*texts: str) -> tuple[Hit, ...]:

@@ -10,13 +10,10 @@ from tasks.contracts.evaluation import Answer, SliceMetrics, Verdict
 from tasks.contracts.outcomes import (
     Check,
     EvaluateOutcome,
-    GraphUse,
     HealthOutcome,
     InferOutcome,
-    NewGraph,
     Outcome,
     ReleaseOutcome,
-    ShapeTiming,
     TrainOutcome,
     ValidateOutcome,
     WarmupOutcome,
@@ -24,6 +21,7 @@ from tasks.contracts.outcomes import (
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.usage import GraphUse, NewGraph, ShapeTiming
 
 VECTORS = 184_210
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from tasks.contracts.evaluation import (
     SPAN,
     Measurement,
     Role,
+    probability_of,
     rank_of,
 )
 from tasks.contracts.outcomes import EvaluateOutcome
@@ -35,8 +37,8 @@ ROWS = 40
 FLOOR = "{{metric: recall@10, direction: higher, threshold: {}, baseline: none, severity: critical}}"
 
 
-def measured(store: DirectoryStore, plan: RunPlan) -> EvaluateOutcome:
-    """The challenger finds half of the items, those of `de`; the champion finds all."""
+def measured(store: DirectoryStore, plan: RunPlan, **changed: Any) -> EvaluateOutcome:
+    """The challenger finds half of the items, those of `de`; the champion finds all. `changed` are columns."""
     key, locale = f"runs/{plan.run_key}/evaluate/attempt-1/rows.parquet", ["de", "en"] * (ROWS // 2)
     ranks = {Role.challenger: [1 if each == "de" else 99 for each in locale], Role.champion: [1] * ROWS}
     columns: dict[str, Any] = {
@@ -48,6 +50,7 @@ def measured(store: DirectoryStore, plan: RunPlan) -> EvaluateOutcome:
         LABEL_CLASS: pa.array([0, 0, 0, 1] * (ROWS // 4), pa.int8()),
         f"{COLUMN}locale": locale,
         **{rank_of(role): pa.array(values, pa.int32()) for role, values in ranks.items()},
+        **changed,
     }
     path = store.path(key)
     path.parent.mkdir(parents=True)
@@ -84,6 +87,16 @@ def test_slices_are_measured_for_both_models_and_the_larger_class_is_known(store
     assert all(each.champion is not None and each.champion["recall@10"] == 1.0 for each in judged.slices)
     assert judged.larger_class == 0.75
     assert judged.auc_by_chance == pytest.approx(0.5 + 1.645 * (41 / (12 * 30 * 10)) ** 0.5, abs=1e-3)
+
+
+def test_newest_labels_that_are_the_contrary_of_what_the_champion_learned_are_said(store: DirectoryStore) -> None:
+    plan, half = planned(store), ROWS // 2
+    bought = np.array([0, 0, 0, 1] * (ROWS // 4))
+    probability = np.where(np.arange(ROWS) < half, bought, 1 - bought)
+    columns = {SPAN: ["2020-Q4"] * half + [plan.span.name] * half,
+               probability_of(Role.champion): pa.array(probability, pa.float32())}  # fmt: skip
+    judged = judge_evaluation(store, plan, measured(store, plan, **columns))
+    assert judged.contradicted.startswith(f"The labels of span {plan.span.name} contradict those before")
 
 
 def test_other_rules_judge_again_and_every_judgement_stays_on_record(store: DirectoryStore) -> None:

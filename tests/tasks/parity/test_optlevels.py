@@ -2,8 +2,9 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import Inputs, JobSpec
-from tasks.contracts.outcomes import Outcome, ShapeTiming, WarmupOutcome
+from tasks.contracts.outcomes import Outcome, WarmupOutcome
 from tasks.contracts.references import CompileRef
+from tasks.contracts.usage import ShapeTiming
 from tasks.foundation.errors import ConfigError
 from tasks.parity.optlevels import compare_levels
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config

@@ -1,4 +1,4 @@
-"""What --dry-run finds: settings that the spans or the pretrained folder can't serve."""
+"""Settings that the spans or the pretrained folder can't serve: found by --dry-run, and before a worker starts."""
 
 import json
 import shutil
@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+import infra.compute.factory
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
+from tasks.backfill.planner import plan_backfill
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.next_run import plan_run
 from tasks.preflight.check import check_plan
 from tasks.preflight.columns import check_labels
 from tasks.preflight.encoder import pretrained_folder
-from tests.support.fakes.fake_runner import ingest
+from tasks.validate import validate
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.workspace.inputs import MAP, ROWS, run, write_input
 
 HEAD = "heads.classification={weight: 0.1, input: query, negative_max: 1.0, positive_min: 3.0}"
@@ -44,6 +47,20 @@ def test_a_column_that_no_span_has_is_named_with_its_key(store: DirectoryStore, 
     message = rf"span 2026-01 v1 has no column '{column}', which {key} names; it has brand, new, price"
     with pytest.raises(DataError, match=message):
         check(store, f"{key}=[{column}]", "model.interaction.kind=both")
+
+
+def test_a_deployed_run_or_backfill_finds_it_before_a_worker_starts(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    sliced, encoder = load_config(overrides=["evaluate.slices=[locale]"]), small_config("model.pretrained=/nowhere")
+    for config, error in ((sliced, DataError), (encoder, ConfigError)):
+        with pytest.raises(error):
+            validate.fn(plan_run(store, config, "2026-02"))
+        with pytest.raises(error):
+            plan_backfill(store, config, "2026-01", "2026-02")
+    assert not runner.specs
 
 
 def test_a_head_without_one_label_is_named(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from transformers import AutoModel, AutoTokenizer
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_folder, read_manifest
-from tasks.contracts.changes import Changes
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import ModelRef, ReleasedRef
+from tasks.contracts.search import Changes
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
 from tasks.worker.catalogue.read import Catalogue

@@ -10,8 +10,8 @@ import pytest
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.outcomes import MinedNegatives
 from tasks.contracts.references import RowsRef
+from tasks.contracts.usage import MinedNegatives
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
 from tasks.foundation.errors import ConfigError, StoreError

@@ -9,7 +9,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.contracts.changes import Changes
+from tasks.contracts.search import Changes
 from tasks.worker.search.changes import compare
 from tasks.worker.search.index import Index
 from tasks.worker.search.measure import Searched

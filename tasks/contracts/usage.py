@@ -1,0 +1,85 @@
+"""What the work of a stage took: graphs and their compiling, steps by shape, devices, tokens, hard negatives."""
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from tasks.foundation.records import Record
+
+
+class NewGraph(Record):
+    """A graph that warmup had not compiled, and where it first ran."""
+
+    name: str
+    where: str
+    seconds: float
+
+
+class GraphUse(Record):
+    """How the compile cache served one process."""
+
+    hits: int = Field(description="graphs used that the cache's manifest names")
+    misses: int
+    compile_seconds: float = Field(description="spent compiling, or reading compiled graphs back")
+    seconds_saved: float = Field(description="seconds of compiling in warmup, less those here; 0 if not readable")
+    readable: bool = Field(description="whether this runtime reads compiled graphs back at all")
+    compiled: tuple[str, ...] = Field(description="names of the graphs that were compiled in this process")
+    new: tuple[NewGraph, ...] = Field(description="those among them that the manifest does not name")
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        if not self.hits:
+            return f"compiled {self.misses} graphs in {self.compile_seconds:.1f} s; none was there before"
+        met = f"{self.hits} graphs that warmup had compiled, {self.misses} new"
+        if self.readable:
+            return f"{met}; {self.seconds_saved:.1f} s of compiling saved"
+        return f"{met}; this runtime can't read compiled graphs back, so they took {self.compile_seconds:.1f} s again"
+
+
+class ShapeTiming(Record):
+    """The steps of the trial run, on batches of one worker's shape."""
+
+    sequences: int | None = Field(description="packed ones of a batch; null: one text each, of an earlier version")
+    tokens: int = Field(description="of a sequence; of an earlier version: of a query and an item")
+    first_step_seconds: float
+    step_seconds: float
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_ladder(cls, values: Any) -> Any:
+        """Read what an earlier version wrote."""
+        if isinstance(values, dict) and "query_tokens" in values:
+            rest = {key: value for key, value in values.items() if key not in ("query_tokens", "item_tokens")}
+            return rest | {"sequences": None, "tokens": values["query_tokens"] + values["item_tokens"]}
+        return values
+
+
+class DeviceUse(Record):
+    """NeuronCores and device memory of one node while it trained, from one reading every few seconds."""
+
+    node: int
+    readings: int
+    utilization_median: float = Field(description="percent of time the cores computed; the mean of those in use")
+    utilization_peak: float
+    memory_gib_median: float = Field(description="of all devices of the node together")
+    memory_gib_peak: float
+
+
+class TokenUse(Record):
+    """Tokens of all batches of an attempt, by all workers."""
+
+    real: int = Field(description="of the texts that were trained on")
+    cut: int = Field(description="the last tokens of texts that found no room in their batch")
+    computed: int = Field(description="with padding")
+
+
+class MinedNegatives(Record):
+    """The hard negatives of a run, and what they cost."""
+
+    release: int = Field(description="number of the release they were mined from")
+    pairs: int = Field(description="rows of the run that have at least one")
+    negatives: int = Field(description="of all rows together")
+    items: int = Field(description="different items among them")
+    embedded: int = Field(description="texts that the released model embedded for it; 0: they were mined before")
+    seconds: float
