@@ -32,6 +32,11 @@ class BatchConfig(Record):
     capacity_seconds: Positive = Field(description="a job that waits longer for a machine ends as CAPACITY")
     attempt_seconds: Annotated[int, Field(ge=60)] = Field(description="an attempt that runs longer ends as HANG")
     silence_seconds: Positive = Field(description="a node that is silent for so long counts as lost")
+    join_seconds: Positive = Field(  # a default, since configurations of earlier runs lack it
+        default=1800,
+        description="the nodes of one job wait so long for each other: machines start minutes apart, and each pulls "
+        "the image, more than 20 GB unpacked",
+    )
     cpu_dollars_per_node_hour: float = Field(ge=0)
     accelerator_dollars_per_node_hour: float = Field(ge=0)
 
