@@ -79,7 +79,7 @@ class ContainerPosition:
 
 def processes_per_node(spec: JobSpec) -> int:
     """Return the number of workers in one container."""
-    return min(spec.config.batch.processes_per_node, spec.workers)
+    return min(spec.config.batch.processes_of(spec.stage.value), spec.workers)
 
 
 def check_position(position: ContainerPosition, spec: JobSpec) -> None:
@@ -93,7 +93,7 @@ def check_position(position: ContainerPosition, spec: JobSpec) -> None:
     elif position.nodes != wanted:
         raise ConfigError(
             f"job {position.job} has {position.nodes} nodes, but {spec.workers} workers with "
-            f"batch.processes_per_node {spec.config.batch.processes_per_node} need {wanted}"
+            f"batch.processes_per_node {processes_per_node(spec)} need {wanted}"
         )
 
 
