@@ -15,8 +15,8 @@ died without one; the first row that fits is the cause. The classes, and which o
 [runbook.md](runbook.md). This page is a copy of `tasks/foundation/neuron_errors.py`, made by `make docs`.
 
 Beyond these tables: a line of the kernel with `NEURON_HW_ERR=` is HOST; a compiler that was killed (`[F137]`,
-`SIGKILL`) is OOM, as the memory of the machine ran out; any other failure of neuronx-cc is COMPILE. No code has been seen on a
-machine yet.
+`SIGKILL`) is OOM, as the memory of the machine ran out; any other failure of neuronx-cc is COMPILE. No code has been
+seen on a machine yet.
 """
 
 

@@ -18,14 +18,13 @@ import botocore.session
 import jmespath
 import pytest
 from botocore import xform_name
-from botocore.model import ListShape, MapShape, OperationModel, Shape, StructureShape
 from botocore.validate import ParamValidator
 
 from tests.support.cloud.requests import not_listed
 from tests.support.cloud.template import template
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/aws.md"
-SESSION = botocore.session.get_session()
+SESSION: Any = botocore.session.get_session()
 GLOBAL = {"region", "output", "query"}
 # Commands of the CLI's own, with those of their options that the page may use.
 ADDED = {
@@ -64,12 +63,12 @@ def commands(text: str) -> Iterator[Command]:
             own = [re.sub(r"\$\w+", "PUT", word) for word in own]
             at = next((number for number, word in enumerate(own) if word.startswith("--")), len(own))
             options: dict[str, list[str]] = {}
+            values: list[str] = []
             for word in own[at:]:
                 if word.startswith("--"):
-                    name = word.removeprefix("--")
-                    options[name] = []
+                    values = options[word.removeprefix("--")] = []
                 else:
-                    options[name].append(word)
+                    values.append(word)
             yield Command(own[0], tuple(own[1:at]), options, words[start - 1 : start] == ["patiently"])
 
 
@@ -93,7 +92,7 @@ def complaints(command: Command) -> list[str]:
     return [f"{service} has no {words[0]}"] if operation is None else misuses(model.operation_model(operation), given)
 
 
-def misuses(operation: OperationModel, given: dict[str, list[str]]) -> list[str]:
+def misuses(operation: Any, given: dict[str, list[str]]) -> list[str]:
     shape = operation.input_shape
     if shape is None:
         return [f"no option {name}" for name in given]
@@ -106,21 +105,21 @@ def misuses(operation: OperationModel, given: dict[str, list[str]]) -> list[str]
     return [report.generate_report()] * report.has_errors() + not_listed(request, shape)
 
 
-def read(values: list[str], shape: Shape) -> Any:
+def read(values: list[str], shape: Any) -> Any:
     """The value of an option, in the CLI's short form: `Key=value,Key={Key=value}`."""
-    if isinstance(shape, ListShape):
+    if shape.type_name == "list":
         return [read([value], shape.member) for value in values]
     if not values:
         return True
     (value,) = values
-    if isinstance(shape, StructureShape):
+    if shape.type_name == "structure":
         found: dict[str, Any] = {}
         for key, each in pairs(value):
             member = shape.members.get(key)
-            found[key] = read(each if isinstance(member, ListShape) else [",".join(each)], member) if member else each
+            found[key] = read(each if member.type_name == "list" else [",".join(each)], member) if member else each
         return found
-    if isinstance(shape, MapShape):
-        return {key: each if isinstance(shape.value, ListShape) else ",".join(each) for key, each in pairs(value)}
+    if shape.type_name == "map":
+        return {key: each if shape.value.type_name == "list" else ",".join(each) for key, each in pairs(value)}
     if shape.type_name == "boolean":
         return {"true": True, "false": False}.get(value, value)
     return int(value) if shape.type_name in ("integer", "long") and value.isdecimal() else value

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import botocore.session
-from botocore.model import ListShape, MapShape, OperationModel, Shape, StructureShape
 from botocore.validate import ParamValidator
 
 from tests.support.cloud.template import made
@@ -26,7 +25,7 @@ _ITS_OWN = {"ReplaceComputeEnvironment", "UpdatePolicy"}
 
 
 @cache
-def operation(service: str, call: str) -> OperationModel:
+def operation(service: str, call: str) -> Any:
     return botocore.session.get_session().get_service_model(service).operation_model(call)
 
 
@@ -34,7 +33,6 @@ def requests(kind: str, **parameters: str) -> dict[str, dict[str, Any]]:
     """The call's parameters for each resource of a kind in a stack with these parameters, by the resource's name."""
     service, call, added = CALLS[kind]
     shape = operation(service, call).input_shape
-    assert shape is not None
     return {
         name: added | as_parameters({key: value for key, value in one.items() if key not in _ITS_OWN}, shape)
         for name, one in made(kind, **parameters).items()
@@ -45,7 +43,6 @@ def problems(kind: str, request: Mapping[str, Any]) -> list[str]:
     """What botocore and the service's own lists of values have against a call."""
     service, call, _ = CALLS[kind]
     shape = operation(service, call).input_shape
-    assert shape is not None
     report = ParamValidator().validate(request, shape)
     return [report.generate_report()] * report.has_errors() + not_listed(request, shape)
 
@@ -65,28 +62,28 @@ def container(stage: str, prefix: str = "millrace", **parameters: str) -> dict[s
     return definition["containerProperties"]
 
 
-def as_parameters(value: Any, shape: Shape) -> Any:
+def as_parameters(value: Any, shape: Any) -> Any:
     """Write properties as the call's parameters: other capitals, numbers for texts; what is unknown stays."""
-    if isinstance(shape, StructureShape) and isinstance(value, dict):
+    if shape.type_name == "structure" and isinstance(value, dict):
         members = {name.lower(): (name, member) for name, member in shape.members.items()}
         named = {key: members.get(key.lower(), (key, None)) for key in value}
         return {
             name: as_parameters(value[key], member) if member else value[key] for key, (name, member) in named.items()
         }
-    if isinstance(shape, ListShape) and isinstance(value, list):
+    if shape.type_name == "list" and isinstance(value, list):
         return [as_parameters(each, shape.member) for each in value]
-    if isinstance(shape, MapShape) and isinstance(value, dict):
+    if shape.type_name == "map" and isinstance(value, dict):
         return {key: as_parameters(each, shape.value) for key, each in value.items()}
     if shape.type_name in ("integer", "long") and isinstance(value, str) and value.lstrip("-").isdecimal():
         return int(value)
     return value
 
 
-def not_listed(value: Any, shape: Shape, path: str = "") -> list[str]:
+def not_listed(value: Any, shape: Any, path: str = "") -> list[str]:
     """Values of a parameter for which the service lists the possible ones, and that are not among them."""
-    if isinstance(shape, StructureShape) and isinstance(value, dict):
+    if shape.type_name == "structure" and isinstance(value, dict):
         pairs = [(value[name], member, f"{path}.{name}") for name, member in shape.members.items() if name in value]
-    elif isinstance(shape, ListShape) and isinstance(value, list):
+    elif shape.type_name == "list" and isinstance(value, list):
         pairs = [(each, shape.member, f"{path}[{number}]") for number, each in enumerate(value)]
     else:
         listed = getattr(shape, "enum", [])
