@@ -42,7 +42,7 @@ def run(job: Job) -> InferOutcome:
     shards.check_earlier()
     if not shards.open():
         return shards.seal()
-    config = _for_its_machines(job.config)
+    config = for_its_machines(job.config)
     with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
             compile_cache.reuse(accelerator, job.store, inputs.compiled)
@@ -68,7 +68,7 @@ def run(job: Job) -> InferOutcome:
     return shards.seal()
 
 
-def _for_its_machines(config: Config) -> Config:
+def for_its_machines(config: Config) -> Config:
     """Return the settings with the compiler's target of the machines that infer runs on."""
     if config.batch.infer is None or compute_of(config, Stage.infer) != "batch":
         return config

@@ -48,7 +48,7 @@ class Command(NamedTuple):
 
 
 def blocks(text: str) -> str:
-    return "".join(re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S))
+    return "".join(re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.M | re.S))
 
 
 def commands(text: str) -> Iterator[Command]:
@@ -122,7 +122,7 @@ def read(values: list[str], shape: Any) -> Any:
         return {key: each if shape.value.type_name == "list" else ",".join(each) for key, each in pairs(value)}
     if shape.type_name == "boolean":
         return {"true": True, "false": False}.get(value, value)
-    return int(value) if shape.type_name in ("integer", "long") and value.isdecimal() else value
+    return int(value) if shape.type_name in ("integer", "long", "double") and value.isdecimal() else value
 
 
 def pairs(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -147,7 +147,7 @@ def test_the_cli_takes_the_command(command: Command) -> None:
 
 
 def test_all_commands_are_found() -> None:
-    assert len(FOUND) == len(re.findall(r"(?<![\w/.-])aws (?=[a-z0-9]+ [a-z])", PAGE.read_text()))
+    assert len(FOUND) == len(re.findall(r"(?<![\w/.-])aws (?=[a-z0-9-]+ [a-z])", PAGE.read_text()))
 
 
 @pytest.mark.parametrize(
