@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.results import WorkerFailure
-from tasks.foundation.errors import ERRORS, FailureClass, StageError, from_exit_code
+from tasks.foundation.errors import ERRORS, FailureClass, StageError, from_exit_code, names_a_class
+from tasks.foundation.neuron_errors import classify_log
 from tasks.foundation.records import Record
 
 # What a worker may report only because another one is gone. CODE too: not every library's words for it are known.
@@ -69,7 +70,18 @@ def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tai
 def wordless_death(spec: JobSpec, rank: int, code: int, tail: Sequence[str]) -> StageError:
     """Return the error for a worker that wrote none; what the others wrote follows from its end."""
     died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    failure, meaning = class_of_death(code, tail)
     last_lines = "\n".join(tail) or "(none)"
-    return ERRORS[from_exit_code(code)](
-        f"{spec.stage.value}: worker {rank} of {spec.workers} {died}; last lines:\n{last_lines}"
+    return ERRORS[failure](
+        f"{spec.stage.value}: worker {rank} of {spec.workers} {died}{meaning}; last lines:\n{last_lines}"
     )
+
+
+def class_of_death(code: int, tail: Sequence[str]) -> tuple[FailureClass, str]:
+    """Return the class of a process that wrote no error, and what its log says of the cause: empty, or `: ...`.
+
+    The Neuron runtime aborts the process, so its codes are in the log alone. A status that our own process chose
+    counts more than the log.
+    """
+    named = None if names_a_class(code) else classify_log("\n".join(tail))
+    return (named[0], f": {named[1]}") if named else (from_exit_code(code), "")

@@ -90,13 +90,17 @@ class Config(Record):
 
     @model_validator(mode="after")
     def _workers_fill_nodes(self) -> Self:
-        each = self.batch.processes_per_node
         for name in type(self).model_fields:
-            section = getattr(self, name)
+            section, each = getattr(self, name), self.batch.processes_of(name)
             on_batch = isinstance(section, WorkersConfig) and (section.compute or self.compute) == "batch"
             if on_batch and section.workers > each and section.workers % each:
                 wrong = f"{name}.workers {section.workers}"
-                raise ValueError(f"{wrong} must be a multiple of batch.processes_per_node {each}, or below it")
+                key = (
+                    "batch.infer.processes_per_node"
+                    if name == "infer" and self.batch.infer
+                    else "batch.processes_per_node"
+                )
+                raise ValueError(f"{wrong} must be a multiple of {key} {each}, or below it")
         return self
 
     @model_validator(mode="after")

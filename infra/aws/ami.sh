@@ -29,7 +29,8 @@ tar -xf "aws-efa-installer-${EFA_INSTALLER}.tar.gz"
 
 # Who can use a Neuron device can read the machine's memory: only the workers' group can (WorkerUser of the template).
 groupadd --gid 10001 millrace
-cat > /etc/udev/rules.d/99-millrace.rules <<'RULES'
+# The last rule that fits a device counts, in the order of the files' names: zz, since a driver's may begin with letters.
+cat > /etc/udev/rules.d/zz-millrace.rules <<'RULES'
 SUBSYSTEM=="neuron_device", KERNEL=="neuron*", GROUP="millrace", MODE="0660"
 SUBSYSTEM=="infiniband_verbs", KERNEL=="uverbs*", GROUP="millrace", MODE="0660"
 RULES

@@ -11,9 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from pathlib import Path
 
+from infra.log_tail import LogTail
 from infra.root_cause import root_cause
 from infra.store.base import Store
 from tasks.contracts import progress
@@ -22,7 +22,6 @@ from tasks.contracts.runner import Waiter
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 10.0
-TAIL_LINES = 20
 
 
 class LocalRunner:
@@ -38,7 +37,7 @@ class LocalRunner:
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         """See `Runner.run`. Raises the error of the earliest failure; on any interruption ends the workers first."""
         processes: list[subprocess.Popen[str]] = []
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        tail = LogTail()
         try:
             # Not a comprehension: where one can't be started, those before it are in the list and get ended.
             processes.extend(self._start(spec, environment) for environment in _environments(spec.workers))
@@ -47,7 +46,7 @@ class LocalRunner:
         finally:
             _end(processes)
         if any(codes):
-            raise root_cause(self.store, spec, dict(enumerate(codes)), tail).error
+            raise root_cause(self.store, spec, dict(enumerate(codes)), tail.lines).error
 
     def _start(self, spec: JobSpec, environment: dict[str, str]) -> subprocess.Popen[str]:
         uri = f"{self.store.uri}#{spec.attempt_prefix}/spec.json"
@@ -78,7 +77,7 @@ def _environments(workers: int) -> list[dict[str, str]]:
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
 
 
-def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: deque[str]) -> None:
+def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: LogTail) -> None:
     """Pass on all output, until every process has ended or one has failed and the grace time is over."""
     lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
     for rank, process in enumerate(processes):

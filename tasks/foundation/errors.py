@@ -165,6 +165,11 @@ def from_exit_code(code: int) -> FailureClass:
     return FailureClass.CODE
 
 
+def names_a_class(code: int) -> bool:
+    """Return whether an exit status is that of a failure class, chosen by our own process."""
+    return code in _BY_EXIT_CODE
+
+
 def one_line(error: Exception) -> str:
     """Return the error's message without line breaks."""
     return " ".join(str(error).split())

@@ -9,6 +9,7 @@ from configs.schema.accelerators import ACCELERATORS
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_work
 from tasks.runs.plan import run_key, with_settings
@@ -36,7 +37,8 @@ def plan_parity_runs(store: Store, config: Config, span: str, left: str, right: 
     main-parity-4660d23f-xla, so no other work can use it. An accelerator compared with itself is trained twice.
 
     Raises:
-        ConfigError: an accelerator is unknown, or the span can't be trained next; names those that can.
+        ConfigError: an accelerator is unknown, the batch can't be split among the GPUs of `batch.cuda`, or the span
+            can't be trained next; names those that can.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
     for side in (left, right):
@@ -49,14 +51,39 @@ def plan_parity_runs(store: Store, config: Config, span: str, left: str, right: 
     return ParityRuns(
         lineage=config.lineage,
         common=with_settings(work, lineage=name, accelerator=ACCELERATORS[0]),
-        left=with_settings(work, lineage=f"{name}-{left}", accelerator=left),
-        right=with_settings(work, lineage=f"{name}-{right}{again}", accelerator=right),
+        left=with_settings(work, lineage=f"{name}-{left}", **_machines(config, left)),
+        right=with_settings(work, lineage=f"{name}-{right}{again}", **_machines(config, right)),
     )
 
 
 def drop_checkpoints(store: Store, side: RunPlan) -> None:
     """Delete the checkpoints of one side; its result keeps what it measured."""
     store.delete(f"lineages/{side.config.lineage}")
+
+
+def _machines(config: Config, accelerator: str) -> dict[str, object]:
+    """Return the settings of a side: its accelerator and, where it runs on machines of another kind, one of those."""
+    batch, other = config.batch, config.batch.cuda
+    if accelerator != "cuda" or other is None or compute_of(config, Stage.train) != "batch":
+        return {"accelerator": accelerator}
+    machines = {
+        "accelerator_queue": other.queue,
+        "accelerator_definition": other.definition,
+        "processes_per_node": other.processes_per_node,
+        "accelerator_dollars_per_node_hour": other.dollars_per_node_hour,
+    }
+    train = _same_precision(config).train
+    if train.batch_rows % other.processes_per_node or (train.sequences or 0) % other.processes_per_node:
+        raise ConfigError(
+            f"train.batch_rows {train.batch_rows} and train.sequences {train.sequences} must be multiples of "
+            f"batch.cuda.processes_per_node {other.processes_per_node}, the workers of the side on cuda"
+        )
+    return {
+        "accelerator": accelerator,
+        "batch": batch.model_copy(update=machines),
+        "health": config.health.model_copy(update={"machine": None}),
+        "train": train.model_copy(update={"workers": other.processes_per_node}),
+    }
 
 
 def _same_precision(config: Config) -> Config:

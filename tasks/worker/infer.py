@@ -6,11 +6,13 @@ A slow worker gets fewer, a lost one's partition goes to another. Whoever finds 
 
 import time
 
+from configs.schema.config import Config
 from infra.store.base import Conflict
 from infra.store.lease import hold
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.progress import report
+from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import DataError
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.catalogue.read import Catalogue
@@ -40,7 +42,8 @@ def run(job: Job) -> InferOutcome:
     shards.check_earlier()
     if not shards.open():
         return shards.seal()
-    with open_accelerator(job.config.accelerator, job.rank, job.config, job.config.infer.precision) as accelerator:
+    config = for_its_machines(job.config)
+    with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
             compile_cache.reuse(accelerator, job.store, inputs.compiled)
             parts = load_parts(job.store, inputs.model.checkpoint)
@@ -63,3 +66,12 @@ def run(job: Job) -> InferOutcome:
             if before == len(left):
                 time.sleep(WAIT_SECONDS)
     return shards.seal()
+
+
+def for_its_machines(config: Config) -> Config:
+    """Return the settings with the compiler's target of the machines that infer runs on."""
+    if config.batch.infer is None or compute_of(config, Stage.infer) != "batch":
+        return config
+    return config.model_copy(
+        update={"compiler": config.compiler.model_copy(update={"target": config.batch.infer.target})}
+    )

@@ -1,6 +1,7 @@
 """`make docs`: writes the parts of docs/ that are copies of the source."""
 
-from tests.docs import folders, json_page
+from tests.docs import codes, folders, json_page
 
+codes.PAGE.write_text(codes.page())
 json_page.PAGE.write_text(json_page.page())
 folders.PAGE.write_text(folders.page())

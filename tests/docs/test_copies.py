@@ -6,10 +6,10 @@ import pytest
 from typer.main import get_command
 
 from flows.cli.app import app
-from tests.docs import folders, json_page
+from tests.docs import codes, folders, json_page
 
 
-@pytest.mark.parametrize("copy", [json_page, folders])
+@pytest.mark.parametrize("copy", [codes, json_page, folders])
 def test_the_page_is_up_to_date(copy) -> None:
     assert copy.PAGE.read_text() == copy.page(), "write it again: make docs"
 

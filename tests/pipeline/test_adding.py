@@ -142,8 +142,8 @@ def test_a_stage_and_a_metric_are_added_by_following_the_messages(copy: Path, tm
     insert(schema / "config.py", "    compiler: CompilerConfig\n", "    polish: StageConfig\n")
     insert(copy / "configs/base.yaml", "compiler: ", "polish: {}\n\n")
     insert(copy / "flows/pipeline.py", "from tasks.release import release\n", "from tasks.polish import polish\n")
-    definition = "  PolishDefinition:\n    Properties:\n      JobDefinitionName: !Sub ${Name}-polish\n\n"
-    insert(copy / "infra/aws/millrace.yaml", "  ReleaseDefinition:\n", definition)
+    properties = "    Type: AWS::Batch::JobDefinition\n    Properties: {JobDefinitionName: !Sub '${Name}-polish'}\n\n"
+    insert(copy / "infra/aws/millrace.yaml", "  PublishDefinition:\n", f"  PolishDefinition:\n{properties}")
     (next(copy.glob("flows/presentation/*/train.py")).parent / "polish.py").touch()
     for path, text in STAGE.items():
         (copy / path).write_text(text)

@@ -26,6 +26,7 @@ from tasks.contracts.jobs import Inputs
 from tasks.contracts.outcomes import Outcome
 from tasks.contracts.stages import TRAITS, Chore, Stage
 from tests.planes.source import ROOT
+from tests.support.cloud.requests import definitions
 
 
 def missing() -> Iterator[str]:
@@ -56,7 +57,7 @@ def _of_work(work: Stage | Chore) -> Iterator[str]:
         yield f"{about}: add the record of its outcome to tasks/contracts/outcomes.py and to `Outcome` there"
     elif not all(hasattr(record, "outputs") for record in _records_of(work, Outcome)):
         yield f"{about}: say in `outputs` of its outcome in tasks/contracts/outcomes.py which folders it makes"
-    if f"JobDefinitionName: !Sub ${{Name}}-{work}\n" not in _text("infra/aws/millrace.yaml"):
+    if f"millrace-{work}" not in definitions():
         yield f"{about}: add its job definition to infra/aws/millrace.yaml"
     yield from _without_file(about, f"tests/tasks/worker/test_{work.name}.py", "its tests")
     if isinstance(work, Stage):

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from infra.compute.batch.client.job_detail import BY_QUEUE, Run
 from infra.compute.batch.job import definition_of
 from infra.compute.batch.retries import HOST_LOST
-from infra.root_cause import CONSEQUENCES, Ending
+from infra.root_cause import CONSEQUENCES, Ending, class_of_death
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
-from tasks.foundation.errors import FailureClass, from_exit_code
+from tasks.foundation.errors import FailureClass
 
 TIMED_OUT = "Job attempt duration exceeded timeout"
 EXITED = "Essential container in task exited"
@@ -55,11 +55,12 @@ def cause_of(
     said = run.reason or run.status_reason
     if run.exit_code is None:
         return Cause(FailureClass.HOST, f"{spec.stage}: the container was lost; AWS Batch says: {said or 'nothing'}")
-    lines = "\n".join(tail()) or "(none)"
+    last = tail()
+    failure, meaning = class_of_death(run.exit_code, last)
     also = f" ({said})" if said and said != EXITED else ""
+    lines = "\n".join(last) or "(none)"
     return Cause(
-        from_exit_code(run.exit_code),
-        f"{spec.stage}: the container exited with {run.exit_code}{also}; last lines:\n{lines}",
+        failure, f"{spec.stage}: the container exited with {run.exit_code}{also}{meaning}; last lines:\n{lines}"
     )
 
 

@@ -9,7 +9,7 @@ from tasks.foundation.errors import ConfigError
 
 def checked(api: Api, stage: Work, batch: BatchConfig, definition: Definition | None) -> tuple[Queue, Definition]:
     """Return queue and job definition, if a job can be submitted with them. Raises ConfigError: names what is wrong."""
-    name, key = queue_of(stage, batch), f"batch.{queue_key(stage)}"
+    name, key = queue_of(stage, batch), f"batch.{queue_key(stage, batch)}"
     queue = api.queue(name)
     if queue is None:
         raise ConfigError(

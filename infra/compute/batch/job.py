@@ -12,7 +12,8 @@ from configs.schema.compute import BatchConfig
 from infra.compute.batch.client.api import Definition, Queue
 from infra.compute.batch.retries import MOST_ATTEMPTS, evaluate_on_exit
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.stages import TRAITS, Layout, Work
+from tasks.contracts.stages import TRAITS, Layout, Stage, Work
+from tasks.contracts.stages import Queue as Kind
 
 _NAME_CHARS = 128
 _TAG_CHARS = 256
@@ -28,24 +29,38 @@ def layout_of(spec: JobSpec) -> Layout:
 
 def nodes_of(spec: JobSpec) -> int:
     """Return the number of machines that a stage takes; 1 where its workers do not fill one."""
-    return max(1, spec.workers // spec.config.batch.processes_per_node)
+    return max(1, spec.workers // spec.config.batch.processes_of(spec.stage.value))
 
 
-def queue_key(stage: Work) -> str:
+def queue_key(stage: Work, batch: BatchConfig) -> str:
     """Return the key of the section `batch` that names a stage's queue."""
-    return f"{TRAITS[stage].queue}_queue"
+    return "infer.queue" if stage is Stage.infer and batch.infer else f"{TRAITS[stage].queue}_queue"
 
 
 def queue_of(stage: Work, batch: BatchConfig) -> str:
-    name: str = getattr(batch, queue_key(stage))
-    return name
+    if stage is Stage.infer and batch.infer is not None:
+        return batch.infer.queue
+    return batch.cpu_queue if TRAITS[stage].queue is Kind.cpu else batch.accelerator_queue
+
+
+def queues_of(batch: BatchConfig) -> tuple[str, ...]:
+    """Return all queues, each once."""
+    return tuple(dict.fromkeys(queue_of(stage, batch) for stage in TRAITS))
 
 
 def definition_of(stage: Work, batch: BatchConfig) -> str:
-    return batch.definition.replace("{stage}", stage.value)
+    if stage is Stage.infer and batch.infer is not None:
+        name = batch.infer.definition
+    elif TRAITS[stage].queue is Kind.accelerator and batch.accelerator_definition is not None:
+        name = batch.accelerator_definition
+    else:
+        name = batch.definition
+    return name.replace("{stage}", stage.value)
 
 
 def dollars_per_node_hour(spec: JobSpec) -> float:
+    if spec.stage is Stage.infer and spec.config.batch.infer is not None:
+        return spec.config.batch.infer.dollars_per_node_hour
     dollars: float = getattr(spec.config.batch, f"{TRAITS[spec.stage].queue}_dollars_per_node_hour")
     return dollars
 

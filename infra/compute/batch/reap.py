@@ -16,7 +16,7 @@ from infra.compute.batch.client.api import Api
 from infra.compute.batch.client.backoff import WaitPolicy
 from infra.compute.batch.client.job_detail import JobDetail
 from infra.compute.batch.ending import attempt_prefix_of, end_job, flow_run_of, live_jobs
-from infra.compute.batch.job import WORKSPACE_TAG
+from infra.compute.batch.job import WORKSPACE_TAG, queues_of
 from infra.compute.batch.waiter_lease import waited_for_until
 from infra.store.factory import open_store
 from tasks.contracts.stages import Stage, compute_of
@@ -60,7 +60,7 @@ def reap(
         return ReapReport(queues=(), grace_minutes=grace_minutes, jobs=())
     api, now, grace = Api.connect(WaitPolicy()), time.time(), 60 * grace_minutes
     examined = []
-    for job in live_jobs(api, _queues(config)):
+    for job in live_jobs(api, queues_of(config.batch)):
         try:
             end, why = _judge(job, now, grace, ask_prefect)
             examined.append(
@@ -68,7 +68,7 @@ def reap(
             )
         except StageError as error:  # the others are examined all the same
             examined.append(_reaped(job, "failed", str(error)))
-    return ReapReport(queues=_queues(config), grace_minutes=grace_minutes, jobs=tuple(examined))
+    return ReapReport(queues=queues_of(config.batch), grace_minutes=grace_minutes, jobs=tuple(examined))
 
 
 def end_jobs_of(config: Config, flow_run: str) -> list[Reaped]:
@@ -76,16 +76,12 @@ def end_jobs_of(config: Config, flow_run: str) -> list[Reaped]:
     if not _on_batch(config):
         return []
     api = Api.connect(WaitPolicy())
-    mine = [job for job in live_jobs(api, _queues(config)) if flow_run_of(job) == flow_run]
+    mine = [job for job in live_jobs(api, queues_of(config.batch)) if flow_run_of(job) == flow_run]
     return [_end(api, job, "its flow run was cancelled") for job in mine]
 
 
 def _on_batch(config: Config) -> bool:
     return any(compute_of(config, stage) == "batch" for stage in Stage)
-
-
-def _queues(config: Config) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((config.batch.cpu_queue, config.batch.accelerator_queue)))
 
 
 def _judge(job: JobDetail, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:

@@ -73,6 +73,7 @@ def ingredients(
         "world": world,
         "precision": [accelerator.choose_precision(train.precision), accelerator.choose_precision(infer.precision)],
         "update": [train.weight_decay, train.max_gradient_norm, averaging.ema_half_life_steps if averaging else None],
+        "gradient_bucket_mib": config.compiler.gradient_bucket_mib,
     }
 
 

@@ -59,11 +59,11 @@ def _launch(position: ContainerPosition, store: Store, spec: JobSpec, signals: S
     check_position(position, spec)
     host = this_host()
     unfit = excluded(store, host, time.time()) or ""
-    start = _starter(position, store, spec, host, started_at)
+    start, join_seconds = _starter(position, store, spec, host, started_at), spec.config.batch.join_seconds
     if not position.is_main:
-        return ChildNode(position, spec, host, signals, unfit, start).run()
+        return ChildNode(position, spec, host, signals, unfit, start, join_seconds).run()
     write_spec(store, spec)
-    ending = MainNode(position, store, spec, signals, unfit, start).run()
+    ending = MainNode(position, store, spec, signals, unfit, start, join_seconds).run()
     return 0 if ending is None else _end(store, spec, position, ending)
 
 

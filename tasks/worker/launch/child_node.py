@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import CancelledError, HostError, StageError
 from tasks.worker.launch.container_position import ContainerPosition
-from tasks.worker.launch.main_node import GRACE_SECONDS, JOIN_SECONDS, SAVE_SECONDS, TICK_SECONDS
+from tasks.worker.launch.main_node import GRACE_SECONDS, SAVE_SECONDS, TICK_SECONDS
 from tasks.worker.launch.node_link import RETRY_SECONDS, End, Ended, Hello, Link, Terminating, Welcome, connect
 from tasks.worker.launch.processes import Workers
 from tasks.worker.launch.stop_signals import StopSignals
@@ -24,7 +24,7 @@ class ChildNode:
         signals: StopSignals,
         unfit: str,
         start: Callable[[], Workers],
-        join_seconds: float = JOIN_SECONDS,
+        join_seconds: float,
     ) -> None:
         self._position, self._spec, self._signals, self._start = position, spec, signals, start
         self._hello = Hello(
@@ -54,7 +54,8 @@ class ChildNode:
             if time.monotonic() > deadline:
                 raise HostError(
                     f"node {self._position.node}: no main node at {self._position.main_address}:"
-                    f"{self._position.link_port} within {self._join_seconds:g} s; see its log, if its container started"
+                    f"{self._position.link_port} within batch.join_seconds = {self._join_seconds:g}; see its log, if "
+                    "its container started"
                 )
             time.sleep(RETRY_SECONDS)
         link.send(self._hello)

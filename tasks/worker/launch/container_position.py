@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import re
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ _LINK = 2
 _ID, _TRY, _ARRAY_INDEX = "AWS_BATCH_JOB_ID", "AWS_BATCH_JOB_ATTEMPT", "AWS_BATCH_JOB_ARRAY_INDEX"
 _NODE, _NODES, _MAIN = "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_MAIN_NODE_INDEX"
 _MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux: the IPv4 address of an interface
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class ContainerPosition:
 
 def processes_per_node(spec: JobSpec) -> int:
     """Return the number of workers in one container."""
-    return min(spec.config.batch.processes_per_node, spec.workers)
+    return min(spec.config.batch.processes_of(spec.stage.value), spec.workers)
 
 
 def check_position(position: ContainerPosition, spec: JobSpec) -> None:
@@ -90,7 +93,7 @@ def check_position(position: ContainerPosition, spec: JobSpec) -> None:
     elif position.nodes != wanted:
         raise ConfigError(
             f"job {position.job} has {position.nodes} nodes, but {spec.workers} workers with "
-            f"batch.processes_per_node {spec.config.batch.processes_per_node} need {wanted}"
+            f"batch.processes_per_node {processes_per_node(spec)} need {wanted}"
         )
 
 
@@ -107,13 +110,30 @@ def _number(environment: Mapping[str, str], name: str, least: int = 0) -> int:
     return int(value)
 
 
+def network_interface(position: ContainerPosition) -> str | None:
+    """Return the name of the network interface that leads to the main node, such as eth0; None: unknown."""
+    address = _address_towards(position.main_address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                reply = fcntl.ioctl(probe, _GET_ADDRESS, struct.pack("256s", name.encode()))
+            except OSError:  # it has no address
+                continue
+            if socket.inet_ntoa(reply[20:24]) == address:
+                return name
+    return None
+
+
 def _own_address(nodes: int) -> str:
     """Return the address at which other machines reach this one; Batch gives it to the child nodes only."""
-    if nodes == 1:
-        return "127.0.0.1"
+    return "127.0.0.1" if nodes == 1 else _address_towards("192.0.2.1")
+
+
+def _address_towards(other: str) -> str:
+    """Return the address of this machine on the route to another; loopback's, where there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing; the kernel only chooses the route
+            probe.connect((other, 9))  # sends nothing; the kernel only chooses the route
         except OSError:  # no route to other machines: all nodes are on this one
             return "127.0.0.1"
         address: str = probe.getsockname()[0]

@@ -24,7 +24,6 @@ from tasks.worker.launch.node_link import Child, Children, End, Welcome
 from tasks.worker.launch.processes import Report, Workers
 from tasks.worker.launch.stop_signals import StopSignals
 
-JOIN_SECONDS = 600.0  # machines of one job start minutes apart: each pulls the image
 GRACE_SECONDS = 10.0  # for workers that are ended because others ended
 SAVE_SECONDS = 25.0  # for workers that may still save a checkpoint; a container gets 30 s from SIGTERM to SIGKILL
 TICK_SECONDS = 0.1
@@ -52,7 +51,7 @@ class MainNode:
         signals: StopSignals,
         unfit: str,
         start: Callable[[], Workers],
-        join_seconds: float = JOIN_SECONDS,
+        join_seconds: float,
     ) -> None:
         self._position, self._store, self._spec, self._signals, self._start = position, store, spec, signals, start
         self._silence_seconds = spec.config.batch.silence_seconds
@@ -98,7 +97,7 @@ class MainNode:
                     children.missing[0],
                     HostError(
                         f"node {children.missing[0]} of {self._position.nodes} did not connect within "
-                        f"{self._join_seconds:g} s; see its log, if its container started"
+                        f"batch.join_seconds = {self._join_seconds:g}; see its log, if its container started"
                     ),
                 )
 

@@ -7,21 +7,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from infra.log_tail import LogTail
 from tasks.contracts import progress
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.records import Record
 from tasks.hosts.host_records import HOST
-from tasks.worker.launch.container_position import ContainerPosition, processes_per_node
+from tasks.worker.launch.container_position import ContainerPosition, network_interface, processes_per_node
 from tasks.worker.launch.torchrun import REPORT, AgentReport
 from tasks.worker.process.sigterm import RUNNER_PID
 
-TAIL_LINES = 20
-TAIL_CHARACTERS = 500  # of one line
 _DRAIN_SECONDS = 2.0  # for the last lines, where a process that a worker left behind still holds the pipe
 
 
@@ -56,7 +55,7 @@ class Workers:
         finally:
             os.close(write_end)
         assert self._popen.stdout is not None
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._tail = LogTail()
         self._relay = threading.Thread(target=_relay, args=(self._popen.stdout, self._tail), daemon=True)
         self._relay.start()
         self._kill_at: float | None = None
@@ -93,7 +92,7 @@ class Workers:
         with self._report_pipe as pipe:
             content = pipe.read()
         agent = AgentReport.model_validate_json(content) if content else AgentReport()
-        return Report(code=code, agent=agent, tail=tuple(self._tail))
+        return Report(code=code, agent=agent, tail=self._tail.lines)
 
 
 def torchrun_command(position: ContainerPosition, spec: JobSpec, uri: str) -> list[str]:
@@ -121,6 +120,9 @@ def torchrun_environment(position: ContainerPosition, spec: JobSpec, host: str, 
         "OMP_NUM_THREADS": "1",
         HOST: host,
     }
+    if position.nodes > 1 and (interface := network_interface(position)) is not None:
+        # gloo asks for the address of the host's name, which is loopback's where the network has no names for hosts.
+        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
     environment.pop("OMP_PROC_BIND", None)
     environment.pop("OMP_PLACES", None)
     if position.array_index is not None:
@@ -129,13 +131,13 @@ def torchrun_environment(position: ContainerPosition, spec: JobSpec, host: str, 
     return environment
 
 
-def _relay(stream: IO[bytes], tail: deque[str]) -> None:
+def _relay(stream: IO[bytes], tail: LogTail) -> None:
     """Pass lines on as they come, each in one piece, and keep the last ones."""
     with stream:
         for line in stream:
             text = line.decode(errors="replace").rstrip("\n")
             if text and progress.parse(text) is None:
-                tail.append(text[:TAIL_CHARACTERS])
+                tail.append(text)
             with contextlib.suppress(
                 OSError
             ):  # nothing reads the output any more, but the workers must not wait for that

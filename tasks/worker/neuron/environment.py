@@ -64,6 +64,9 @@ def compiler_flags(compiler: CompilerConfig) -> str:
     flags = [f"--target={compiler.target}", f"--model-type={compiler.model_type}"]
     if compiler.optlevel is not None:
         flags.append(f"-O{compiler.optlevel}")
+    if compiler.target in ("trn1", "trn1n"):
+        # Transposes that the compiler inserts there multiply by zeros, and infinity times zero is no number.
+        flags.append("--enable-saturate-infinity")
     flags.append(f"--auto-cast={compiler.auto_cast}")
     if compiler.auto_cast != "none":
         flags.append(f"--auto-cast-type={compiler.auto_cast_type}")

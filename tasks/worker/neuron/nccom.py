@@ -10,13 +10,16 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tasks.foundation.errors import CodeError, HostError
+from tasks.foundation.errors import CodeError, ConfigError, HostError
 from tasks.foundation.records import Record
 from tasks.worker.neuron.tools import ToolOutput, explain, parse_json, run_tool, tail
 
 TIMEOUT_SECONDS = 600.0
 
 _ERRORS = re.compile(r"(\d+) errors? found")
+# The tool counts a size that it could not run as an error too, and its reason is in a log of its own.
+_NOT_RUN = re.compile(r"Failure running \S+(?: - log file (\S+))?")
+_NO_PERMISSION = re.compile(r"permission denied|operation not permitted", re.I)
 # These give a worker its share of the machine; the tool needs all cores of this machine, and only those.
 _OF_ONE_WORKER = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NEURON_RT_ROOT_COMM_ID")
 
@@ -44,10 +47,10 @@ def measure(
     """Run an all-reduce over `ranks` cores with random fp32 numbers, from `begin` to `end` bytes in steps of `factor`.
 
     Raises:
-        ConfigError: nccom-test is not installed.
+        ConfigError: nccom-test is not installed, or may not open the devices.
         HangError: it took longer than `timeout_seconds`.
         WrongNumbers: a result was wrong.
-        HostError: nothing was measured.
+        HostError: nothing was measured, as when another process holds a core.
         CodeError: its report has another format than the documented one; names the key.
     """
     what = f"nccom-test all_reduce over {ranks} ranks"
@@ -59,6 +62,7 @@ def measure(
             *("--non-interactive", "--report-to-json-file", str(report), "all_reduce"),
             timeout_seconds=timeout_seconds,
             environment={name: value for name, value in os.environ.items() if name not in _OF_ONE_WORKER},
+            folder=Path(folder),  # it writes files where it is started
         )
         _refuse_errors(what, output)
         if not report.exists():
@@ -68,7 +72,14 @@ def measure(
 
 def _refuse_errors(what: str, output: ToolOutput) -> None:
     """Read the text, which is documented, not the exit status, which is not."""
-    counts = [int(count) for count in _ERRORS.findall(f"{output.stdout}\n{output.stderr}")]
+    text = f"{output.stdout}\n{output.stderr}"
+    if found := _NOT_RUN.search(text):
+        log = Path(found[1]).read_text(errors="replace") if found[1] and Path(found[1]).is_file() else ""
+        said = f"{what} could not run, so nothing is known of the links. Its last lines:\n{tail(log or text)}"
+        if _NO_PERMISSION.search(log or text):
+            raise ConfigError(f"{said}\nGive WorkerUser's group /dev/neuron* (infra/aws/ami.sh), or map them all")
+        raise HostError(said)
+    counts = [int(count) for count in _ERRORS.findall(text)]
     if any(counts):
         raise WrongNumbers(
             f"{what}: {max(counts)} errors found, test failed. The cores of this machine "

@@ -96,16 +96,20 @@ def started(
 
 
 def run_tool(
-    name: str, *arguments: str, timeout_seconds: float, environment: Mapping[str, str] | None = None
+    name: str,
+    *arguments: str,
+    timeout_seconds: float,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> ToolOutput:
-    """Run a tool to its end, with any exit status; `environment` None is that of this process.
+    """Run a tool to its end, with any exit status; `environment` and `folder` None are those of this process.
 
     Raises:
         ConfigError: it is not installed.
         HangError: it took longer than `timeout_seconds` and was ended.
     """
     written = shlex.join([name, *arguments])
-    with started([find_tool(name), *arguments], environment) as process:
+    with started([find_tool(name), *arguments], environment, folder) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired as error:

@@ -20,7 +20,7 @@ from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.results import Phases, WorkerFailure
 from tasks.foundation.errors import POLICIES, ConfigError, StageError, StoreError, classify
-from tasks.worker.neuron.errors import classify_runtime_log
+from tasks.foundation.neuron_errors import classify_log
 
 Phase = Literal["booting", "compiling", "restoring", "productive"]
 
@@ -127,10 +127,8 @@ class Job:
         Args:
             stack: the stack of the work, if `error` was raised elsewhere.
         """
-        runtime = (
-            classify_runtime_log(str(error)) if isinstance(error, RuntimeError) else None
-        )  # for Neuron's status codes
-        failure, meaning = runtime or (classify(error), "")
+        named = classify_log(str(error)) if isinstance(error, RuntimeError) else None  # by a code of the Neuron SDK
+        failure, meaning = named or (classify(error), "")
         text = f"{meaning}\n{error}".strip() or type(error).__name__
         known = isinstance(error, StageError)
         record = WorkerFailure(

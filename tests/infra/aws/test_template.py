@@ -5,21 +5,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from configs.load import load_config
-from tasks.contracts.stages import TRAITS, Layout, Queue, compute_of
+from tasks.contracts.stages import TRAITS
+from tests.support.cloud.requests import container
+from tests.support.cloud.template import TEMPLATE, made, resources, template
 
 ROOT = Path(__file__).resolve().parents[3]
-TEMPLATE = ROOT / "infra/aws/millrace.yaml"
 STAGES = [work.value for work in TRAITS]
-ON_NODES = [work.value for work, traits in TRAITS.items() if traits.layout is Layout.nodes]
-ON_CPU = [work.value for work, traits in TRAITS.items() if traits.queue is Queue.cpu]
 
 # What no resource can be named for, and why.
 WITHOUT_RESOURCES = {
@@ -76,49 +73,11 @@ WRITES = {
 NEVER = ["spans/2026-01/v1/part-00000.parquet", "releases/1.json", "releases/CURRENT"]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML with CloudFormation's short functions, as {"Sub": value} and so on."""
-
-
-def _function(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
-    if isinstance(node, yaml.ScalarNode):
-        return {suffix: loader.construct_scalar(node)}
-    if isinstance(node, yaml.SequenceNode):
-        return {suffix: loader.construct_sequence(node, deep=True)}
-    assert isinstance(node, yaml.MappingNode)
-    return {suffix: loader.construct_mapping(node, deep=True)}
-
-
-_Loader.add_multi_constructor("!", _function)  # pyright: ignore[reportUnknownMemberType]
-
-
-@cache
-def template() -> dict[str, Any]:
-    return yaml.load(TEMPLATE.read_text(), _Loader)
-
-
-def resources(kind: str) -> dict[str, dict[str, Any]]:
-    return {name: one["Properties"] for name, one in template()["Resources"].items() if one["Type"] == kind}
-
-
 def plain(value: Any) -> str:
     """A name or an ARN as it reads with the parameters' defaults; what only AWS knows is left as ${...}."""
     text = value if isinstance(value, str) else value.get("Sub") or f"${{{value.get('GetAtt') or value.get('Ref')}}}"
     defaults = {name: str(one["Default"]) for name, one in template()["Parameters"].items() if "Default" in one}
     return re.sub(r"\$\{(\w+)\}", lambda found: defaults.get(found[1], found[0]), text)
-
-
-def definitions() -> dict[str, dict[str, Any]]:
-    """Job definitions by name."""
-    return {plain(one["JobDefinitionName"]): one for one in resources("AWS::Batch::JobDefinition").values()}
-
-
-def container(stage: str) -> dict[str, Any]:
-    definition = definitions()[f"millrace-{stage}"]
-    if definition["Type"] == "multinode":
-        (nodes,) = definition["NodeProperties"]["NodeRangeProperties"]
-        return nodes["Container"]
-    return definition["ContainerProperties"]
 
 
 def statements() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -136,7 +95,7 @@ def listed(value: Any) -> list[Any]:
 
 def may(stage: str, action: str, key: str) -> bool:
     """Whether the role of a stage allows an action on an object of the workspace."""
-    role = container(stage)["JobRoleArn"]["GetAtt"].removesuffix(".Arn")
+    role = container(stage)["jobRoleArn"].rpartition(":")[2]
     arn = f"${{Bucket.Arn}}/main/{key}"
     return any(
         action in listed(one["Action"]) and any(fnmatch.fnmatchcase(arn, plain(r)) for r in listed(one["Resource"]))
@@ -151,15 +110,9 @@ def test_cfn_lint_finds_nothing() -> None:
     assert (done.stdout, done.returncode) == ("", 0), done.stdout + done.stderr
 
 
-def test_each_stage_has_one_definition_and_there_are_no_others() -> None:
-    name = load_config().batch.definition
-    expected = {name.format(stage=stage): "multinode" if stage in ON_NODES else "container" for stage in STAGES}
-    assert {name: definition["Type"] for name, definition in definitions().items()} == expected
-
-
 def test_queues_and_shares_are_the_configured_ones() -> None:
     batch = load_config().batch
-    queues = {plain(one["JobQueueName"]): one for one in resources("AWS::Batch::JobQueue").values()}
+    queues = {one["JobQueueName"]: one for one in made("AWS::Batch::JobQueue").values()}
     assert set(queues) == {batch.cpu_queue, batch.accelerator_queue}
     assert "SchedulingPolicyArn" in queues[batch.accelerator_queue]
     (policy,) = resources("AWS::Batch::SchedulingPolicy").values()
@@ -178,71 +131,6 @@ def test_queues_wait_for_capacity_longer_than_the_control_plane() -> None:
             "MISCONFIGURATION:COMPUTE_ENVIRONMENT_MAX_RESOURCE",
             "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT",
         }
-
-
-def test_the_default_limit_of_an_attempt_is_the_configured_one() -> None:
-    assert template()["Parameters"]["AttemptSeconds"]["Default"] == load_config().batch.attempt_seconds
-    for definition in definitions().values():
-        assert definition["Timeout"] == {"AttemptDurationSeconds": {"Ref": "AttemptSeconds"}}
-
-
-def test_there_is_one_efa_interface_per_network_card() -> None:
-    interfaces = resources("AWS::EC2::LaunchTemplate")["AcceleratorTemplate"]["LaunchTemplateData"]["NetworkInterfaces"]
-    machine = load_config().health.machines["trn1.32xlarge"]
-    assert {one["InterfaceType"] for one in interfaces} == {"efa"}
-    places = [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in interfaces]
-    assert places == [(card, int(card > 0)) for card in range(machine.efa_interfaces)]
-
-
-@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ON_CPU])
-def test_accelerator_stages_have_all_devices_and_the_whole_machine(stage: str) -> None:
-    machine = load_config().health.machines["trn1.32xlarge"]
-    devices = [one["HostPath"] for one in container(stage)["LinuxParameters"]["Devices"]]
-    wanted = [f"/dev/neuron{number}" for number in range(machine.devices)]
-    if stage in ON_NODES:
-        wanted += [f"/dev/infiniband/uverbs{number}" for number in range(machine.efa_interfaces)]
-    assert devices == wanted
-    assert {"Name": "memlock", "SoftLimit": -1, "HardLimit": -1} in container(stage)["Ulimits"]
-    needs = {one["Type"]: int(one["Value"]) for one in container(stage)["ResourceRequirements"]}
-    assert 64 < needs["VCPU"] <= 128  # of 128: no second job fits on it
-    assert needs["MEMORY"] < 481_894  # MiB that such a machine has left for containers
-
-
-@pytest.mark.parametrize("stage", ON_NODES)
-def test_multinode_definitions_are_for_any_number_of_nodes(stage: str) -> None:
-    nodes = definitions()[f"millrace-{stage}"]["NodeProperties"]
-    assert (nodes["NumNodes"], nodes["MainNode"]) == (1, 0)
-    assert [one["TargetNodes"] for one in nodes["NodeRangeProperties"]] == ["0:"]
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_containers_log_to_the_group_and_pass_signals_on(stage: str) -> None:
-    found = container(stage)
-    assert found["LogConfiguration"]["Options"]["awslogs-group"] == {"Ref": "LogGroup"}
-    assert found["LinuxParameters"]["InitProcessEnabled"] is True
-    assert found["User"] == {"Ref": "WorkerUser"}
-    assert "Privileged" not in found
-
-
-def test_multi_node_jobs_meet_batchs_conditions() -> None:
-    """Managed, on demand, in one placement group in one subnet, each machine reachable from the others."""
-    accelerator = resources("AWS::Batch::ComputeEnvironment")["AcceleratorEnvironment"]
-    compute = accelerator["ComputeResources"]
-    assert (accelerator["Type"], compute["Type"], compute["MinvCpus"]) == ("MANAGED", "EC2", 0)
-    assert len(compute["Subnets"]) == 1
-    assert resources("AWS::EC2::PlacementGroup")[compute["PlacementGroup"]["Ref"]] == {"Strategy": "cluster"}
-    group = {"GetAtt": "NodeSecurityGroup.GroupId"}
-    assert compute["SecurityGroupIds"] == [group]
-    incoming = resources("AWS::EC2::SecurityGroupIngress")["NodesHearNodes"]
-    outgoing = resources("AWS::EC2::SecurityGroupEgress")["NodesSpeakToNodes"]
-    assert (incoming["GroupId"], incoming["SourceSecurityGroupId"], incoming["IpProtocol"]) == (group, group, "-1")
-    assert (outgoing["GroupId"], outgoing["DestinationSecurityGroupId"], outgoing["IpProtocol"]) == (group, group, "-1")
-
-
-def test_nothing_from_outside_reaches_a_machine() -> None:
-    groups = resources("AWS::EC2::SecurityGroup").values()
-    assert not any("SecurityGroupIngress" in group for group in groups)
-    assert list(resources("AWS::EC2::SecurityGroupIngress")) == ["NodesHearNodes"]
 
 
 @pytest.mark.parametrize("name", ["AcceleratorTemplate", "CpuTemplate"])
@@ -327,25 +215,10 @@ def test_the_control_plane_may_end_only_its_own_jobs() -> None:
     assert [name for name in names if not any(fnmatch.fnmatchcase(name, arn) for arn in arns)] == []
 
 
-@pytest.mark.parametrize("nodes", [1, 4])
-def test_the_settings_for_trainium_are_for_these_machines(nodes: int) -> None:
-    """Two NeuronCores on each device, a process for each, and room for as many machines as are asked for."""
-    workers = [f"train.workers={32 * nodes}", f"infer.workers={32 * nodes}", f"train.batch_rows={2048 * nodes}"]
-    config = load_config(ROOT / "configs/trainium.yaml", workers)
-    assert {compute_of(config, work) for work in TRAITS} == {"batch"}
-    machine = template()["Parameters"]["AcceleratorType"]["Default"]
-    assert config.health.machine == machine
-    assert config.batch.processes_per_node == 2 * config.health.machines[machine].devices
-    assert nodes <= int(template()["Parameters"]["AcceleratorNodes"]["Default"])
-
-
-def test_images_are_scanned_and_a_tag_never_changes() -> None:
-    repositories = resources("AWS::ECR::Repository")
-    assert len(repositories) == 3
-    for one in repositories.values():
-        assert one["ImageScanningConfiguration"] == {"ScanOnPush": True}
-        assert one["ImageTagMutability"] == "IMMUTABLE"
-        assert "LifecyclePolicy" in one
+def test_the_workers_group_gets_the_devices_whatever_a_driver_says() -> None:
+    """Of udev's rules the last one counts, in the order of the files' names; packages bring files like this one."""
+    (name,) = re.findall(r"cat > /etc/udev/rules\.d/(\S+)", (ROOT / "infra/aws/ami.sh").read_text())
+    assert sorted([name, "60-rdma-ndd.rules", "99-efa.rules", "neuron-udev.rules"])[-1] == name
 
 
 def test_the_machines_driver_fits_the_images_runtime() -> None:

@@ -1,8 +1,10 @@
 import pytest
 
+from infra.compute.batch.job import definition_of, queue_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError
 from tasks.parity.parity_runs import ParityRuns, drop_checkpoints, plan_parity_runs
 from tasks.planning.next_run import plan_run
@@ -36,6 +38,22 @@ def test_the_sides_differ_only_in_accelerator_and_lineage(store):
     assert len({plan.run_key for plan in (common, left, right)}) == 3
     assert len({"main", *(plan.config.lineage for plan in (common, left, right))}) == 4
     assert planned.lineage == "main"
+
+
+GPUS = "{queue: g, definition: 'g-{stage}', processes_per_node: 8, dollars_per_node_hour: 22}"
+
+
+def test_the_side_on_cuda_has_a_machine_with_gpus_of_its_own(store):
+    """On Batch the other accelerators' machines have none."""
+    settings = ("train.compute=batch", f"batch.cuda={GPUS}", "train.batch_rows=32", "batch.processes_per_node=16")
+    left, right = sides(store, "2021-Q1", *settings, right="cuda")[2:]
+    for stage, queue, definition in (("train", "g", "g-train"), ("validate", "millrace-cpu", "millrace-validate")):
+        batch = right.config.batch
+        assert (queue_of(Stage(stage), batch), definition_of(Stage(stage), batch)) == (queue, definition)
+    assert (right.config.train.workers, right.config.batch.processes_per_node) == (8, 8)
+    assert left.config.batch.processes_per_node == 16
+    with pytest.raises(ConfigError, match=r"train.batch_rows 30 .* multiples of batch.cuda.processes_per_node 8"):
+        sides(store, "2021-Q1", *settings, "train.batch_rows=30", right="cuda")
 
 
 @pytest.mark.parametrize("span", ["2021-Q1", "2021-Q2", "2021-Q3"])

@@ -5,9 +5,21 @@ import re
 import pytest
 
 from infra.compute.batch.client.api import Definition, Queue
-from infra.compute.batch.job import job_name, layout_of, nodes_of, queue_of, submission, tag_value, tags_of
+from infra.compute.batch.job import (
+    definition_of,
+    dollars_per_node_hour,
+    job_name,
+    layout_of,
+    nodes_of,
+    queue_of,
+    queues_of,
+    submission,
+    tag_value,
+    tags_of,
+)
 from infra.compute.batch.retries import evaluate_on_exit
 from tasks.contracts.stages import Chore, Layout, Stage
+from tasks.worker.launch.container_position import processes_per_node
 from tests.support.workspace.specs import spec_of
 
 FIFO = Queue("q", enabled=True, status="VALID", status_reason="", fair_share=False)
@@ -37,6 +49,20 @@ def test_the_stage_and_its_workers_decide_layout_and_nodes(stage, workers, layou
 def test_stages_without_a_model_go_to_the_cheap_queue(stage, queue) -> None:
     spec = spec_of(stage, 1, "batch.cpu_queue=cheap", "batch.accelerator_queue=dear")
     assert queue_of(stage, spec.config.batch) == queue
+
+
+def test_infer_may_have_machines_of_its_own() -> None:
+    other = "{queue: q, definition: 'i-{stage}', processes_per_node: 2, dollars_per_node_hour: 0.758, target: inf2}"
+    infer, warmup = (
+        spec_of(stage, 32, f"batch.infer={other}", "batch.processes_per_node=32")
+        for stage in (Stage.infer, Stage.warmup)
+    )
+    batch = infer.config.batch
+    assert (queue_of(Stage.infer, batch), definition_of(Stage.infer, batch)) == ("q", "i-infer")
+    assert (nodes_of(infer), dollars_per_node_hour(infer), processes_per_node(infer)) == (16, 0.758, 2)
+    assert (nodes_of(warmup), processes_per_node(warmup)) == (1, 32)
+    assert definition_of(Stage.warmup, batch) == "millrace-warmup"
+    assert queues_of(batch) == ("millrace-cpu", "millrace-accelerator", "q")
 
 
 def test_a_jobs_name_is_fixed_by_its_attempt() -> None:

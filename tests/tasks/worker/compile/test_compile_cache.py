@@ -1,15 +1,19 @@
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from configs.load import load_config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
 from tasks.worker.accelerators.graphs import Graph, GraphWatch
 from tasks.worker.compile import compile_cache
-from tasks.worker.compile.compile_cache import NOTHING, fetch, is_complete, key_of, publish
+from tasks.worker.compile.compile_cache import NOTHING, fetch, ingredients, is_complete, key_of, publish
+from tasks.worker.training.batches import BatchShape
 from tests.support.workspace.stores import STORES
 
 MADE_OF = {"compiler": "c 1.0", "flags": "-O1", "world": 1}
@@ -104,6 +108,17 @@ def test_the_key_depends_on_its_ingredients_and_not_their_order():
     assert key_of({"b": 1, "a": 2}) == key_of({"a": 2, "b": 1})
     assert key_of(MADE_OF) != key_of({**MADE_OF, "world": 2})
     assert len(KEY) == 16
+
+
+def test_the_size_of_gradient_buckets_is_an_ingredient():
+    """It is part of the graph of the update."""
+    shape = SimpleNamespace(model_dump=lambda mode: {})
+    encoder = SimpleNamespace(to_diff_dict=dict)
+    parts: Any = SimpleNamespace(encoder_config=encoder, model=SimpleNamespace(shape=shape))
+    device: Any = SimpleNamespace(compiler="", flags="", choose_precision=lambda requested: requested)
+    configs = (load_config(overrides=[f"compiler.gradient_bucket_mib={mib}"]) for mib in (50, 512))
+    keys = {key_of(ingredients(config, parts, BatchShape(8, 8, 16), 2, device)) for config in configs}
+    assert len(keys) == 2
 
 
 class Device:

@@ -1,7 +1,15 @@
 import pytest
 
 from tasks.foundation.errors import ConfigError
-from tasks.worker.launch.container_position import FIRST_PORT, PORTS_PER_JOB, SLOTS, ContainerPosition
+from tasks.worker.launch.container_position import (
+    FIRST_PORT,
+    PORTS_PER_JOB,
+    SLOTS,
+    ContainerPosition,
+    network_interface,
+)
+from tasks.worker.launch.processes import torchrun_environment
+from tests.support.fakes.stand_ins import health_spec
 
 ALONE = {"AWS_BATCH_JOB_ID": "4f2a-77", "AWS_BATCH_JOB_ATTEMPT": "1"}
 CHILD = {
@@ -38,6 +46,15 @@ def test_the_main_node_finds_its_own_address():
     position = ContainerPosition.from_environment(MAIN)
     assert position.is_main
     assert position.main_address.count(".") == 3
+
+
+def test_the_interface_towards_the_main_node_is_named_and_gloo_is_given_it(store):
+    child = ContainerPosition.from_environment(CHILD | {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "127.0.0.1"})
+    assert network_interface(child) == "lo"
+    spec = health_spec(store, 2)
+    assert torchrun_environment(child, spec, "i-1", 0.0)["GLOO_SOCKET_IFNAME"] == "lo"
+    alone = ContainerPosition.from_environment(ALONE)
+    assert "GLOO_SOCKET_IFNAME" not in torchrun_environment(alone, spec, "i-1", 0.0)
 
 
 def test_the_nodes_of_a_job_have_the_same_ports():

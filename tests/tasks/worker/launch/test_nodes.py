@@ -138,7 +138,7 @@ def test_the_main_nodes_workers_wait_for_all_nodes(position, store, links, tmp_p
 def test_a_node_that_never_connects_is_host(position, store, links):
     ending = Main(position, store, links, NEVER_ENDS, join_seconds=0.3).ending()
     assert (ending.failure, ending.node) == ("HOST", 1)
-    assert "node 1 of 2 did not connect within 0.3 s" in ending.message
+    assert "node 1 of 2 did not connect within batch.join_seconds = 0.3;" in ending.message
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,9 @@ def test_a_child_node_with_finished_workers_needs_no_main_node(position, store):
 
 
 def test_a_child_node_without_a_main_node_gives_up(position, store):
-    with pytest.raises(HostError, match=rf"no main node at 127.0.0.1:{position.link_port} within 0.3 s"):
+    with pytest.raises(
+        HostError, match=rf"no main node at 127.0.0.1:{position.link_port} within batch.join_seconds = 0.3;"
+    ):
         Child(position, store, NEVER_ENDS, join_seconds=0.3).code()
 
 

@@ -8,8 +8,9 @@ from tasks.foundation.errors import ConfigError
 from tasks.worker.neuron.environment import compiler_flags, neuron_environment
 
 CACHE = Path("/var/tmp/graphs")
+CC_FLAGS = "--target=trn1 --model-type=transformer"
 ALWAYS = {
-    "NEURON_CC_FLAGS": "--target=trn1 --model-type=transformer -O1 --auto-cast=none",
+    "NEURON_CC_FLAGS": "--target=trn1 --model-type=transformer -O1 --enable-saturate-infinity --auto-cast=none",
     "NEURON_COMPILE_CACHE_URL": "/var/tmp/graphs",
     "NEURON_RT_STOCHASTIC_ROUNDING_EN": "0",
     "NEURON_RT_EXEC_TIMEOUT": "600",
@@ -54,14 +55,17 @@ def test_the_variables_follow_from_the_configuration(overrides, precision, nodes
 @pytest.mark.parametrize(
     ("overrides", "flags"),
     [
-        (["optlevel=3"], "--target=trn1 --model-type=transformer -O3 --auto-cast=none"),
-        (["optlevel=null"], "--target=trn1 --model-type=transformer --auto-cast=none"),
+        (["optlevel=3"], "--target=trn1 --model-type=transformer -O3 --enable-saturate-infinity --auto-cast=none"),
+        (["optlevel=null"], "--target=trn1 --model-type=transformer --enable-saturate-infinity --auto-cast=none"),
         (["target=trn2", "model_type=generic"], "--target=trn2 --model-type=generic -O1 --auto-cast=none"),
         (
             ["auto_cast=matmult", "auto_cast_type=tf32"],
-            "--target=trn1 --model-type=transformer -O1 --auto-cast=matmult --auto-cast-type=tf32",
+            f"{CC_FLAGS} -O1 --enable-saturate-infinity --auto-cast=matmult --auto-cast-type=tf32",
         ),
-        (["auto_cast_type=fp16"], "--target=trn1 --model-type=transformer -O1 --auto-cast=none"),
+        (
+            ["auto_cast_type=fp16"],
+            "--target=trn1 --model-type=transformer -O1 --enable-saturate-infinity --auto-cast=none",
+        ),
     ],
 )
 def test_the_compiler_flags_follow_from_the_configuration(overrides, flags):
@@ -69,17 +73,32 @@ def test_the_compiler_flags_follow_from_the_configuration(overrides, flags):
 
 
 # The whole environment of each stage's workers, which is what the presets are for.
-CC_FLAGS = "--target=trn1 --model-type=transformer"
 
 
 @pytest.mark.parametrize(
     ("preset", "stage", "expected"),
     [
-        ("trainium", "train", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --auto-cast=none"}),
-        ("trainium-m5", "train", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O1 --auto-cast=all --auto-cast-type=bf16"}),
-        ("trainium-m5", "infer", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O1 --auto-cast=all --auto-cast-type=bf16"}),
-        ("trainium-stochastic", "train", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --auto-cast=none"} | ROUNDED),
-        ("trainium-stochastic", "infer", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --auto-cast=none"}),
+        ("trainium", "train", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --enable-saturate-infinity --auto-cast=none"}),
+        (
+            "trainium-m5",
+            "train",
+            {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O1 --enable-saturate-infinity --auto-cast=all --auto-cast-type=bf16"},
+        ),
+        (
+            "trainium-m5",
+            "infer",
+            {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O1 --enable-saturate-infinity --auto-cast=all --auto-cast-type=bf16"},
+        ),
+        (
+            "trainium-stochastic",
+            "train",
+            {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --enable-saturate-infinity --auto-cast=none"} | ROUNDED,
+        ),
+        (
+            "trainium-stochastic",
+            "infer",
+            {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --enable-saturate-infinity --auto-cast=none"},
+        ),
     ],
 )
 def test_a_preset_sets_its_variables_and_no_other(preset, stage, expected):

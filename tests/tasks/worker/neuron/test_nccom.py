@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.foundation.errors import CodeError, HangError, HostError, StageError
+from tasks.foundation.errors import CodeError, ConfigError, HangError, HostError, StageError
 from tasks.worker.neuron.nccom import CollectiveSpeed, measure
 from tests.support.fakes.neuron_tools import sample
 
@@ -35,12 +35,39 @@ def test_the_speeds_are_read_from_the_report(fakes, monkeypatch, tmp_path):
 def test_wrong_numbers_are_host_with_any_exit_status(fakes, stream, code):
     fakes.add(
         "nccom-test",
-        **{stream: sample("nccom-failed.txt")},
+        **{stream: "3 mismatches of 256 elements\n2 errors found - test failed\n"},
         code=code,
         body=REPORT.format(text=sample("nccom-all-reduce.json")),
     )
     with pytest.raises(HostError, match="nccom-test all_reduce over 32 ranks: 2 errors found"):
         run()
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "words"),
+    [
+        ("NRT: Neuron Core(s) not available - Requested:32 Available:30", HostError, "not available"),
+        ("open /dev/neuron0: Permission denied", ConfigError, "/dev/neuron"),
+        (None, HostError, "2 errors found"),
+    ],
+)
+def test_a_size_that_could_not_run_is_no_wrong_number(fakes, tmp_path, log, kind: type[StageError], words):
+    """The tool counts it as an error too, but the links are not to blame."""
+    path = tmp_path / "nccom_test.log"
+    if log is not None:
+        path.write_text(f"starting\n{log}\n")
+    fakes.add("nccom-test", stdout=sample("nccom-failed.txt").replace("/tmp/nccom_test_log_7pqpdfjf.log", str(path)))
+    with pytest.raises(kind, match=f"could not run(?s:.*){words}") as caught:
+        run()
+    assert type(caught.value) is kind
+
+
+def test_the_tool_runs_in_a_folder_that_it_may_write_to(fakes, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    fakes.add("nccom-test", body=REPORT.format(text=sample("nccom-all-reduce.json")))
+    run()
+    seen = json.loads((tmp_path / "log").read_text())
+    assert seen["cwd"] == str(Path(seen["argv"][-2]).parent)
 
 
 def test_a_count_of_no_errors_is_fine(fakes):

@@ -97,7 +97,12 @@ FAULTS = {
     ),
     "slow links": (lambda m: m.nccom(bus=29.9), "nccom all-reduce", "retry elsewhere", "at 29.9 GB/s"),
     "wrong numbers": (
-        lambda m: m.nccom(45.0, stdout=sample("nccom-failed.txt")), "nccom all-reduce", "exclude host", "2 errors found"
+        lambda m: m.nccom(45.0, stdout="2 errors found - test failed"), "nccom all-reduce", "exclude host",
+        "2 errors found",
+    ),
+    "a size that could not run": (
+        lambda m: m.nccom(45.0, stdout=sample("nccom-failed.txt")), "nccom all-reduce", "retry elsewhere",
+        "could not run",
     ),
     "no report": (
         lambda m: m.tools.add("nccom-test", stderr="cannot init"), "nccom all-reduce", "retry elsewhere", "cannot init"

@@ -1,6 +1,7 @@
-"""What the Neuron runtime's status codes mean for a job: the failure class, and what to do.
+"""What the codes of the Neuron runtime and compiler mean for a job: the failure class, and what to do.
 
-How a code becomes the exit status of a process is not documented, so it is looked for in the text of the log.
+How a code becomes the exit status of a process is not documented, so it is looked for in the text of errors and logs.
+Sources are paths of github.com/aws-neuron/aws-neuron-sdk, release 2.32.
 """
 
 import re
@@ -10,12 +11,25 @@ from tasks.foundation.errors import FailureClass
 
 
 class Status(NamedTuple):
-    """One status of the runtime: `name` without NRT_, what it means and what to do."""
+    """One status of the runtime: `name` without NRT_, what it means, what to do, and which document says so."""
 
     name: str
     failure: FailureClass
     meaning: str
     action: str
+    source: str = "neuron-runtime/nrt-troubleshoot.rst"
+
+
+class CompilerError(NamedTuple):
+    """Errors of the compiler with one meaning; `codes` without NCC_. The class is always COMPILE."""
+
+    codes: tuple[str, ...]
+    meaning: str
+    action: str
+    source: str = "compiler/error-codes/index.rst"
+
+
+_HEADER = "src/libnrt/include/nrt/nrt_status.h"
 
 
 _REPLACE = "replace this machine"
@@ -32,7 +46,7 @@ STATUSES: dict[int, Status] = {
         "reload the driver or reboot, then try again",
     ),
     1004: Status("EXEC_COMPLETED_WITH_ERR", FailureClass.HOST, "an execution failed in hardware", _REPLACE),
-    6: Status("HW_ERROR", FailureClass.HOST, "the hardware failed", _REPLACE),
+    6: Status("HW_ERROR", FailureClass.HOST, "the hardware failed", _REPLACE, _HEADER),
     1206: Status(
         "NETWORK_PROXY_FAILURE",
         FailureClass.HOST,
@@ -77,7 +91,17 @@ STATUSES: dict[int, Status] = {
         "a NeuronCore is held by another process",
         "stop the processes that neuron-ls lists",
     ),
+    11: Status(
+        "FAIL_HOST_MEM_ALLOC",
+        FailureClass.OOM,
+        "the memory of the machine ran out, not that of the device",
+        "use fewer workers on the machine, or give the job definition more memory",
+        _HEADER,
+    ),
     2: Status("INVALID", FailureClass.CODE, "a compiled graph or its input is invalid", _REPORT),
+    3: Status(
+        "INVALID_HANDLE", FailureClass.CODE, "the runtime was given a handle that it does not know", _REPORT, _HEADER
+    ),
     1200: Status(
         "EXEC_HW_ERR_COLLECTIVES",
         FailureClass.HANG,
@@ -97,6 +121,33 @@ STATUSES: dict[int, Status] = {
         "start the process again; if that does not help, reload the driver",
     ),
 }
+_MORE_CHUNKS = "lower train.batch_rows, or raise train.chunks, or lower infer.batch_sequences"
+_OURS = f"the model or its graph uses what this device can't do; {_REPORT}"
+COMPILER_ERRORS: tuple[CompilerError, ...] = (
+    CompilerError(
+        ("EOOM001", "EOOM002", "EVRF009", "EXSP001"), "a graph needs more memory than the device has", _MORE_CHUNKS
+    ),
+    CompilerError(
+        ("EBVF030", "EVRF007", "EXTP004"),
+        "a graph has more instructions than the compiler takes",
+        f"{_MORE_CHUNKS}, or train a smaller encoder",
+    ),
+    CompilerError(
+        ("EARG001",), "the compiler was given an argument that the target does not have", "correct compiler.target"
+    ),
+    CompilerError(("EVRF031", "EVRF056"), "a graph reads or writes beyond the end of a table", _OURS),
+    CompilerError(("EMOD025",), "a graph has a shape that is not known before it runs", _OURS),
+    CompilerError(("ESFH002", "EVRF062"), "a graph holds 64-bit integers", _OURS),
+    CompilerError(
+        ("EVRF013", "EVRF016", "EVRF035", "EVRF060", "EVRF061", "EVRF063"),
+        "a graph computes with integers what the device computes in floating point only",
+        _OURS,
+    ),
+    CompilerError(("ESPP004", "ESPP047", "EVRF004", "EVRF005", "EVRF022"), "a graph has a type that is unknown", _OURS),
+    CompilerError(("EHCA005", "EUOC002", "EVRF001", "EVRF006", "EVRF015"), "a graph has an unknown operation", _OURS),
+    CompilerError(("EVRF064",), "a graph breaks the rules of XLA", _OURS),
+)
+_BY_COMPILER_CODE = {code: error for error in COMPILER_ERRORS for code in error.codes}
 _BY_NAME = {status.name: code for code, status in STATUSES.items()}
 
 _NAME = re.compile(r"\bNRT_([A-Z_]+)\b")
@@ -105,15 +156,41 @@ _NUMBER = re.compile(r"\b(?:err(?:or)?|status)(?:[_ ]code)?\s*[:=]\s*(\d+)\b|\bf
 _RUNTIME = re.compile(r"\bnrt(?:\b|_)|\b(?:NMGR|TDRV|KMGR):|could not load the model", re.I)  # whose line it is
 _DRIVER = re.compile(r"NEURON_HW_ERR=(\S+)")
 _BUSY = re.compile(r"Neuron ?Core\(s\) not available", re.I)
+# E: the program's fault, I: the compiler's own; W is a warning
+_COMPILER_CODE = re.compile(r"\bNCC_([EI][A-Z]{2,3}\d{3})\b")
+# F137, or SIGKILL in the words of Python's subprocess: the kernel ended the compiler to get its memory back.
+_COMPILER_KILLED = re.compile(r"\[F137\]|neuron(?:x-cc|CC)[^\n]*(?:SIGKILL|forcibly killed)", re.I)
+_COMPILER_FAILED = re.compile(
+    r"\bRunNeuronCCImpl\b|\bneuronx-cc failed with\b|\[F134\]|\bneuronx-cc compilation failed"
+)
 
 
-def classify_runtime_log(text: str) -> tuple[FailureClass, str] | None:
-    """Return failure class and sentence for the cause that a log of runtime or kernel names; None if there is none.
+def classify_log(text: str) -> tuple[FailureClass, str] | None:
+    """Return failure class and sentence for the cause that a log of runtime, compiler or kernel names; None: none.
 
     Retries that the runtime repeats forever, such as `Timeout waiting for RX`, are not failures.
     """
     if found := _DRIVER.search(text):
         return FailureClass.HOST, f"the Neuron driver reports the hardware error {found[1]}; {_REPLACE}"
+    return _classify_compiler(text) or _classify_runtime(text)
+
+
+def _classify_compiler(text: str) -> tuple[FailureClass, str] | None:
+    if found := _COMPILER_CODE.search(text):
+        known = _BY_COMPILER_CODE.get(found[1])
+        meaning, action = (known.meaning, known.action) if known else ("the compiler failed", _REPORT)
+        return FailureClass.COMPILE, f"compiler error NCC_{found[1]}: {meaning}; {action}"
+    if _COMPILER_KILLED.search(text):
+        return FailureClass.OOM, (
+            "the compiler was killed, as when the memory of the machine runs out; lower compiler.parallel_jobs, or "
+            "give the job definition more memory"
+        )
+    if _COMPILER_FAILED.search(text):
+        return FailureClass.COMPILE, f"neuronx-cc failed; {_REPORT}"
+    return None
+
+
+def _classify_runtime(text: str) -> tuple[FailureClass, str] | None:
     codes = {code for line in text.splitlines() for code in _codes(line)}
     for code, status in STATUSES.items():
         if code in codes:

@@ -1,16 +1,16 @@
 import pytest
 
 from tasks.foundation.errors import FailureClass
-from tasks.worker.neuron.errors import STATUSES, classify_runtime_log
+from tasks.foundation.neuron_errors import COMPILER_ERRORS, STATUSES, classify_log
 from tests.support.fakes.neuron_tools import sample
 
 COMPLETED = "ERROR  NMGR:dlr_infer      Inference completed with err: {code}. mode->h_nn=1001, lnc=0"
 CLASSES = {
     FailureClass.HOST: (1202, 1201, 1203, 1205, 1206, 1004, 6, 101, 9, 1005),
     FailureClass.HANG: (1200, 5),
-    FailureClass.OOM: (4,),
+    FailureClass.OOM: (4, 11),
     FailureClass.CONFIG: (1204, 1003, 10),
-    FailureClass.CODE: (2, 1002, 1006),
+    FailureClass.CODE: (2, 3, 1002, 1006),
 }
 BY_CODE = [(code, failure) for failure, codes in CLASSES.items() for code in codes]
 
@@ -22,7 +22,7 @@ def test_every_status_has_a_class_here():
 @pytest.mark.parametrize(("code", "failure"), BY_CODE)
 def test_a_status_is_read_by_number_and_by_name(code, failure):
     for line in (COMPLETED.format(code=code), f"ERROR NRT:nrt_infodump Failure: NRT_{STATUSES[code].name} in nrt_load"):
-        found = classify_runtime_log(f"step 12\n{line}\nstep 13")
+        found = classify_log(f"step 12\n{line}\nstep 13")
         assert found is not None
         assert found[0] == failure
         assert found[1].startswith(f"NRT status {code} ({STATUSES[code].name}): {STATUSES[code].meaning}; ")
@@ -41,7 +41,7 @@ def test_a_status_is_read_by_number_and_by_name(code, failure):
     ],
 )
 def test_each_form_of_a_status_is_read(line, code):
-    found = classify_runtime_log(line)
+    found = classify_log(line)
     assert found is not None
     assert found[1].startswith(f"NRT status {code} ")
 
@@ -55,16 +55,42 @@ def test_each_form_of_a_status_is_read(line, code):
     ],
 )
 def test_the_most_specific_line_is_the_cause(name, failure, words):
-    found = classify_runtime_log(sample(name))
+    found = classify_log(sample(name))
     assert found is not None
     assert found[0] == failure
     assert words in found[1]
 
 
 @pytest.mark.parametrize(
+    ("text", "failure", "words"),
+    [
+        ("ERROR: [NCC_EVRF009] the graph does not fit", FailureClass.COMPILE, "NCC_EVRF009: a graph needs more memory"),
+        ("[NCC_EVRF061] AllReduce of s64", FailureClass.COMPILE, "integers what the device computes in floating point"),
+        ("[NCC_ITEN404] assertion", FailureClass.COMPILE, "NCC_ITEN404: the compiler failed"),
+        ("INTERNAL: RunNeuronCCImpl: error condition error != 0: exit status 70", FailureClass.COMPILE, "neuronx-cc"),
+        ("RunNeuronCCImpl: Command died with <Signals.SIGKILL: 9>.", FailureClass.OOM, "compiler.parallel_jobs"),
+        ("[F137] neuronx-cc was forcibly killed", FailureClass.OOM, "compiler.parallel_jobs"),
+        ("neuronx-cc failed with 1\nnrt_execute status_code=5", FailureClass.COMPILE, "neuronx-cc failed"),
+    ],
+)
+def test_what_the_compiler_says_is_the_cause_of_what_follows(text, failure, words):
+    found = classify_log(text)
+    assert found is not None
+    assert found[0] == failure
+    assert words in found[1]
+
+
+def test_no_code_of_the_compiler_has_two_meanings():
+    codes = [code for error in COMPILER_ERRORS for code in error.codes]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
+        "[NCC_WDRV001] a warning",
+        "Compiler status PASS",
         "Timeout waiting for RX (waited 120 sec) - retrying",
         "step 1202 loss 5",
         "worker exited with error: 5",
@@ -76,4 +102,4 @@ def test_the_most_specific_line_is_the_cause(name, failure, words):
     ],
 )
 def test_other_text_has_no_cause(text):
-    assert classify_runtime_log(text) is None
+    assert classify_log(text) is None

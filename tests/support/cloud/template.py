@@ -1,0 +1,166 @@
+"""The CloudFormation template as AWS would see it: loops unrolled, parameters put in, functions resolved.
+
+A stand-in for CloudFormation's evaluation, of the functions that the template uses. What only AWS knows, as the id of a
+subnet, is made up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TEMPLATE = Path(__file__).resolve().parents[3] / "infra/aws/millrace.yaml"
+REGION, ACCOUNT = "us-east-1", "123456789012"
+_LOOP = "Fn::ForEach::"
+_NOTHING = object()  # AWS::NoValue
+_FUNCTIONS = {"Ref", "GetAtt", "Sub", "If", "FindInMap", "Equals", "Not", "Or", "Condition"}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with CloudFormation's short functions, as {"Sub": value} and so on."""
+
+
+def _function(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    if isinstance(node, yaml.ScalarNode):
+        return {suffix: loader.construct_scalar(node)}
+    if isinstance(node, yaml.SequenceNode):
+        return {suffix: loader.construct_sequence(node, deep=True)}
+    assert isinstance(node, yaml.MappingNode)
+    return {suffix: loader.construct_mapping(node, deep=True)}
+
+
+_Loader.add_multi_constructor("!", _function)  # pyright: ignore[reportUnknownMemberType]
+
+
+@cache
+def template() -> dict[str, Any]:
+    """The template with its loops unrolled, and all other functions as they are written."""
+    read = yaml.load(TEMPLATE.read_text(), _Loader)
+    return read | {section: _unrolled(read[section]) for section in ("Resources", "Outputs")}
+
+
+def resources(kind: str) -> dict[str, dict[str, Any]]:
+    """The properties of all resources of a kind, with functions as they are written."""
+    return {name: one["Properties"] for name, one in template()["Resources"].items() if one["Type"] == kind}
+
+
+def made(kind: str, **parameters: str) -> dict[str, dict[str, Any]]:
+    """The properties of the resources of a kind that a stack with these parameters has, with functions resolved."""
+    stack = _Stack(parameters)
+    return {
+        name: stack.resolve(one["Properties"])
+        for name, one in template()["Resources"].items()
+        if one["Type"] == kind and ("Condition" not in one or stack.condition(one["Condition"]))
+    }
+
+
+def _unrolled(section: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        if key.startswith(_LOOP):
+            variable, collection, body = value
+            for item in collection:
+                found |= _replaced(body, variable, item)
+        else:
+            found[key] = value
+    return found
+
+
+def _replaced(value: Any, variable: str, item: str) -> Any:
+    if value == {"Ref": variable}:
+        return item
+    if isinstance(value, str):
+        return value.replace(f"${{{variable}}}", item)
+    if isinstance(value, dict):
+        return {_replaced(key, variable, item): _replaced(each, variable, item) for key, each in value.items()}
+    return [_replaced(each, variable, item) for each in value] if isinstance(value, list) else value
+
+
+class _Stack:
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        described = template()["Parameters"]
+        assert set(parameters) <= set(described)
+        self._values = {
+            "AWS::Region": REGION,
+            "AWS::AccountId": ACCOUNT,
+            "AWS::Partition": "aws",
+            "AcceleratorAmi": "ami-0123456789abcdef0",
+            **{name: str(one["Default"]) for name, one in described.items() if "Default" in one},
+            **parameters,
+        }
+
+    def condition(self, name: str) -> bool:
+        return bool(self.resolve(template()["Conditions"][name]))
+
+    def resolve(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [one for each in value if (one := self.resolve(each)) is not _NOTHING]
+        if not isinstance(value, dict):
+            return value
+        if len(value) == 1:
+            ((function, argument),) = value.items()
+            if function.removeprefix("Fn::") in _FUNCTIONS and (function != "Condition" or isinstance(argument, str)):
+                return getattr(self, f"_{function.removeprefix('Fn::').lower()}")(argument)
+        return {key: one for key, each in value.items() if (one := self.resolve(each)) is not _NOTHING}
+
+    def _ref(self, name: str) -> Any:
+        if name == "AWS::NoValue":
+            return _NOTHING
+        return self._values[name] if name in self._values else self._made_up(name)
+
+    def _getatt(self, target: Any) -> str:
+        name, attribute = target.split(".") if isinstance(target, str) else (self.resolve(target[0]), target[1])
+        return self._made_up(name, attribute)
+
+    def _sub(self, argument: Any) -> str:
+        text, own = argument if isinstance(argument, list) else (argument, {})
+        values = {name: self.resolve(value) for name, value in own.items()}
+
+        def put(found: re.Match[str]) -> str:
+            name = found[1]
+            if name in values:
+                return values[name]
+            return self._getatt(name) if "." in name else str(self._ref(name))
+
+        return re.sub(r"\$\{([\w.:]+)\}", put, text)
+
+    def _if(self, argument: list[Any]) -> Any:
+        return self.resolve(argument[1] if self.condition(argument[0]) else argument[2])
+
+    def _findinmap(self, argument: list[Any]) -> str:
+        found = template()["Mappings"]
+        for key in argument:
+            found = found[self.resolve(key)]
+        return found
+
+    def _equals(self, argument: list[Any]) -> bool:
+        return self.resolve(argument[0]) == self.resolve(argument[1])
+
+    def _not(self, argument: list[Any]) -> bool:
+        return not self.resolve(argument[0])
+
+    def _or(self, argument: list[Any]) -> bool:
+        return any(self.resolve(each) for each in argument)
+
+    def _condition(self, name: str) -> bool:
+        return self.condition(name)
+
+    @staticmethod
+    def _made_up(name: str, attribute: str = "") -> str:
+        kind = template()["Resources"][name]["Type"]
+        if kind == "AWS::ECR::Repository" and attribute == "RepositoryUri":
+            return f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/millrace/{name.lower()}"
+        if kind == "AWS::EC2::SecurityGroup":
+            return "sg-0123456789abcdef0"
+        if kind == "AWS::EC2::Subnet":
+            return "subnet-0123456789abcdef0"
+        if attribute == "LatestVersionNumber":
+            return "1"
+        if attribute == "Arn" or kind == "AWS::Batch::SchedulingPolicy":
+            return f"arn:aws:{kind.split('::')[1].lower()}:{REGION}:{ACCOUNT}:{name}"
+        return name
