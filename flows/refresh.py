@@ -95,7 +95,7 @@ def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:
     made = release(plan, current.model, inferred, current, current.rows)
     if isinstance(made, Release):
         announce_release(store, plan, made)
-        publish_release(store, plan.config, made)
+        publish_release(store, plan, made)
     else:
         announce_rejection(store, plan, made)
     return made

@@ -68,7 +68,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
         if not isinstance(made, Release):
             return _rejected(store, plan, made, "release")
         announce_release(store, plan, made)
-        publish_release(store, plan.config, made)
+        publish_release(store, plan, made)
         return None
 
 

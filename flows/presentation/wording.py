@@ -97,6 +97,11 @@ def uri(workspace: str, key: str) -> str:
     return f"{workspace}/{key}" if key else workspace
 
 
+def own_settings(workspace: str, run_key: str) -> tuple[str, ...]:
+    """Return the options of a command that take a run's own settings, where those are a file on this machine."""
+    return () if "://" in workspace else ("--config", f"{workspace}/runs/{run_key}/config.yaml")
+
+
 def now() -> dt.datetime:
     """Return the present time."""
     return dt.datetime.now(dt.UTC)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tasks.running.budget import Budget
 
 # Called inside the task run of each stage that has just ended, with plan, name of the stage, and outcome; the outcome
-# is a StageError where the stage failed.
+# is a StageError where the stage failed. Called for the release once more when it was published, in the flow run.
 Publisher = Callable[["RunPlan", str, Any], None]
 
 
