@@ -1,14 +1,12 @@
 """Publications: what became of a release at each search service, what was measured there, and the way out."""
 
-import shlex
 from collections.abc import Sequence
 
 from flows.presentation.model import Cell, Command, Section, Table, table
-from flows.presentation.wording import NONE, count, moment, number, own_settings, plural, sentence
+from flows.presentation.wording import NONE, count, moment, number, plural, with_settings
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Chore
-from tasks.foundation.errors import POLICIES
 from tasks.targets.publications import Publication
 
 
@@ -18,53 +16,58 @@ def section(of: Sequence[Publication], release: Release) -> tuple[Section, ...]:
         return ()
     serving = sum(_serves(each, release) for each in of)
     what = f"{serving} of {plural(len(of), 'target')} {'serves' if serving == 1 else 'serve'} release {release.number}."
-    rows = [(_named(each), _state(each, release), _serving(each)) for each in of]
+    rows = [(_named(each), _state(each, release), *_serving(each)) for each in of]
     return (
         Section(
             "Publications",
             (what,),
             id="publications",
-            tables=(table("", ("target", "publication", "serves"), rows), *_measured(of)),
+            tables=(table("", ("target", "publication", "serves", "found at"), rows), *_measured(of)),
             files=tuple((f"publication to {each.target.name}", _folder(each)) for each in of if each.attempts),
         ),
     )
 
 
 def failures(of: Sequence[Publication], workspace: str, release: Release) -> tuple[Section, ...]:
-    """Return a box for each target whose last publication failed: its message, what it means, and the way out."""
-    command = ("millrace publish", "--workspace", shlex.quote(workspace), *own_settings(workspace, release.run_key))
-    go_on = Command("Then publish the current release again; what the target has of it stays:", (" ".join(command),))
-    made = []
-    for each in of:
-        if each.last is not None and each.last.failure is not None:
-            meaning = sentence(POLICIES[each.last.failure].meaning)
-            made.append(
-                Section(
-                    f"Publication to {each.target.name} failed with {each.last.failure}",
-                    (f"{meaning} {_still(each)}",),
-                    mood="bad",
-                    quote=each.last.message,
-                    commands=(go_on,),
-                )
-            )
-    return tuple(made)
+    """Return a box of the targets whose last publication failed, and the way out; nothing where none did."""
+    failed = [each for each in of if each.failure is not None]
+    if not failed:
+        return ()
+    does = "Repair what is named below, then publish the current release again; what a target has of it stays:"
+    command = with_settings("millrace publish", workspace, release.run_key)
+    return (
+        Section(
+            f"Release {release.number} did not reach {', '.join(each.target.name for each in failed)}",
+            mood="bad",
+            commands=(Command(does, tuple(command.splitlines())),),
+            parts=tuple(_failure(each) for each in failed),
+        ),
+    )
+
+
+def _failure(of: Publication) -> Section:
+    serves = f"still serves release {of.now.release}" if of.now is not None else "serves no release yet"
+    tried = plural(len(of.attempts), "attempt")
+    return Section(
+        f"{_named(of)} failed with {of.failure}", (f"It {serves}, after {tried}.",), quote=of.attempts[-1].message
+    )
 
 
 def _measured(of: Sequence[Publication]) -> tuple[Table, ...]:
     rows = [
         (
             _named(each),
-            Cell(each.measured.table, code=True),
-            count(each.measured.vectors),
             number(each.measured.recall),
             f"{each.measured.query_ms:.1f}",
             NONE if each.measured.queries is None else count(each.measured.queries),
+            count(each.measured.vectors),
+            Cell(each.measured.table, code=True),
         )
         for each in of
         if each.measured is not None
     ]
     caption = "The index compared with exact search, then the same queries once more, now warm"
-    columns = ("target", "table", ">rows", ">recall@10", ">median ms", ">queries")
+    columns = ("target", ">recall@10", ">median ms", ">queries", ">rows", "table")
     return (table(caption, columns, rows),) if rows else ()
 
 
@@ -78,21 +81,18 @@ def _serves(of: Publication, release: Release) -> bool:
 
 def _state(of: Publication, release: Release) -> Cell:
     """Return how the last publication ended, as far as it has."""
-    if of.last is None:
+    if not of.attempts:
         return Cell("not yet", "○", "quiet")
-    if of.last.failure is not None:
-        return Cell(f"failed: {of.last.failure}", "✕", "bad")
-    if of.last.ended_at is None:
+    if of.failure is not None:
+        return Cell(f"failed: {of.failure}", "✕", "bad")
+    if of.attempts[-1].ended_at is None:
         return Cell("no end on record", "▶", "going")
     return Cell("served", "✓", "good") if _serves(of, release) else Cell("not served now", "○", "quiet")
 
 
-def _serving(of: Publication) -> str:
-    return f"release {of.now.release}, found {moment(of.now.at)}" if of.now is not None else "no release yet"
-
-
-def _still(of: Publication) -> str:
-    return f"It still serves release {of.now.release}." if of.now is not None else "It serves no release yet."
+def _serving(of: Publication) -> tuple[str, str]:
+    """Return the release that a target serves, and when that was found."""
+    return (f"release {of.now.release}", moment(of.now.at)) if of.now is not None else ("no release yet", NONE)
 
 
 def _folder(of: Publication) -> str:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import shlex
 from collections.abc import Mapping
 
 import tasks.foundation.durations
@@ -97,9 +98,12 @@ def uri(workspace: str, key: str) -> str:
     return f"{workspace}/{key}" if key else workspace
 
 
-def own_settings(workspace: str, run_key: str) -> tuple[str, ...]:
-    """Return the options of a command that take a run's own settings, where those are a file on this machine."""
-    return () if "://" in workspace else ("--config", f"{workspace}/runs/{run_key}/config.yaml")
+def with_settings(command: str, workspace: str, run_key: str) -> str:
+    """Return a command in lines, with a run's own settings where they are a file on this machine."""
+    lines = [command, f"--workspace {shlex.quote(workspace)}"]
+    if "://" not in workspace:
+        lines.append(f"--config {shlex.quote(f'{workspace}/runs/{run_key}/config.yaml')}")
+    return " \\\n  ".join(lines)
 
 
 def now() -> dt.datetime:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from configs.schema.publishing import AnyTarget
 from infra.store.base import Store
 from tasks.contracts.stages import Chore
+from tasks.foundation.errors import FailureClass
 from tasks.runs.attempts import Attempts
 from tasks.runs.ledger import LedgerRecord
 from tasks.targets import served
@@ -21,20 +22,20 @@ class Publication(NamedTuple):
     now: Served | None  # what the target serves, of whatever release, as far as the workspace knows
 
     @property
-    def last(self) -> LedgerRecord | None:
-        """The last attempt."""
-        return self.attempts[-1] if self.attempts else None
+    def failure(self) -> FailureClass | None:
+        """The class that the last attempt failed with."""
+        return self.attempts[-1].failure if self.attempts else None
 
 
 def of_release(store: Store, release: int, configured: Iterable[AnyTarget]) -> tuple[Publication, ...]:
-    """Return what became of a release at the configured targets, and at others that serve it now.
+    """Return what became of a release at the configured targets, and then at others that serve it now.
 
     Raises:
         StoreError: a record is not readable; names the file.
     """
     now = {each.target.name: each for each in served.of_all_targets(store)}
-    others = {name: each.target for name, each in now.items() if each.release == release}
-    targets = others | {target.name: target for target in configured}
+    targets = {target.name: target for target in configured}
+    targets |= {name: each.target for name, each in now.items() if each.release == release and name not in targets}
     return tuple(
         Publication(
             target,
@@ -42,5 +43,5 @@ def of_release(store: Store, release: int, configured: Iterable[AnyTarget]) -> t
             served.measured(store, release, name),
             now.get(name),
         )
-        for name, target in sorted(targets.items())
+        for name, target in targets.items()
     )

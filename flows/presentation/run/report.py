@@ -22,7 +22,7 @@ from flows.presentation.run.origin import report_key
 from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.evaluate import by_human
 from flows.presentation.stages.facts import StageFacts, section_of
-from flows.presentation.wording import count, dollars, duration, moment, number, own_settings, sentence, share
+from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share, with_settings
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import InferOutcome
@@ -243,9 +243,7 @@ def _running(run: PastRun) -> str:
 
 def _again(store: Store, run: PastRun) -> str:
     """Return the command that continues the run, with its own settings where they are a file on this machine."""
-    settings = " ".join(own_settings(store.uri, run.run_key))
-    lines = (f"millrace run --span {run.span}", f"--workspace {store.uri}", settings)
-    return " \\\n  ".join(filter(None, lines))
+    return with_settings(f"millrace run --span {run.span}", store.uri, run.run_key)
 
 
 def _parent_run(store: Store, run: PastRun) -> str | None:

@@ -28,6 +28,7 @@ def section(of: StageFacts) -> Section:
             files=(("model", export.model),),
         )
     published = publications.section(of.publications, release)
+    unpublished = publications.failures(of.publications, of.workspace, release)
     rows: list[tuple[str, str | Cell]] = [
         ("release", str(release.number)),
         ("model", Cell(release.model.version, code=True)),
@@ -40,7 +41,11 @@ def section(of: StageFacts) -> Section:
     ]
     return Section(
         f"number {release.number}",
-        (_standing(release.number, of.serving), *by_human(release.overrides)),
+        (
+            _standing(release.number, of.serving),
+            *(f"{box.title}, see below." for box in unpublished),
+            *by_human(release.overrides),
+        ),
         tables=(facts(rows), *searched, *judged),
         commands=(*_loading(of, release), *_rollback(of.workspace, release)),
         files=(
@@ -50,7 +55,7 @@ def section(of: StageFacts) -> Section:
             *(each for section in published for each in section.files),
         ),
         parts=(
-            *publications.failures(of.publications, of.workspace, release),
+            *unpublished,
             *published,
             *((changes_section(of.changes),) if of.changes else ()),
         ),
