@@ -81,7 +81,7 @@ def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
     current = releases.current(store)
     if plan.config.publish.targets and current is not None and current.number == release.number:
         try:
-            with within(publisher=None):  # one page for all targets: the release's
+            with within(page_maker=None):  # one page for all targets: the release's
                 publish_to_all(store, plan.config, release, True, _in_flow_run)
         finally:
             make_page(plan, Stage.release, release)

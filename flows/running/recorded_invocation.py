@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 
 from flows.presentation.run.origin import report_key
-from flows.presentation.run.publish import links, publish
+from flows.presentation.run.pages import links, make_stage_page
 from flows.presentation.run.report import write_run_report
 from flows.running.preloading import preloading
 from infra.store.base import Store
@@ -58,7 +58,7 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
     recorded = RecordedInvocation(store, plan, invocation)
     preload = contextlib.nullcontext() if store.exists(judgement_key(plan.run_key)) else preloading()
     try:
-        with json_logs.run_log_context(plan), within(publisher=publish), preload:
+        with json_logs.run_log_context(plan), within(page_maker=make_stage_page), preload:
             yield recorded
     except BaseException as error:
         failure = classify(error)

@@ -243,11 +243,11 @@ def _outcome(result: StageResult | None, outcome_type: type[O]) -> O | None:
 
 def make_page(plan: RunPlan, stage: str, value: Any) -> None:
     """Make the page of a stage that came to `value`, if pages are made here; log a warning where that fails."""
-    publish = stage_context().publisher
-    if publish is None:
+    make = stage_context().page_maker
+    if make is None:
         return
     try:
-        publish(plan, stage, value)
+        make(plan, stage, value)
     except Exception as error:  # the outcome of the stage counts more than its page
         logger().warning("%s: its page could not be made: %s", stage, error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.presentation.model import Section
-from flows.presentation.run.publish import stage_page
+from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_page
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release, RunPlan

@@ -37,7 +37,7 @@ def links(plan: RunPlan, invocation: Invocation) -> None:
         logger().warning("the page of links could not be made: %s", error)
 
 
-def publish(plan: RunPlan, stage: str, value: Any) -> None:
+def make_stage_page(plan: RunPlan, stage: str, value: Any) -> None:
     """Make the page of a stage that is done, or failed with the error `value`, of the task run in which this is called.
 
     Its key names stage and lineage alone, so that the history of a page goes over the spans.
