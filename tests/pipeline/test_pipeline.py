@@ -468,7 +468,8 @@ def test_a_bucket_holds_every_live_item_once_after_all_that_can_happen_to_a_rele
 
     shop.millrace("rollback", "--to", "1")
     pruned = shop.millrace("prune", "--keep", "1", "--json").json
-    assert (pruned["kept"], pruned["releases"], set(pruned["bytes"])) == ([1, 3], [2], {"vectors"})
+    assert (pruned["kept"], pruned["releases"]) == ([1, 3], [2])
+    assert "models" not in pruned["bytes"]
     assert places.batch.vectors().equals(first)
     assert not places.batch.store.list(records[1]["vectors_prefix"])
     assert shop.millrace("rollback", "--to", "3", "--verify", "--json").code == 0
