@@ -12,7 +12,7 @@ from prefect.states import Completed
 from configs.load import load_config
 from flows.backfilling.execution import conclude, executing
 from flows.backfilling.status_page import announce
-from flows.presentation.run.publish import publish
+from flows.presentation.run.pages import make_stage_page
 from flows.refresh import refresh_after_rejection
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.child_runs import end_jobs_of_children
@@ -87,7 +87,7 @@ def _result(store: Store, plan: BackfillPlan, state: BackfillState) -> BackfillS
     If the model was refused, the champion first embeds the items of its rows.
     """
     if state.state == "Rejected":
-        with within(publisher=publish):
+        with within(page_maker=make_stage_page):
             refresh_after_rejection(store, plan.config, plan.branch or plan.on)
     name = "Rejected" if state.state == "Rejected" else "Completed"
     completed: Any = Completed(name=name, message=state.sentence or "Only planned.", data=state)

@@ -59,7 +59,7 @@ def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overr
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
             if isinstance(made, Release):
                 announce_release(store, plan, made)
-                publish_release(store, plan.config, made)
+                publish_release(store, plan, made)
                 return recorded.report
             announce_rejection(store, plan, made)
             report = recorded.report

@@ -103,7 +103,7 @@ def pipeline(
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
             if isinstance(made, Release):
                 announce_release(store, plan, made)
-                publish_release(store, config, made)
+                publish_release(store, plan, made)
                 return recorded.report
             following = next_start(store, config)
             announce_rejection(store, plan, made, following)

@@ -9,7 +9,7 @@ from prefect.states import Completed
 
 from configs.load import load_config
 from configs.schema.config import Config
-from flows.presentation.run.publish import publish
+from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.parameters import ConfigFile, Overrides, Workspace
@@ -52,7 +52,7 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
         except (NothingToDo, Conflict) as reason:
             nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)  # the caller gets the data
             return nothing
-        with within(publisher=publish):
+        with within(page_maker=make_stage_page):
             made = _carry_out(store, planned)
         if isinstance(made, Release):
             return made
@@ -95,7 +95,7 @@ def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:
     made = release(plan, current.model, inferred, current, current.rows)
     if isinstance(made, Release):
         announce_release(store, plan, made)
-        publish_release(store, plan.config, made)
+        publish_release(store, plan, made)
     else:
         announce_rejection(store, plan, made)
     return made

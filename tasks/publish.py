@@ -14,18 +14,17 @@ from infra.store.factory import open_store
 from tasks.contracts.jobs import PublishInputs
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runs import Release, RunPlan
-from tasks.contracts.stages import Chore
+from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ERRORS, CancelledError, StageError
 from tasks.running.context import stage_context, within
-from tasks.running.stage import run_stage, stage_task
+from tasks.running.stage import make_page, run_stage, stage_task
 from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import releases
 from tasks.runs.results import result_key
 from tasks.targets import served
 from tasks.targets.served import Served
 
-PUBLISH = "publish-"  # begins the run key of a publication
 ASK_SECONDS = 2.0  # between two looks whether another publication to the target has ended
 
 Publication = Callable[[RunPlan, Release, AnyTarget, bool], Served | None]
@@ -62,6 +61,7 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
             vectors=outcome.vectors,
             recall=outcome.recall,
             query_ms=outcome.query_ms,
+            queries=outcome.queries,
             at=now(),
             run_key=plan.run_key,
         )
@@ -69,16 +69,22 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
         return found
 
 
-def publish_release(store: Store, config: Config, release: Release) -> None:
-    """Bring a release to all targets, in the current flow run, if it is the current one.
+def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
+    """Bring a release to all targets, in the current flow run, if it is the current one; make its page again.
+
+    Args:
+        plan: of the run that made the release.
 
     Raises:
         StageError: of the class of the first target that failed, after all were tried; says what each still serves.
     """
     current = releases.current(store)
-    if config.publish.targets and current is not None and current.number == release.number:
-        with within(publisher=None):  # it has no page
-            publish_to_all(store, config, release, True, lambda plan, *about: publish.called(_name(plan))(plan, *about))
+    if plan.config.publish.targets and current is not None and current.number == release.number:
+        try:
+            with within(page_maker=None):  # one page for all targets: the release's
+                publish_to_all(store, plan.config, release, True, _in_flow_run)
+        finally:
+            make_page(plan, Stage.release, release)
 
 
 def publish_to_all(
@@ -112,13 +118,14 @@ def publish_to_all(
     return tuple(done)
 
 
-def _name(plan: RunPlan) -> str:
-    return plan.run_key.replace("-", " ")
+def _in_flow_run(plan: RunPlan, release: Release, target: AnyTarget, only_current: bool) -> Served | None:
+    """Publish in a task run named as in `publish 3 look`."""
+    return publish.called(plan.run_key.replace("-", " "))(plan, release, target, only_current)
 
 
 def _plan(store: Store, config: Config, release: Release, target: AnyTarget) -> RunPlan:
     return RunPlan(
-        run_key=f"{PUBLISH}{release.number}-{target.name}",
+        run_key=served.publication(release.number, target.name),
         span=release.span,
         window=(),
         history=(),

@@ -28,7 +28,7 @@ def release(
     judged: Judgement | Release,
     rows: Sequence[RowsRef],
 ) -> Release | Refusal:
-    """Export the model, search all vectors with it, and publish the release of this run unless a gate refuses it.
+    """Export the model, search all vectors with it, and make the release of this run unless a gate refuses it.
 
     The release becomes current unless that is of a later span. A run that has a release keeps it, whatever gates say.
 
@@ -57,7 +57,7 @@ def release(
         refusal = Refusal(verdicts=verdicts)
         logger().warning("nothing is released: %s", refusal.why)
         return refusal
-    published = releases.publish(
+    made = releases.add(
         store,
         span=plan.span,
         run_key=plan.run_key,
@@ -70,8 +70,8 @@ def release(
         overrides=judged.overrides,
         refreshed=judged.number if isinstance(judged, Release) else None,
     )
-    _explain(store, plan, published)
-    return published
+    _explain(store, plan, made)
+    return made
 
 
 def _before(store: Store, plan: RunPlan) -> Release | None:
@@ -91,20 +91,20 @@ def _judge(
     return verdicts
 
 
-def _explain(store: Store, plan: RunPlan, published: Release) -> None:
+def _explain(store: Store, plan: RunPlan, made: Release) -> None:
     """Warn if the release is kept, but another one serves."""
     serving = releases.current(store)
     if serving is not None and first_day(serving.span.name) > first_day(plan.span.name):
         logger().warning(
             "release %d of span %s is kept, but release %d of span %s serves on: it has newer data",
-            published.number,
+            made.number,
             plan.span.name,
             serving.number,
             serving.span.name,
         )
-    elif published.refreshed is not None and serving is not None and serving.number != published.number:
+    elif made.refreshed is not None and serving is not None and serving.number != made.number:
         logger().warning(
             "release %d is kept, but release %d serves: the release that was refreshed is not current any more",
-            published.number,
+            made.number,
             serving.number,
         )

@@ -6,7 +6,7 @@ from prefect import flow
 from prefect.states import Completed
 
 from flows.backfilling.span_run_pool import current_span_run
-from flows.presentation.run.publish import publish
+from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable
 from flows.running.recorded_invocation import record_invocation
@@ -37,7 +37,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
     """
     run = current_span_run()
     plan, store, releasing = run.plan, open_store(workspace), run.span.release == "run"
-    with record_invocation(store, plan), within(publisher=publish):
+    with record_invocation(store, plan), within(page_maker=make_stage_page):
         with run.step("train"):
             validated = validate(plan)
             warm = warmup(plan, validated, after=health(plan, after=validated))
@@ -68,7 +68,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
         if not isinstance(made, Release):
             return _rejected(store, plan, made, "release")
         announce_release(store, plan, made)
-        publish_release(store, plan.config, made)
+        publish_release(store, plan, made)
         return None
 
 

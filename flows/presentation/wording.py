@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import shlex
 from collections.abc import Mapping
 
 import tasks.foundation.durations
@@ -95,6 +96,14 @@ def sentence(words: str) -> str:
 def uri(workspace: str, key: str) -> str:
     """Return where a key is stored."""
     return f"{workspace}/{key}" if key else workspace
+
+
+def with_settings(command: str, workspace: str, run_key: str) -> str:
+    """Return a command in lines, with a run's own settings where they are a file on this machine."""
+    lines = [command, f"--workspace {shlex.quote(workspace)}"]
+    if "://" not in workspace:
+        lines.append(f"--config {shlex.quote(f'{workspace}/runs/{run_key}/config.yaml')}")
+    return " \\\n  ".join(lines)
 
 
 def now() -> dt.datetime:

@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 
 from flows.presentation.run.origin import report_key
-from flows.presentation.run.publish import links, publish
+from flows.presentation.run.pages import links, make_stage_page
 from flows.presentation.run.report import write_run_report
 from flows.running.preloading import preloading
 from infra.store.base import Store
@@ -20,11 +20,13 @@ from tasks.foundation.errors import FailureClass, StoreError, classify
 from tasks.running import json_logs
 from tasks.running.context import within
 from tasks.running.stage_output import logger
-from tasks.runs import invocations, ledger
+from tasks.runs import invocations, ledger, releases
 from tasks.runs.estimates import estimate_run
 from tasks.runs.invocations import Invocation
+from tasks.runs.ledger import LedgerRecord
 from tasks.runs.results import judgement_key
 from tasks.runs.run_report import RunReport, run_report
+from tasks.targets.publications import of_release
 
 
 class RecordedInvocation:
@@ -56,7 +58,7 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
     recorded = RecordedInvocation(store, plan, invocation)
     preload = contextlib.nullcontext() if store.exists(judgement_key(plan.run_key)) else preloading()
     try:
-        with json_logs.run_log_context(plan), within(publisher=publish), preload:
+        with json_logs.run_log_context(plan), within(page_maker=make_stage_page), preload:
             yield recorded
     except BaseException as error:
         failure = classify(error)
@@ -65,20 +67,29 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
             invocations.end(store, invocation, state, failure, str(error))
         except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
             logger().error("the end of invocation %d was not recorded: %s", invocation.number, unwritable)
-        _report(store, invocation)
+        _report(store, plan, invocation)
         raise
     invocations.end(store, invocation, recorded.report.state)
-    _report(store, invocation)
+    _report(store, plan, invocation)
 
 
-def _report(store: Store, invocation: Invocation) -> None:
+def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:
     """Write the HTML report of the run, unless no attempt was started since the last invocation."""
     try:
-        started = (record.started_at for record in ledger.records(store, invocation.run_key))
-        if any(at >= invocation.began_at for at in started) or not store.exists(report_key(invocation.run_key)):
-            write_run_report(store, invocation.run_key)
+        attempts = (*ledger.records(store, plan.run_key), *_publishing(store, plan))
+        if any(each.started_at >= invocation.began_at for each in attempts) or not store.exists(
+            report_key(plan.run_key)
+        ):
+            write_run_report(store, plan.run_key)
     except (OSError, StoreError) as error:
-        logger().warning("the report of run %s was not written: %s", invocation.run_key, error)
+        logger().warning("the report of run %s was not written: %s", plan.run_key, error)
+
+
+def _publishing(store: Store, plan: RunPlan) -> Iterator[LedgerRecord]:
+    """Yield the attempts to publish the run's release."""
+    if (release := releases.of_run(store, plan.run_key)) is not None:
+        for each in of_release(store, release.number, plan.config.publish.targets):
+            yield from each.attempts
 
 
 def _name(plan: RunPlan, invocation: Invocation) -> None:

@@ -253,6 +253,7 @@ class PublishOutcome(Record):
     loaded: int = Field(description="vectors that were not there yet")
     recall: float | None = Field(description="recall@10 of the index, compared with exact search; null: not measured")
     query_ms: float | None = Field(description="median of the warm queries, from the worker; null: not measured")
+    queries: int | None = Field(default=None, description="sampled vectors that both are of; null: not measured")
     dropped: tuple[str, ...] = Field(description="tables of earlier releases")
 
     @property

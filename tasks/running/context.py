@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tasks.running.budget import Budget
 
 # Called inside the task run of each stage that has just ended, with plan, name of the stage, and outcome; the outcome
-# is a StageError where the stage failed.
-Publisher = Callable[["RunPlan", str, Any], None]
+# is a StageError where the stage failed. Called for the release once more when it was published, in the flow run.
+PageMaker = Callable[["RunPlan", str, Any], None]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class StageContext:
     """The settings of the stages that run in a block."""
 
     listener: Listener | None = None  # gets log lines and progress, as the log does
-    publisher: Publisher | None = None  # makes a page of every stage that ends
+    page_maker: PageMaker | None = None  # makes a page of every stage that ends
     budget: Budget | None = None
     stop: threading.Event | None = None  # once set, stages end as cancelled
     was_done: bool = False  # the stage had a result already

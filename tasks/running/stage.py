@@ -241,12 +241,13 @@ def _outcome(result: StageResult | None, outcome_type: type[O]) -> O | None:
     return result.outcome if result is not None and isinstance(result.outcome, outcome_type) else None
 
 
-def _publish(plan: RunPlan, stage: str, value: Any) -> None:
-    publish = stage_context().publisher
-    if publish is None:
+def make_page(plan: RunPlan, stage: str, value: Any) -> None:
+    """Make the page of a stage that came to `value`, if pages are made here; log a warning where that fails."""
+    make = stage_context().page_maker
+    if make is None:
         return
     try:
-        publish(plan, stage, value)
+        make(plan, stage, value)
     except Exception as error:  # the outcome of the stage counts more than its page
         logger().warning("%s: its page could not be made: %s", stage, error)
 
@@ -263,11 +264,11 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             if was_done:
                 where = f"runs/{plan.run_key}/{fn.__name__}"
                 return Completed(name="Cached", message=f"done before: {where}", data=value)
-            _publish(plan, fn.__name__, value)
+            make_page(plan, fn.__name__, value)
             return value
         except StageError as error:
             if error.failure is not FailureClass.CANCELLED:  # the person who stopped it knows why
-                _publish(plan, fn.__name__, error)
+                make_page(plan, fn.__name__, error)
             budget = stage_context().budget
             if budget is None or not error.policy.transient or budget.used < budget.attempts:
                 raise

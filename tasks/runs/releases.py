@@ -31,7 +31,7 @@ _PRUNED = re.compile(r"releases/(\d+)\.pruned\.json")
 
 
 class Pointer(Record):
-    """`releases/CURRENT`. `newest` is the highest number it ever had; a release up to it is not published again."""
+    """`releases/CURRENT`. `newest` is the highest number it ever had; one up to it never becomes current by itself."""
 
     release: int = Field(ge=1)
     newest: int = Field(ge=1)
@@ -117,7 +117,7 @@ def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
         store.delete(_pruned_key(number))
 
 
-def publish(
+def add(
     store: Store,
     *,
     span: SpanRef,
@@ -188,7 +188,7 @@ def publish(
         moved = Pointer(release=pointer.release if pointer and stays else release.number, newest=release.number)
         try:
             store.swap(CURRENT, moved.to_json(), expected=raw)
-        except Conflict:  # another lineage published in between; look again
+        except Conflict:  # another lineage moved it in between; look again
             continue
         return release
 

@@ -1,6 +1,7 @@
 """Which release each target serves: `releases/targets/<name>.json`, written after a target was swapped or checked.
 
-It is what was found then: only the target itself knows what it serves now.
+It is what was found then: only the target itself knows what it serves now. The same record stays with the publication
+that made it, when the target has gone on to another release.
 """
 
 from typing import Literal
@@ -10,6 +11,8 @@ from pydantic import Field
 from configs.schema.publishing import AnyTarget
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
+from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.stages import Chore
 from tasks.foundation.records import Record
 
 _FOLDER = "releases/targets"
@@ -27,6 +30,7 @@ class Served(Record):
     vectors: int
     recall: float = Field(description="recall@10 of its index, compared with exact search")
     query_ms: float = Field(description="median of warm queries, measured where it was published from")
+    queries: int | None = Field(default=None, description="that both are of; null: made before it was recorded")
     at: str
     run_key: str = Field(description="runs/<run key>/publish/ has the record")
 
@@ -42,9 +46,24 @@ def of_all_targets(store: Store) -> tuple[Served, ...]:
     return tuple(read_record(store, key, Served, _WAY_OUT) for key in keys)
 
 
+def measured(store: Store, release: int, name: str) -> Served | None:
+    """Return what the last publication of a release to a target found; None: none succeeded, or it is not on record.
+
+    Raises:
+        StoreError: the record is damaged.
+    """
+    return find_record(store, _key_of_publication(publication(release, name)), Served, _WAY_OUT)
+
+
 def note(store: Store, served: Served) -> None:
     """Write what a target serves."""
     store.write(_key(served.target.name), served.to_json())
+    store.write(_key_of_publication(served.run_key), served.to_json())
+
+
+def publication(release: int, name: str) -> str:
+    """Return the run key of the publications of a release to a target."""
+    return f"publish-{release}-{name}"
 
 
 def lock_of(name: str) -> str:
@@ -54,3 +73,7 @@ def lock_of(name: str) -> str:
 
 def _key(name: str) -> str:
     return f"{_FOLDER}/{name}.json"
+
+
+def _key_of_publication(run_key: str) -> str:
+    return f"{stage_prefix(run_key, Chore.publish)}/served.json"

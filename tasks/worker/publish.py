@@ -60,6 +60,7 @@ def run(job: Job) -> PublishOutcome:
         loaded=loaded,
         recall=quality.recall,
         query_ms=quality.query_ms,
+        queries=quality.queries,
         dropped=dropped,
     )
 

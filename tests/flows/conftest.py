@@ -25,7 +25,7 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 @pytest.fixture
 def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run has pages or a report: making them takes longer than all else."""
-    for name in ("publish", "write_run_report"):
+    for name in ("make_stage_page", "write_run_report"):
         monkeypatch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
     monkeypatch.setattr("flows.running.recorded_invocation.preloading", contextlib.nullcontext)
 

@@ -83,7 +83,9 @@ def quick(without_pages: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
     for module in ("tasks.running.stage_output", "flows.backfilling.span_run_pool"):
         monkeypatch.setattr(f"{module}.ASK_SECONDS", 0.2)
-    monkeypatch.setattr("flows.backfilling.span_flow.publish", lambda plan, stage, value: None)  # drawing takes longest
+    monkeypatch.setattr(
+        "flows.backfilling.span_flow.make_stage_page", lambda plan, stage, value: None
+    )  # drawing takes longest
 
 
 @pytest.fixture

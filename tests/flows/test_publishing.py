@@ -6,9 +6,10 @@ import pytest
 
 import infra.compute.factory
 from flows.pipeline import pipeline
+from flows.presentation.run.origin import report_key
 from flows.refresh import refresh
 from infra.store.directory import DirectoryStore
-from tasks.contracts.stages import Chore
+from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.runs import releases
 from tasks.targets import served
@@ -67,10 +68,23 @@ def test_a_failing_target_is_tried_again_and_then_fails_the_run_but_not_the_rele
     assert current.number == 3
 
 
-def test_the_run_goes_on_with_publishing_alone(store, runner):
+def test_the_run_goes_on_with_publishing_alone_and_its_pages_follow(store, runner, monkeypatch):
+    pages, reports = [], []
+
+    def write(store: DirectoryStore, run_key: str) -> None:
+        store.write(report_key(run_key), b"")
+        reports.append(run_key)
+
+    monkeypatch.setattr(
+        "flows.running.recorded_invocation.make_stage_page", lambda plan, stage, value: pages.append(stage)
+    )
+    monkeypatch.setattr("flows.running.recorded_invocation.write_run_report", write)
     runner.fail(Chore.publish, CodeError("a bug"))
     assert pipeline(store.uri, "2021-Q1", overrides=PUBLISHED, return_state=True).is_failed()
+    assert pages == [*Stage, Stage.release]  # once more, with what became of it
     before = len(runner.specs)
     assert pipeline(store.uri, "2021-Q1", overrides=PUBLISHED).release == 1
     assert runner.stages[before:] == [Chore.publish]
     assert served.of_target(store, "look") is not None
+    assert pages == [*Stage, Stage.release, Stage.release]
+    assert len(reports) == 2

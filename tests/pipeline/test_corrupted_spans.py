@@ -148,7 +148,7 @@ def take_in(store: DirectoryStore, month: str, change: Callable[[Row], Row] = di
 def run(runner: FakeRunner, prefect: PrefectServer) -> State[RunReport]:
     with prefect.in_use(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-        for name in ("publish", "write_run_report"):  # the report is made by the tests that look at it
+        for name in ("make_stage_page", "write_run_report"):  # the report is made by the tests that look at it
             patch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
         patch.setattr("flows.running.recorded_invocation.preloading", contextlib.nullcontext)
         return pipeline(runner.store.uri, overrides=SETTINGS, return_state=True)

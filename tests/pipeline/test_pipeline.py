@@ -39,6 +39,10 @@ ON_BATCH = (
     *("--set", "batch.accelerator_dollars_per_node_hour=21.5"),
     *("--set", "batch.cpu_dollars_per_node_hour=0.5"),
 )
+REFUSING = (
+    "--set",
+    "evaluate.gates=[{metric: recall@10, direction: higher, threshold: 1.1, baseline: none, severity: critical}]",
+)
 
 
 class Runs(NamedTuple):
@@ -223,19 +227,24 @@ def test_running_a_span_again_starts_no_worker_and_a_lost_server_loses_nothing(r
     assert runs.shop.millrace("releases", "--json").json["current"] == 2
 
 
-@pytest.mark.proof
-def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: Runs, tmp_path: Path) -> None:
-    before = vectors_of(runs, runs.second)
-    gone, renamed = before["item_id"][0].as_py(), before["item_id"][1].as_py()
-    at = "2026-10-05T00:00:00Z"  # later than all rows
+def ingest_feed(shop: Shop, file: Path, gone: str, renamed: str) -> None:
+    """An item that no row knows, a new text of one item, and the deletion of another, all later than the rows."""
+    at = "2026-10-05T00:00:00Z"
     feed = [
         {"sku": "never-seen", "title": "a teapot that nobody searched for yet", "at": at},
         {"sku": renamed, "title": "renamed by its shop", "at": at},
         {"sku": gone, "title": None, "at": at, "gone": True},
     ]
-    (tmp_path / "feed.jsonl").write_text("".join(json.dumps(item) + "\n" for item in feed))
+    file.write_text("".join(json.dumps(item) + "\n" for item in feed))
     form = ("--format", "jsonl", "--time-column", "at", "--span", "month", "--map", "id=sku,text=title,deleted=gone")
-    copied.millrace("ingest", "--items", str(tmp_path / "feed.jsonl"), *form)
+    shop.millrace("ingest", "--items", str(file), *form)
+
+
+@pytest.mark.proof
+def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: Runs, tmp_path: Path) -> None:
+    before = vectors_of(runs, runs.second)
+    gone, renamed = before["item_id"][0].as_py(), before["item_id"][1].as_py()
+    ingest_feed(copied, tmp_path / "feed.jsonl", gone, renamed)
     output = copied.millrace("refresh", "--config", str(copied.config_file), "--json").json
     release = output["release"]
     assert (output["state"], output["embedded"], release["number"], release["refreshed"]) == ("Released", 2, 3, 2)
@@ -281,8 +290,7 @@ def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
 
 @pytest.mark.proof
 def test_a_rejected_month_gives_its_items_to_the_champion(copied: Shop, runs: Runs) -> None:
-    gate = "{metric: recall@10, direction: higher, threshold: 1.1, baseline: none, severity: critical}"
-    output = copied.run("--span", SPANS[2], "--set", f"evaluate.gates=[{gate}]").json
+    output = copied.run("--span", SPANS[2], *REFUSING).json
     assert (output["state"], output["report"]["release"]) == ("Rejected", None)
     release = copied.millrace("status", "--json").json["release"]
     assert (release["number"], release["refreshed"]) == (3, 2)
@@ -432,3 +440,39 @@ def test_running_the_span_again_asks_aws_batch_nothing(places: Places, cloud: Cl
     again = places.distant.run("--span", SPANS[0], *TWO_WORKERS, *ON_BATCH).json
     assert again["report"]["cached"] == STAGES
     assert len(cloud.batch.calls()) == calls
+
+
+@pytest.mark.proof
+def test_a_bucket_holds_every_live_item_once_after_all_that_can_happen_to_a_release(
+    places: Places, cloud: Cloud, tmp_path: Path
+) -> None:
+    """Refreshed with new, changed and deleted items, kept after a rejection, rolled back, pruned; all on AWS Batch."""
+    shop = places.distant
+    first = places.batch.vectors()
+    gone, renamed = first["item_id"][0].as_py(), first["item_id"][1].as_py()
+    ingest_feed(shop, tmp_path / "feed.jsonl", gone, renamed)
+    refreshed = shop.millrace("refresh", "--config", str(shop.config_file), *TWO_WORKERS, *ON_BATCH, "--json").json
+    assert (refreshed["state"], refreshed["embedded"], refreshed["release"]["number"]) == ("Released", 2, 2)
+    assert {job["status"] for job in cloud.batch.jobs()} == {"SUCCEEDED"}
+    second = cloud.s3.copied(shop.bucket, tmp_path / "refreshed")
+    assert live_items(second, SPANS[:1]) == {*first["item_id"].to_pylist(), "never-seen"} - {gone}
+    assert_complete(second, SPANS[:1])
+
+    rejected = shop.run("--span", SPANS[1], *REFUSING, *TWO_WORKERS, *ON_BATCH).json
+    assert (rejected["state"], rejected["report"]["release"]) == ("Rejected", None)
+    third = cloud.s3.copied(shop.bucket, tmp_path / "rejected")
+    records = [read_json(third / "releases" / f"{number}.json") for number in (1, 2, 3)]
+    assert [record["refreshed"] for record in records] == [None, 1, 2]
+    assert len({record["model"]["version"] for record in records}) == 1
+    assert_complete(third, SPANS[:2])
+
+    shop.millrace("rollback", "--to", "1")
+    pruned = shop.millrace("prune", "--keep", "1", "--json").json
+    assert (pruned["kept"], pruned["releases"]) == ([1, 3], [2])
+    assert "models" not in pruned["bytes"]
+    assert places.batch.vectors().equals(first)
+    assert not places.batch.store.list(records[1]["vectors_prefix"])
+    assert shop.millrace("rollback", "--to", "3", "--verify", "--json").code == 0
+    assert_complete(cloud.s3.copied(shop.bucket, tmp_path / "pruned"), SPANS[:2])
+    found = shop.millrace("search", "a teapot that nobody searched for yet", "-k", "1", "--json").json
+    assert (found["release"], [hit["item_id"] for hit in found["hits"]]) == (3, ["never-seen"])

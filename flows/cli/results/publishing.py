@@ -9,6 +9,8 @@ from configs.schema.config import Config
 from flows.cli.terminal.console import say
 from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.run_options import RunOptions
+from flows.presentation.run.origin import report_key
+from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import plural
 from infra.store.base import Store
 from tasks.contracts.runs import Release
@@ -44,7 +46,12 @@ def publish(options: RunOptions, number: int | None) -> PublishOutput:
     if release is None:
         missing = "no release yet; first: millrace run" if number is None else f"no release {number}"
         raise ConfigError(f"{store.uri} has {missing}")
-    return PublishOutput(release=release.number, targets=_publish(store, config, release, only_current=number is None))
+    try:
+        targets = _publish(store, config, release, only_current=number is None)
+    finally:
+        if store.exists(report_key(release.run_key)):
+            write_run_report(store, release.run_key)  # or it would show what the targets served before
+    return PublishOutput(release=release.number, targets=targets)
 
 
 def follow(store: Store, release: Release) -> tuple[Served, ...]:

@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-from flows.presentation import html
+from flows.presentation import html, publications
 from flows.presentation.changes import changes_section
 from flows.presentation.model import (
     HISTORY_KEY,
@@ -22,7 +22,7 @@ from flows.presentation.run.origin import report_key
 from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.evaluate import by_human
 from flows.presentation.stages.facts import StageFacts, section_of
-from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share
+from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share, with_settings
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import InferOutcome
@@ -33,6 +33,7 @@ from tasks.planning.start import next_start
 from tasks.runs import branches, releases
 from tasks.runs.lineage import STATE
 from tasks.runs.results import read_changes
+from tasks.targets.publications import of_release
 
 
 def write_run_report(store: Store, run_key: str) -> str | None:
@@ -66,6 +67,7 @@ def run_page(store: Store, run_key: str) -> Page:
     pipeline = f"pipeline {run.plan.config.pipeline}" if run.plan else ""
     failed, more_problems = _failures(store, run)
     changes, unread_changes = _changes(store, run)
+    published, unpublished, unread_targets = _publications(store, run)
     stages = _stages(store, run)
     return Page(
         title=f"{run.span}: {run.state} (run {run_key})",
@@ -76,10 +78,11 @@ def run_page(store: Store, run_key: str) -> Page:
         about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),
         state=state(run.state, ended_as(run.state, run.release.number) if run.release else ""),
         tiles=tuple(_tiles(run)),
-        boxes=(*_overridden(run), *_trouble(store, run), *unreadable((*problems, *more_problems, *unread_changes))),
-        sections=(*stages, *changes, *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts),
-                  *failed, *origin.invocations(run.invocations),
-                  *_origin(store, run, stages)),
+        boxes=(*_overridden(run), *_trouble(store, run), *unpublished,
+               *unreadable((*problems, *more_problems, *unread_changes, *unread_targets))),
+        sections=(*stages, *published, *changes,
+                  *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts), *failed,
+                  *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
         near=(Cell("History of all runs", key=HISTORY_KEY),),
     )  # fmt: skip
 
@@ -117,14 +120,26 @@ def _changes(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[str
     return ((changes_section(changes),) if changes else ()), ()
 
 
-def _origin(store: Store, run: PastRun, stages: tuple[Section, ...]) -> tuple[Section, ...]:
+def _publications(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[Section, ...], tuple[str, ...]]:
+    """Return what became of the run's release at the targets, boxes of failures, and what can't be read."""
+    if run.release is None:
+        return (), (), ()
+    configured = run.plan.config.publish.targets if run.plan else ()
+    try:
+        found = of_release(store, run.release.number, configured)
+    except StoreError as error:
+        return (), (), (str(error),)
+    return publications.section(found, run.release), publications.failures(found, store.uri, run.release), ()
+
+
+def _origin(store: Store, run: PastRun, sections: tuple[Section, ...]) -> tuple[Section, ...]:
     plan = run.plan
     if plan is None:
         return ()
     data = (*origin.data(plan, _parent_run(store, run)), *origin.places(plan))
     from_where = Section("Where it comes from", id="origin", tables=(facts(data),), commands=origin.commands(plan))
     done = [origin.stored(plan, stage) for stage in run.results]
-    named = [each for section in stages for each in section.files]
+    named = [each for section in sections for each in section.files]
     return (origin.settings(plan), from_where, files((*done, *named)))
 
 
@@ -228,9 +243,7 @@ def _running(run: PastRun) -> str:
 
 def _again(store: Store, run: PastRun) -> str:
     """Return the command that continues the run, with its own settings where they are a file on this machine."""
-    local = "://" not in store.uri
-    settings = [f"--config {store.uri}/runs/{run.run_key}/config.yaml"] if local else []
-    return " \\\n  ".join([f"millrace run --span {run.span}", f"--workspace {store.uri}", *settings])
+    return with_settings(f"millrace run --span {run.span}", store.uri, run.run_key)
 
 
 def _parent_run(store: Store, run: PastRun) -> str | None:

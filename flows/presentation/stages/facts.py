@@ -10,6 +10,7 @@ from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.results import Judgement
+from tasks.targets.publications import Publication
 
 
 class StageFacts(NamedTuple):
@@ -23,7 +24,9 @@ class StageFacts(NamedTuple):
     release: Release | None = None
     release_verdicts: tuple[Verdict, ...] = ()
     serving: int | None = None  # number of the current release
-    changes: Changes | None = None  # from the release before, of a page that has no section of its own for them
+    # Of a page that has no sections of its own for them:
+    publications: tuple[Publication, ...] = ()
+    changes: Changes | None = None  # from the release before
 
 
 def section_of(stage: Stage, facts: StageFacts) -> Section:

@@ -2,6 +2,7 @@
 
 import shlex
 
+from flows.presentation import publications
 from flows.presentation.changes import changes_section
 from flows.presentation.model import Cell, Command, Section, Table, facts, table
 from flows.presentation.stages.evaluate import by_human, gates
@@ -26,6 +27,8 @@ def section(of: StageFacts) -> Section:
             tables=(*judged, *searched, facts(probed)),
             files=(("model", export.model),),
         )
+    published = publications.section(of.publications, release)
+    unpublished = publications.failures(of.publications, of.workspace, release)
     rows: list[tuple[str, str | Cell]] = [
         ("release", str(release.number)),
         ("model", Cell(release.model.version, code=True)),
@@ -38,15 +41,24 @@ def section(of: StageFacts) -> Section:
     ]
     return Section(
         f"number {release.number}",
-        (_standing(release.number, of.serving), *by_human(release.overrides)),
+        (
+            _standing(release.number, of.serving),
+            *(f"{box.title}, see below." for box in unpublished),
+            *by_human(release.overrides),
+        ),
         tables=(facts(rows), *searched, *judged),
         commands=(*_loading(of, release), *_rollback(of.workspace, release)),
         files=(
             ("release", f"releases/{release.number}.json"),
             ("model", release.model_prefix),
             ("vectors", release.vectors_prefix),
+            *(each for section in published for each in section.files),
         ),
-        parts=(changes_section(of.changes),) if of.changes else (),
+        parts=(
+            *unpublished,
+            *published,
+            *((changes_section(of.changes),) if of.changes else ()),
+        ),
     )
 
 

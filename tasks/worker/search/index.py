@@ -13,10 +13,11 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, check_sizes
+from infra.store.manifest import check_sizes
 from tasks.contracts.search import Hit, ListedItem
-from tasks.data.items import TEXT, VECTOR, VECTORS_KIND
+from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
+from tasks.worker.vectors.by_model import expect_vectors
 from tasks.worker.vectors.reuse import as_matrix
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -49,10 +50,7 @@ class Index:
             MissingFolder, CorruptFolder: it is not complete, or holds vectors by another model.
         """
         manifest = check_sizes(store, prefix)
-        by = manifest.facts.get("model_version")
-        if manifest.kind != VECTORS_KIND or by != model_version:
-            what = f"{store.uri}/{prefix} holds {manifest.kind} by {by}"
-            raise CorruptFolder(f"{what}, expected vectors by {model_version}")
+        expect_vectors(store, prefix, manifest, model_version)
         folder = store.local(prefix)
         self.paths = [folder / entry.name for entry in manifest.files]
         self.width: int = manifest.facts["width"]

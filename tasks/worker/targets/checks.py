@@ -26,10 +26,11 @@ class Different(StoreError):
 
 
 class IndexQuality(NamedTuple):
-    """`query_ms` is the median of warm queries."""
+    """`query_ms` is the median of warm queries; `queries` are the sampled vectors that both numbers are of."""
 
     recall: float
     query_ms: float
+    queries: int
 
 
 def check_content(target: Target, table: str, release: ReleaseVectors) -> None:
@@ -66,7 +67,7 @@ def check_index(target: Target, table: str, release: ReleaseVectors, min_recall:
             f"{target.where}, table {table}: recall@{NEAREST} of the index is {recall:.4f} over {len(queries)} sampled "
             f"vectors, below publish.min_recall {min_recall}; the target serves what it served before"
         )
-    return IndexQuality(recall, _milliseconds(target, table, queries))
+    return IndexQuality(recall, _milliseconds(target, table, queries), len(queries))
 
 
 def _sample(release: ReleaseVectors) -> np.ndarray:

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store, sha256_of
 from infra.store.manifest import MANIFEST, CorruptFolder, check_sizes
-from tasks.data.items import MODEL_VERSION, TEXT, VECTOR, VECTORS_KIND, part_name
+from tasks.data.items import MODEL_VERSION, TEXT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError
 from tasks.worker.targets.base import PARTITION, Shape
+from tasks.worker.vectors.by_model import expect_vectors
 from tasks.worker.vectors.reuse import as_matrix
 
 
@@ -29,9 +30,7 @@ class ReleaseVectors:
         """
         manifest = check_sizes(store, prefix)
         facts = manifest.facts
-        if manifest.kind != VECTORS_KIND or facts.get("model_version") != model_version:
-            what = f"{store.uri}/{prefix} holds {manifest.kind} by {facts.get('model_version')}"
-            raise CorruptFolder(f"{what}, expected vectors by {model_version}")
+        expect_vectors(store, prefix, manifest, model_version)
         if "ids_sha256" not in facts:
             raise ConfigError(
                 f"{store.uri}/{prefix} was made before a release held every item, so it can't be published; "

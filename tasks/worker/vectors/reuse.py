@@ -13,6 +13,7 @@ from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, read_manife
 from tasks.data.items import CONTENT, VECTOR, hash_of, part_name
 from tasks.data.rows import ITEM_ID
 from tasks.worker.process.job import Share
+from tasks.worker.vectors.by_model import expect_vectors
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -32,9 +33,7 @@ class EarlierVectors:
         self._partitions = 1
         if prefix is not None:
             manifest = read_manifest(store, prefix)
-            if manifest.facts["model_version"] != model_version:
-                by = manifest.facts["model_version"]
-                raise CorruptFolder(f"{store.uri}/{prefix} holds vectors by {by}, expected {model_version}")
+            expect_vectors(store, prefix, manifest, model_version)
             self._files = manifest.files
             self._partitions = manifest.facts["catalogue"]["partitions"]
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import infra.compute.factory
+from flows.presentation.run.origin import report_key
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore
 from tasks.foundation.errors import StoreError
+from tasks.runs import releases
 from tasks.targets import served
 from tests.support.fakes.fake_runner import FakeRunner, ingest
 from tests.support.processes import command
@@ -79,6 +81,18 @@ def test_another_release_is_published_on_request(store, runner, millrace):
     assert millrace("publish", "--release", "1", "--set", TARGETS, *SMALL).code == 0
     assert [each.release for each in served.of_all_targets(store)] == [1, 1]
     assert "NOT THE CURRENT RELEASE, 2: millrace publish" in millrace("status").out
+
+
+def test_the_report_of_the_run_is_written_again(store, runner, millrace, monkeypatch):
+    written = []
+    monkeypatch.setattr("flows.cli.results.publishing.write_run_report", lambda store, key: written.append(key))
+    assert millrace("publish", "--set", TARGETS, *SMALL).code == 0
+    assert written == []  # as of a refresh, which has none
+    key = releases.read(store, 2).run_key
+    store.write(report_key(key), b"it failed")
+    runner.fail(Chore.publish, StoreError("no route to host"))
+    assert millrace("publish", "--set", TARGETS, *SMALL).code == 74
+    assert written == [key]
 
 
 @pytest.mark.parametrize(

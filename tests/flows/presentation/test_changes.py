@@ -10,7 +10,7 @@ from rich.console import Console
 
 from flows.presentation import markdown, terminal
 from flows.presentation.changes import MOST_QUERIES, changes_section, sentences
-from flows.presentation.run.publish import stage_page
+from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_html
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import changes_key

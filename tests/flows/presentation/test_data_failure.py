@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.presentation.run.publish import stage_page
+from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_html, run_page
 from flows.presentation.stages import drift
 from infra.store.directory import DirectoryStore

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from flows.cli.app import app
 from flows.presentation.model import Section
-from flows.presentation.run.publish import stage_page
+from flows.presentation.run.pages import stage_page
 from flows.presentation.stages.evaluate import metrics
 from flows.presentation.stages.facts import StageFacts, section_of
 from infra.store.directory import DirectoryStore

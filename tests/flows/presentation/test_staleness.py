@@ -4,7 +4,7 @@ import pytest
 
 from flows.presentation.figures import svg
 from flows.presentation.history.staleness import new_span, staleness
-from flows.presentation.run.publish import stage_page
+from flows.presentation.run.pages import stage_page
 from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import Measurement, Role, SpanMetrics
 from tasks.contracts.outcomes import EvaluateOutcome

@@ -10,6 +10,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -64,6 +65,16 @@ class S3Server:
         bucket = f"bucket-{next(self._numbers)}"
         self.client.create_bucket(Bucket=bucket)
         return f"s3://{bucket}/some/workspace"
+
+    def copied(self, workspace: str, folder: Path) -> Path:
+        """The folder, with all files of a workspace as they are now, without the code under test."""
+        bucket, _, prefix = workspace.removeprefix("s3://").partition("/")
+        for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{prefix}/"):
+            for entry in page.get("Contents", ()):
+                file = folder / entry["Key"].removeprefix(f"{prefix}/")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                self.client.download_file(bucket, entry["Key"], str(file))
+        return folder
 
     def _serve(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         from werkzeug.wrappers import Request, Response

@@ -256,7 +256,14 @@ class FakeRunner:
         self.served[inputs.target] = table
         loaded = 0 if table == before else 30
         return PublishOutcome(
-            table=table, served_before=before, vectors=30, loaded=loaded, recall=1.0, query_ms=0.5, dropped=()
+            table=table,
+            served_before=before,
+            vectors=30,
+            loaded=loaded,
+            recall=1.0,
+            query_ms=0.5,
+            queries=24,
+            dropped=(),
         )
 
     def _infer(self, spec: JobSpec, inputs: InferInputs) -> InferOutcome:

@@ -37,7 +37,11 @@ def _gates() -> dict[str, object]:
 def _pages() -> dict[str, object]:
     if HOLDS in os.environ:
         return {}
-    return {"publish": lambda *_: None, "write_run_report": lambda *_: None, "preloading": contextlib.nullcontext}
+    return {
+        "make_stage_page": lambda *_: None,
+        "write_run_report": lambda *_: None,
+        "preloading": contextlib.nullcontext,
+    }
 
 
 STAND_INS: dict[str, Callable[[], dict[str, object]]] = {

@@ -49,17 +49,17 @@ class Writer:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "version.txt").write_text(version)
             commit(self.store, f"models/{version}", Path(folder), "model", {})
-        return self._publish(version, [version] * SHARDS, None)
+        return self._release(version, [version] * SHARDS, None)
 
     def refresh(self) -> Release:
         """A release of the current model with other vectors."""
         current = self.current()
-        return self._publish(current.model.version, [current.model.version] * SHARDS, current.number)
+        return self._release(current.model.version, [current.model.version] * SHARDS, current.number)
 
     def mixture(self) -> Release:
         """What must never be: a shard by another model."""
         current = self.current()
-        return self._publish(current.model.version, [current.model.version] * (SHARDS - 1) + ["other"], current.number)
+        return self._release(current.model.version, [current.model.version] * (SHARDS - 1) + ["other"], current.number)
 
     def rollback(self) -> None:
         """To any release but the current one."""
@@ -71,7 +71,7 @@ class Writer:
         assert current is not None
         return current
 
-    def _publish(self, version: str, by: list[str], refreshed: int | None) -> Release:
+    def _release(self, version: str, by: list[str], refreshed: int | None) -> Release:
         self.made += 1
         prefix = f"vectors/{version}/{self.made}"
         with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +79,7 @@ class Writer:
                 rows = self.made if number == 0 else 1
                 pq.write_table(pa.table({"model_version": [model] * rows}), Path(folder) / f"part-{number:05d}.parquet")
             commit(self.store, prefix, Path(folder), "vectors", {"model_version": version})
-        return releases.publish(
+        return releases.add(
             self.store,
             span=SpanRef(name="2021-Q1", version=1),
             run_key=f"run-{self.made}",

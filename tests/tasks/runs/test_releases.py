@@ -19,12 +19,12 @@ def write_outputs(store: DirectoryStore, run_key: str) -> None:
     commit_files(store, f"vectors/m-{run_key}/2021-Q1", {"part-0.parquet": run_key}, "vectors")
 
 
-def publish(store: DirectoryStore, run_key: str, span: str = "2021-Q1", refreshed: int | None = None) -> Release:
+def add(store: DirectoryStore, run_key: str, span: str = "2021-Q1", refreshed: int | None = None) -> Release:
     """A release of run `run_key` with its own small model and vectors."""
     model = ModelRef(version=f"m-{run_key}", checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256=run_key))
     if not store.list(f"models/m-{run_key}"):
         write_outputs(store, run_key)
-    return releases.publish(
+    return releases.add(
         store,
         span=SpanRef(name=span, version=1),
         run_key=run_key,
@@ -68,7 +68,7 @@ def test_before_the_first_release_nothing_serves(store):
 
 
 def test_releases_are_numbered_and_name_the_previous_one(store):
-    first, second = publish(store, "a"), publish(store, "b")
+    first, second = add(store, "a"), add(store, "b")
     assert (first.number, first.previous) == (1, None)
     assert (second.number, second.previous) == (2, 1)
     assert releases.current(store) == second
@@ -78,25 +78,25 @@ def test_releases_are_numbered_and_name_the_previous_one(store):
 
 
 def test_an_old_run_that_ends_late_does_not_replace_the_current_release(store):
-    later, earlier = publish(store, "later", "2021-Q3"), publish(store, "earlier", "2021-Q2")
+    later, earlier = add(store, "later", "2021-Q3"), add(store, "earlier", "2021-Q2")
     assert (earlier.number, serving(store)) == (2, later.number)
     releases.rollback(store, to=2)
     assert serving(store) == 2
-    publish(store, "later", "2021-Q3")
+    add(store, "later", "2021-Q3")
     assert serving(store) == 2, "asking again does not undo a rollback"
-    publish(store, "next", "2021-Q4")
+    add(store, "next", "2021-Q4")
     assert serving(store) == 3
 
 
 def test_numbers_are_ordered_as_numbers(store):
     for run in range(11):
-        publish(store, f"run{run}")
+        add(store, f"run{run}")
     assert [release.number for release in releases.history(store)] == list(range(1, 12))
 
 
 def test_the_release_of_a_run_is_found_without_reading_all_others(store, monkeypatch):
     for run in "abcd":
-        publish(store, run)
+        add(store, run)
         store.write(f"runs/{run}/release/result.json", b"{}")
     read, real = [], store.read
     monkeypatch.setattr(store, "read", lambda key: read.append(key) or real(key))
@@ -110,7 +110,7 @@ def test_the_release_of_a_run_is_found_without_reading_all_others(store, monkeyp
 @pytest.mark.parametrize("recorded", [0, 2, 4, 7])
 def test_new_models_are_found_without_reading_the_refreshes_between_them(store, monkeypatch, recorded):
     for run, refreshed in (("a", None), ("r1", 1), ("b", None), ("r2", 3), ("r3", 4), ("r4", 5), ("c", None)):
-        number = publish(store, run, refreshed=refreshed).number
+        number = add(store, run, refreshed=refreshed).number
         if number > recorded:
             continue
         made = json.loads(store.read(f"releases/{number}.json"))
@@ -122,73 +122,73 @@ def test_new_models_are_found_without_reading_the_refreshes_between_them(store, 
     assert read == {0: [7, 3, 1], 2: [7, 3, 2, 1], 4: [7, 6, 5, 4, 3, 2, 1], 7: [7, 6, 5, 4, 3, 2, 1]}[recorded]
 
 
-def test_publishing_a_run_again_finds_its_release_and_leaves_a_later_one_serving(store):
-    first, second = publish(store, "a"), publish(store, "b")
-    assert publish(store, "a") == first
-    assert publish(store, "b") == second
+def test_a_run_that_is_added_again_finds_its_release_and_leaves_a_later_one_serving(store):
+    first, second = add(store, "a"), add(store, "b")
+    assert add(store, "a") == first
+    assert add(store, "b") == second
     assert serving(store) == 2
 
 
-def test_a_release_without_its_pointer_is_finished_by_publishing_again(store):
-    publish(store, "a")
+def test_a_release_without_its_pointer_is_finished_by_adding_it_again(store):
+    add(store, "a")
     before = store.read(releases.CURRENT)
-    publish(store, "b")
+    add(store, "b")
     store.write(releases.CURRENT, before)  # as after a crash between the two writes
     assert serving(store) == 1
-    publish(store, "b")
+    add(store, "b")
     assert serving(store) == 2
 
 
 @pytest.mark.parametrize("gone", ["models/m-b", "vectors/m-b/2021-Q1"])
 def test_an_incomplete_model_or_vectors_are_never_released(store, gone):
-    publish(store, "a")
+    add(store, "a")
     write_outputs(store, "b")
     store.delete(f"{gone}/MANIFEST.json")
     with pytest.raises(MissingFolder, match=gone):
-        publish(store, "b")
+        add(store, "b")
     assert serving(store) == 1
     assert len(releases.history(store)) == 1
 
 
 def test_a_number_taken_by_another_run_is_skipped(store):
     rival = Rival(store)
-    rival.before_create = lambda: publish(store, "b")
-    ours = publish(rival, "a")
+    rival.before_create = lambda: add(store, "b")
+    ours = add(rival, "a")
     assert [release.run_key for release in releases.history(store)] == ["b", "a"]
     assert (ours.number, ours.previous) == (2, 1)
     assert serving(store) == 2
 
 
 def test_a_lost_swap_is_repeated_on_the_new_pointer(store):
-    publish(store, "a")
-    publish(store, "b")
+    add(store, "a")
+    add(store, "b")
     rival = Rival(store)
     rival.before_swap = lambda: releases.rollback(store)
-    assert publish(rival, "c").number == 3
+    assert add(rival, "c").number == 3
     assert serving(store) == 3
 
 
 def test_a_lost_swap_leaves_a_later_release_current(store):
-    publish(store, "a")
+    add(store, "a")
     rival = Rival(store)
-    rival.before_swap = lambda: publish(store, "later")
-    assert publish(rival, "ours").number == 2
+    rival.before_swap = lambda: add(store, "later")
+    assert add(rival, "ours").number == 2
     assert serving(store) == 3
 
 
 def test_a_refresh_becomes_current_only_in_place_of_the_release_that_it_refreshed(store):
-    publish(store, "a")
-    assert publish(store, "refresh-1", refreshed=1).refreshed == 1
+    add(store, "a")
+    assert add(store, "refresh-1", refreshed=1).refreshed == 1
     assert serving(store) == 2
-    publish(store, "b")
-    publish(store, "refresh-2", refreshed=2)
+    add(store, "b")
+    add(store, "refresh-2", refreshed=2)
     assert serving(store) == 3, "another model was released meanwhile"
 
 
 def test_a_rollback_restores_model_and_vectors_of_the_previous_release(store):
-    first = publish(store, "a")
-    publish(store, "b")
-    publish(store, "c")
+    first = add(store, "a")
+    add(store, "b")
+    add(store, "c")
     releases.rollback(store)
     assert releases.rollback(store) == first
     now = releases.current(store)
@@ -199,16 +199,16 @@ def test_a_rollback_restores_model_and_vectors_of_the_previous_release(store):
 
 def test_a_rollback_to_a_number_works_in_both_directions(store):
     for run in "abc":
-        publish(store, run)
+        add(store, run)
     assert releases.rollback(store, to=1).number == serving(store) == 1
     assert releases.rollback(store, to=3).number == serving(store) == 3
 
 
 def test_a_rollback_returns_to_the_release_that_served_before(store):
     for run in "ab":
-        publish(store, run)
+        add(store, run)
     releases.rollback(store)
-    assert publish(store, "c").previous == 1
+    assert add(store, "c").previous == 1
     assert serving(store) == 3
     assert releases.rollback(store).number == 1
 
@@ -224,7 +224,7 @@ def test_a_rollback_returns_to_the_release_that_served_before(store):
 )
 def test_an_impossible_rollback_changes_nothing(store, runs, to, message):
     for run in runs:
-        publish(store, run)
+        add(store, run)
     before = serving(store)
     with pytest.raises(ConfigError, match=message):
         releases.rollback(store, to)
@@ -234,8 +234,8 @@ def test_an_impossible_rollback_changes_nothing(store, runs, to, message):
 @pytest.mark.parametrize("prefix", ["models/m-a/weights", "vectors/m-a/2021-Q1/part-0.parquet"])
 @pytest.mark.parametrize(("damage", "verify"), [(None, False), (b"other size", False), (b"x", True)])
 def test_a_rollback_to_damaged_files_is_refused_and_names_them(store, prefix, damage, verify):
-    publish(store, "a")
-    publish(store, "b")
+    add(store, "a")
+    add(store, "b")
     store.delete(prefix)
     if damage:
         store.write(prefix, damage)
@@ -245,10 +245,10 @@ def test_a_rollback_to_damaged_files_is_refused_and_names_them(store, prefix, da
 
 
 def test_a_rollback_during_another_write_is_a_conflict(store):
-    publish(store, "a")
-    publish(store, "b")
+    add(store, "a")
+    add(store, "b")
     rival = Rival(store)
-    rival.before_swap = lambda: publish(store, "c")
+    rival.before_swap = lambda: add(store, "c")
     with pytest.raises(Conflict):
         releases.rollback(rival)
     assert serving(store) == 3
@@ -256,21 +256,21 @@ def test_a_rollback_during_another_write_is_a_conflict(store):
 
 @pytest.mark.parametrize("damage", [b"", b"{}", json.dumps({"release": 0, "newest": 0}).encode()])
 def test_a_damaged_pointer_names_the_file_and_is_repaired_by_naming_a_release(store, damage):
-    publish(store, "a")
-    publish(store, "b")
+    add(store, "a")
+    add(store, "b")
     store.write(releases.CURRENT, damage)
     with pytest.raises(StoreError, match=r"releases/CURRENT is not a valid pointer.*millrace rollback --to N"):
         releases.current(store)
     with pytest.raises(StoreError, match="releases/CURRENT"):
         releases.rollback(store)
     assert releases.rollback(store, to=1).number == serving(store) == 1
-    publish(store, "b")
+    add(store, "b")
     assert serving(store) == 1
 
 
 @pytest.mark.parametrize("damage", [None, b"{"])
 def test_a_damaged_release_names_the_file(store, damage):
-    publish(store, "a")
+    add(store, "a")
     store.delete("releases/1.json")
     if damage:
         store.write("releases/1.json", damage)

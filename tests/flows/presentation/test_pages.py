@@ -10,7 +10,7 @@ from prefect import flow
 from prefect.client.schemas.objects import Artifact
 
 import infra.compute.factory
-from flows.presentation.run.publish import links, publish
+from flows.presentation.run.pages import links, make_stage_page
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tasks.contracts.jobs import JobSpec
@@ -55,7 +55,7 @@ class ReportingRunner(FakeRunner):
 def whole(plan: RunPlan) -> None:
     """All stages of a run, with their pages."""
     links(plan, invocations.begin(open_store(plan.workspace), plan))
-    with within(publisher=publish):
+    with within(page_maker=make_stage_page):
         validated = validate(plan)
         warm = warmup(plan, validated, after=health(plan, after=validated))
         trained = train(plan, validated, warm)

@@ -22,6 +22,7 @@ from tasks.runs import ledger, releases
 from tasks.runs.attempts import Attempts
 from tasks.runs.invocations import Invocation
 from tasks.runs.results import Judgement, Refusal, read_changes, read_judgement, read_result
+from tasks.targets.publications import of_release
 
 
 def links(plan: RunPlan, invocation: Invocation) -> None:
@@ -36,7 +37,7 @@ def links(plan: RunPlan, invocation: Invocation) -> None:
         logger().warning("the page of links could not be made: %s", error)
 
 
-def publish(plan: RunPlan, stage: str, value: Any) -> None:
+def make_stage_page(plan: RunPlan, stage: str, value: Any) -> None:
     """Make the page of a stage that is done, or failed with the error `value`, of the task run in which this is called.
 
     Its key names stage and lineage alone, so that the history of a page goes over the spans.
@@ -81,13 +82,16 @@ def _facts(store: Store, plan: RunPlan, attempts: tuple[ledger.LedgerRecord, ...
     if isinstance(value, Judgement):
         return facts._replace(outcome=value.outcome, judged=value)
     if isinstance(value, Release | Refusal):
+        released = value if isinstance(value, Release) else None
+        targets = of_release(store, released.number, plan.config.publish.targets) if released else ()
         result, serving = read_result(store, plan.run_key, Stage.release), releases.current(store)
         judged = read_judgement(store, plan.run_key)  # a refresh has none
         return facts._replace(
             outcome=result.outcome if result else None,
-            release=value if isinstance(value, Release) else None,
+            release=released,
             release_verdicts=judged.release_verdicts if judged else value.verdicts,
             serving=serving.number if serving else None,
-            changes=read_changes(store, plan.run_key, value.number if isinstance(value, Release) else None),
+            publications=targets,
+            changes=read_changes(store, plan.run_key, released.number if released else None),
         )
     return facts
