@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.store.base import Conflict
+from infra.store.base import Conflict, Lock
 from tasks.foundation.errors import StoreError
 
 
@@ -95,9 +95,13 @@ class DirectoryStore:
         else:
             path.unlink(missing_ok=True)
 
+    def age_seconds(self, key: str) -> float | None:
+        """Return None: files are dated by this machine's clock, which may have been set since."""
+        return None
+
     @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
-        """Hold a lock by name; the kernel frees it when the holder dies, so no lock is ever stale.
+    def lock(self, key: str) -> Iterator[Lock]:
+        """Hold a lock by name; the kernel frees it when the holder dies, and not before, so no lock is ever stale.
 
         Raises:
             Conflict: a `run` lock (not a short swap) is held by another process.
@@ -110,7 +114,7 @@ class DirectoryStore:
                 fcntl.flock(handle, fcntl.LOCK_EX | wait)
             except BlockingIOError as error:
                 raise Conflict(f"{self.uri}/{key} is in use by another process; wait for it or stop it") from error
-            yield
+            yield _Held()
 
     @contextlib.contextmanager
     def _staged(self, key: str, exclusive: bool = False) -> Iterator[Path]:
@@ -130,6 +134,13 @@ class DirectoryStore:
             _fsync(path.parent)
         finally:
             staged.unlink(missing_ok=True)
+
+
+class _Held:
+    """A lock of the kernel: its holder has it until the end."""
+
+    def check_taken(self) -> None: ...
+    def confirm(self) -> None: ...
 
 
 def _unless_missing(error: OSError) -> None:

@@ -5,7 +5,8 @@ user reads. Nothing else in the project decides whether to retry.
 
     StageError
       CapacityError  HostError  HangError  OutOfMemoryError  CompileError
-      DataError  ConfigError  StoreError  CodeError  CancelledError
+      DataError  ConfigError  StoreError  CodeError  CancelledError  ServerError
+        DiskError  SupersededError: of a StoreError, those that no retry mends
 """
 
 import enum
@@ -27,6 +28,9 @@ class FailureClass(enum.StrEnum):
     DATA = "DATA"
     CONFIG = "CONFIG"
     STORE = "STORE"
+    DISK = "DISK"
+    SUPERSEDED = "SUPERSEDED"
+    SERVER = "SERVER"
     CODE = "CODE"
     CANCELLED = "CANCELLED"
 
@@ -49,6 +53,9 @@ POLICIES: dict[FailureClass, Policy] = {
     FailureClass.DATA: Policy(65, False, 0.0, "the input is not fit to train on"),
     FailureClass.CONFIG: Policy(78, False, 0.0, "the configuration or command is wrong"),
     FailureClass.STORE: Policy(74, True, 5.0, "the workspace could not be read or written"),
+    FailureClass.DISK: Policy(77, False, 0.0, "a disk of this machine is full, or nothing may be written to it"),
+    FailureClass.SUPERSEDED: Policy(67, False, 0.0, "another process took over this work, and goes on with it"),
+    FailureClass.SERVER: Policy(68, False, 0.0, "the Prefect server did not answer; what was finished is kept"),
     FailureClass.CODE: Policy(75, False, 0.0, "a bug, ours or a library's"),
     FailureClass.CANCELLED: Policy(76, False, 0.0, "someone asked for this to stop"),
 }
@@ -96,6 +103,18 @@ class StoreError(StageError):
     failure = FailureClass.STORE
 
 
+class DiskError(StoreError):
+    failure = FailureClass.DISK
+
+
+class SupersededError(StoreError):
+    failure = FailureClass.SUPERSEDED
+
+
+class ServerError(StageError):
+    failure = FailureClass.SERVER
+
+
 class CodeError(StageError):
     failure = FailureClass.CODE
 
@@ -115,6 +134,9 @@ ERRORS: dict[FailureClass, type[StageError]] = {
         DataError,
         ConfigError,
         StoreError,
+        DiskError,
+        SupersededError,
+        ServerError,
         CodeError,
         CancelledError,
     )

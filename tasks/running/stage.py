@@ -26,11 +26,21 @@ from tasks.contracts.results import StageResult
 from tasks.contracts.runner import Listener, Runner
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import workers_of
-from tasks.foundation.errors import ERRORS, POLICIES, CodeError, FailureClass, StageError, StoreError, classify
+from tasks.foundation.errors import (
+    ERRORS,
+    POLICIES,
+    CodeError,
+    FailureClass,
+    StageError,
+    StoreError,
+    SupersededError,
+    classify,
+)
 from tasks.foundation.records import Record
 from tasks.running import json_logs
 from tasks.running.budget import Budget
 from tasks.running.context import note_done, stage_context, stopped, within
+from tasks.running.lineage_lock import admit, confirm_turns
 from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
@@ -75,9 +85,11 @@ def run_stage(
             note_done()
             return done
         spec = _spec(plan, inputs, attempts.last + 1)
+        admit(spec)
         store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
         output.log(f"{name}: attempt {spec.attempt} starts, {spec.workers} worker{'s' * (spec.workers > 1)}")
     else:
+        admit(spec)
         output.log(f"{name}: attempt {spec.attempt} was started before and still runs; waiting for it")
     budget = stage_context().budget or Budget(plan.config.retry)
     with json_logs.log_context(attempt=spec.attempt):
@@ -160,6 +172,7 @@ def _spec(plan: RunPlan, inputs: Inputs, attempt: int) -> JobSpec:
         workers=workers_of(plan.config, inputs.stage),
         config=plan.config,
         inputs=inputs,
+        fences=tuple(turn.fence for turn in stage_context().turns),
     )
 
 
@@ -179,6 +192,7 @@ def _attempt(
     tries = budget.left(spec.attempt)
     try:
         runner.run(spec, output, tries)
+        confirm_turns()
         outcome = _outcome(read_result(store, spec.run_key, spec.stage), outcome_type)
         if outcome is None:
             raise CodeError(
@@ -186,6 +200,8 @@ def _attempt(
             )
     except BaseException as error:
         output.ended(classify(error))
+        if isinstance(error, SupersededError):
+            raise  # the process that took over has closed the record
         last = _record_failure(store, record, output, time.monotonic() - began, error)
         budget.use(last)
         output.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
