@@ -16,6 +16,7 @@ from prefect.states import Cancelled
 
 from configs.load import load_config
 from tasks.foundation.errors import CancelledError
+from tasks.running.server_presence import await_server
 from tasks.running.stage_output import logger
 
 P = ParamSpec("P")
@@ -28,7 +29,9 @@ def cancellable(body: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(body)
     def flow_body(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return body(*args, **kwargs)
+            value = body(*args, **kwargs)
+            await_server()  # Prefect records the end of the flow run now
+            return value
         except (CancelledError, CancelledRun) as error:
             ended: Any = Cancelled(message=str(error))
             return ended

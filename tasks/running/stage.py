@@ -41,6 +41,7 @@ from tasks.running import json_logs
 from tasks.running.budget import Budget
 from tasks.running.context import note_done, stage_context, stopped, within
 from tasks.running.lineage_lock import admit, confirm_turns
+from tasks.running.server_presence import answers, await_server
 from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
@@ -131,6 +132,7 @@ class StageTask(Generic[P, R]):
         task = self.task.with_options(
             retries=retry.attempts - 1, retry_jitter_factor=retry.jitter, retry_condition_fn=retry_helps
         )
+        await_server()
         with within(budget=budget):
             state: State[R] = task(plan, *args, **kwargs, return_state=True)
         return state.result()
@@ -279,10 +281,12 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             if was_done:
                 where = f"runs/{plan.run_key}/{fn.__name__}"
                 return Completed(name="Cached", message=f"done before: {where}", data=value)
+            await_server()
             _publish(plan, fn.__name__, value)
             return value
         except StageError as error:
-            if error.failure is not FailureClass.CANCELLED:  # the person who stopped it knows why
+            # The person who stopped it knows why, and to a server that is away no page is sent.
+            if error.failure is not FailureClass.CANCELLED and answers():
                 _publish(plan, fn.__name__, error)
             budget = stage_context().budget
             if budget is None or not error.policy.transient or budget.used < budget.attempts:
