@@ -143,7 +143,12 @@ ERRORS: dict[FailureClass, type[StageError]] = {
 }
 
 _NO_MEMORY = ("out of memory", "can't allocate memory")
-_NO_SPACE = ("no space left on device", "disk quota exceeded")  # safetensors' errors are no OSErrors
+_NO_SPACE = (  # safetensors' errors are no OSErrors
+    "no space left on device",
+    "disk quota exceeded",
+    "read-only file system",
+    "no usable temporary directory",
+)
 # What gloo and NCCL say when another worker of the same stage is gone.
 _PEER_LOST = (
     "connection closed by peer",
@@ -167,9 +172,11 @@ def classify(error: BaseException) -> FailureClass:
     text = str(error).lower()
     if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
         return FailureClass.OOM
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
-        return FailureClass.STORE
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return FailureClass.DISK
     if any(sign in text for sign in _NO_SPACE):
+        return FailureClass.DISK
+    if isinstance(error, OSError) and error.errno == errno.EIO:
         return FailureClass.STORE
     if any(sign in text for sign in _PEER_LOST):
         return FailureClass.HOST

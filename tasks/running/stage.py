@@ -26,6 +26,7 @@ from tasks.contracts.results import StageResult
 from tasks.contracts.runner import Listener, Runner
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import workers_of
+from tasks.foundation.disks import message_of
 from tasks.foundation.errors import (
     ERRORS,
     POLICIES,
@@ -202,14 +203,15 @@ def _attempt(
             )
     except BaseException as error:
         output.ended(classify(error))
-        if isinstance(error, SupersededError):
-            raise  # the process that took over has closed the record
+        if isinstance(error, SupersededError):  # the process that took over has closed the record
+            raise
         last = _record_failure(store, record, output, time.monotonic() - began, error)
         budget.use(last)
         output.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
         if isinstance(error, StageError) or not isinstance(error, Exception):
             raise
-        raise ERRORS[classify(error)](f"{spec.stage}: {type(error).__name__}: {error}") from error
+        said = f"{spec.stage}: {type(error).__name__}: {message_of(error, store.uri)}"
+        raise ERRORS[classify(error)](said) from error
     output.ended()
     if output.tries:
         ledger.end_tries(store, record, output.tries)
@@ -285,8 +287,7 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             _publish(plan, fn.__name__, value)
             return value
         except StageError as error:
-            # The person who stopped it knows why, and to a server that is away no page is sent.
-            if error.failure is not FailureClass.CANCELLED and answers():
+            if error.failure is not FailureClass.CANCELLED and answers():  # the person who stopped it knows why
                 _publish(plan, fn.__name__, error)
             budget = stage_context().budget
             if budget is None or not error.policy.transient or budget.used < budget.attempts:

@@ -16,10 +16,10 @@ from tasks.foundation.errors import (
     CancelledError,
     CodeError,
     DataError,
+    DiskError,
     FailureClass,
     HostError,
     OutOfMemoryError,
-    StoreError,
 )
 from tasks.planning.next_run import plan_run
 from tasks.running.context import within
@@ -126,7 +126,7 @@ def test_an_interruption_passes_through_and_is_recorded_as_cancelled(store, runn
     ("error", "expected"),
     [
         (MemoryError("no more"), OutOfMemoryError),
-        (OSError(28, "no space left"), StoreError),
+        (OSError(28, "no space left"), DiskError),
         (ValueError("x"), CodeError),
     ],
 )
