@@ -27,8 +27,8 @@ class Keeper(Protocol):
         """Start the server again if it is this machine's. Raises HostError: it did not answer within `seconds`."""
         ...
 
-    def give_up(self, error: ServerError) -> None:
-        """End the process soon: Prefect's client does not know that the server stays away."""
+    def give_up(self, error: Exception) -> None:
+        """End the process soon, with this error: Prefect's client does not know that the server stays away."""
         ...
 
 
@@ -38,11 +38,18 @@ def answers() -> bool:
     return not flow_run.id or not url or prefect_health.answers(url)
 
 
-def await_server(clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
+def await_server(
+    failed: Exception | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
     """Return once the server of this flow run answers.
 
+    Args:
+        failed: what the flow run ends with in any case.
+
     Raises:
-        ServerError: it did not within `PATIENCE_SECONDS`.
+        ServerError: it did not within `PATIENCE_SECONDS`, and nothing had failed before.
     """
     if answers():
         return
@@ -65,5 +72,6 @@ def await_server(clock: Callable[[], float] = time.monotonic, sleep: Callable[[f
         "workspace: start the server again, and run the same command; it goes on after the last finished stage"
     )
     if keeper is not None:
-        keeper.give_up(gone)
-    raise gone
+        keeper.give_up(failed or gone)
+    if failed is None:
+        raise gone

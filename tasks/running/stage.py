@@ -133,7 +133,6 @@ class StageTask(Generic[P, R]):
         task = self.task.with_options(
             retries=retry.attempts - 1, retry_jitter_factor=retry.jitter, retry_condition_fn=retry_helps
         )
-        await_server()
         with within(budget=budget):
             state: State[R] = task(plan, *args, **kwargs, return_state=True)
         return state.result()

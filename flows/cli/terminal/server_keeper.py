@@ -4,7 +4,6 @@ from flows.cli.terminal.errors import explain
 from flows.cli.terminal.leaving import leave_soon
 from infra import prefect_server
 from infra.prefect_server import Server
-from tasks.foundation.errors import ServerError
 
 
 class ServerKeeper:
@@ -12,12 +11,14 @@ class ServerKeeper:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self.error: Exception | None = None  # what the command ends with since the server stays away
 
     def restart(self, seconds: float) -> None:
         """Start it again, on its port. Raises HostError: it did not answer within `seconds`."""
         if self._server.pid is not None:
             prefect_server.restart(self._server, seconds)
 
-    def give_up(self, error: ServerError) -> None:
-        """End the process soon, whatever Prefect still tries."""
+    def give_up(self, error: Exception) -> None:
+        """End the process soon with this error, whatever Prefect still tries."""
+        self.error = error
         leave_soon(lambda: explain(error))

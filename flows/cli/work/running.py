@@ -92,8 +92,9 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
 
     flow = getattr(importlib.import_module(f"flows.{name}"), name)
-    with _explained(server.url), contextlib.ExitStack() as stack:
-        stack.enter_context(within(keeper=ServerKeeper(server)))
+    keeper = ServerKeeper(server)
+    with _explained(keeper, server.url), contextlib.ExitStack() as stack:
+        stack.enter_context(within(keeper=keeper))
         if not verbose:
             stack.enter_context(within(listener=stack.enter_context(display())))
         state = flow(*parameters, return_state=True)
@@ -102,19 +103,22 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
         note(f"log: {url}")
     if state.is_cancelled():
         raise CancelledError(state.message or "the flow run was cancelled")
-    with _explained(server.url):
+    with _explained(keeper, server.url):
         return FlowDone(state.result(), server.ui_url, url)
 
 
 @contextlib.contextmanager
-def _explained(url: str) -> Iterator[None]:
-    """Raise ServerError for the errors of Prefect's client: the server went away, or answers with errors."""
+def _explained(keeper: ServerKeeper, url: str) -> Iterator[None]:
+    """Raise ServerError for the errors of Prefect's client: the server went away, or answers with errors.
+
+    What failed before that counts more.
+    """
     import httpx  # after the environment is set, as Prefect itself
 
     try:
         yield
     except httpx.HTTPError as error:
-        raise ServerError(
+        raise keeper.error or ServerError(
             f"the Prefect server at {url} failed: {one_line(error) or type(error).__name__}. What is finished "
             "is in the workspace: look at the server's log, and run the same command again"
         ) from error

@@ -18,7 +18,7 @@ class Machine:
     def __init__(self, away: float, restarts: Callable[[float], Any] = lambda seconds: None) -> None:
         self.time, self.away, self.restarts = 0.0, away, restarts
         self.asked = 0
-        self.given_up: list[ServerError] = []
+        self.given_up: list[Exception] = []
 
     def clock(self) -> float:
         return self.time
@@ -33,12 +33,12 @@ class Machine:
     def restart(self, seconds: float) -> None:
         self.restarts(seconds)
 
-    def give_up(self, error: ServerError) -> None:
+    def give_up(self, error: Exception) -> None:
         self.given_up.append(error)
 
-    def wait(self) -> None:
+    def wait(self, failed: Exception | None = None) -> None:
         with within(keeper=self):
-            await_server(self.clock, self.sleep)
+            await_server(failed, self.clock, self.sleep)
 
 
 @pytest.fixture
@@ -72,6 +72,12 @@ def test_a_server_that_stays_away_ends_the_run_in_its_own_class(machine) -> None
         here.wait()
     assert here.time == PATIENCE_SECONDS
     assert len(here.given_up) == 1
+
+
+def test_what_failed_before_counts_more_than_the_server(machine) -> None:
+    here, failed = machine(1e9), ValueError("a bad row")
+    here.wait(failed)
+    assert here.given_up == [failed]
 
 
 def test_a_server_of_this_machine_is_started_again(machine) -> None:

@@ -293,7 +293,8 @@ def test_a_span_judged_in_pieces_is_judged_the_same(store: DirectoryStore, tmp_p
         worked = job(store, [MARCH, APRIL], overrides=["validate.max_quarantined_share=1", "validate.numeric_min=0"])
         outcome = validate.run(worked)
         clean = pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"]))
-        found.append((clean.to_pylist(), quarantined(store, outcome), outcome))
+        named_by_their_bytes = {"rows": (), "catalogue": None}
+        found.append((clean.to_pylist(), quarantined(store, outcome), outcome.model_copy(update=named_by_their_bytes)))
         store.delete("runs")
         store.delete("catalogue")
     assert found[0] == found[1]
