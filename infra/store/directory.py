@@ -27,8 +27,9 @@ class DirectoryStore:
         return path
 
     def read(self, key: str) -> bytes:
-        """Return the object's bytes. Raises FileNotFoundError where there is none."""
-        return self.path(key).read_bytes()
+        """Return the object's bytes. Raises FileNotFoundError where there is none, StoreError where a folder is."""
+        with self._in_place(key):
+            return self.path(key).read_bytes()
 
     def exists(self, key: str) -> bool:
         return self.path(key).is_file()
@@ -106,9 +107,12 @@ class DirectoryStore:
         Raises:
             Conflict: a `run` lock (not a short swap) is held by another process.
         """
-        path = self.path(f".locks/{key.replace('/', '.')}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as handle:
+        name = f".locks/{key.replace('/', '.')}"
+        path = self.path(name)
+        with self._in_place(name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = path.open("a")
+        with handle:
             wait = 0 if key.endswith(".swap") else fcntl.LOCK_NB
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | wait)
@@ -119,7 +123,8 @@ class DirectoryStore:
     @contextlib.contextmanager
     def _staged(self, key: str, exclusive: bool = False) -> Iterator[Path]:
         path = self.path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._in_place(key):
+            path.parent.mkdir(parents=True, exist_ok=True)
         staged = path.parent / f".tmp-{uuid.uuid4().hex}"  # not mkstemp, whose files only their owner can read
         try:
             yield staged
@@ -130,10 +135,22 @@ class DirectoryStore:
                 except FileExistsError as error:
                     raise Conflict(f"{self.uri}/{key} exists already") from error
             else:
-                os.replace(staged, path)
+                with self._in_place(key):
+                    os.replace(staged, path)
             _fsync(path.parent)
         finally:
             staged.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _in_place(self, key: str) -> Iterator[None]:
+        """Raise StoreError where a folder is in the place of a file, or a file in that of a folder."""
+        try:
+            yield
+        except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+            what = "is a folder" if isinstance(error, IsADirectoryError) else "is below a file"
+            raise StoreError(
+                f"{self.uri}/{key} {what}, where a file of the workspace should be; move that away"
+            ) from error
 
 
 class _Held:
