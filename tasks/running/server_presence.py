@@ -65,7 +65,7 @@ def await_server(
         if answers():
             logger().warning("the Prefect server answers again, after %.0f s", clock() - began)
             return
-        sleep(min(pause, left))
+        sleep(max(0.0, min(pause, began + PATIENCE_SECONDS - clock())))
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
     gone = ServerError(
         f"the Prefect server at {url} did not answer for {PATIENCE_SECONDS:.0f} s.{trouble} What is finished is in the "

@@ -22,12 +22,13 @@ from tasks.contracts.runs import RunPlan, RunState
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.planning.next_run import plan_run
 from tasks.runs import invocations
+from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.processes import command
 
 SEED, SAMPLE = 20261122, 40
-SPANS = ("2021-Q1", "2021-Q2")
+SPANS, RUNNING = ("2021-Q1", "2021-Q2"), "2021-Q3"
 SMALL = ("--set", "model.scratch.layers=1")
 READING = (
     ("status",),
@@ -36,13 +37,11 @@ READING = (
     ("report", "--span", SPANS[1]),
     ("metrics",),
     ("freshness", *SMALL),
-    ("diff", "1", "2"),
     ("hosts",),
     ("backfills",),
     ("run", "--dry-run", "--span", SPANS[1], *SMALL),
     ("run", "--dry-run", *SMALL),
     ("prune", "--dry-run"),
-    ("refresh", "--dry-run", *SMALL),
 )
 KNOWN = {policy.exit_code for failure, policy in POLICIES.items() if failure is not FailureClass.CODE} | {0}
 
@@ -85,18 +84,21 @@ DAMAGES: dict[str, Callable[[bytes, random.Random], bytes | None]] = {
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
-    """Two released spans, each with the record of its invocation and its report."""
+    """Two released spans, each with the record of its invocation and its report, and a run that has just begun."""
     store = DirectoryStore(tmp_path_factory.mktemp("workspace"))
     with pytest.MonkeyPatch.context() as patch:
         runner = FakeRunner(store)
         patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-        ingest(store, *SPANS)
+        ingest(store, *SPANS, RUNNING)
         for span in SPANS:
             plan: RunPlan = plan_run(store, small_config(), span)
             begun = invocations.begin(store, plan)
             carry_out(plan)
             invocations.end(store, begun, RunState.RELEASED)
             write_run_report(store, plan.run_key)
+        plan = plan_run(store, small_config(), RUNNING)
+        save_plan(store, plan)
+        invocations.begin(store, plan)
     return store
 
 
@@ -168,7 +170,7 @@ def test_a_release_that_is_a_folder_is_named(
 def test_a_bad_time_in_the_record_of_an_invocation_is_named(
     workspace: DirectoryStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    key = next(key for key in workspace.list("runs") if "/invocations/" in key)
+    key = next(key for key in workspace.list("runs") if "/invocations/" in key and b'"Running"' in workspace.read(key))
     raw = workspace.read(key)
     workspace.write(key, json.dumps({**json.loads(raw), "began_at": "yesterday"}).encode())
     try:
