@@ -20,6 +20,7 @@ from tasks.foundation.errors import (
     FailureClass,
     HostError,
     OutOfMemoryError,
+    SupersededError,
 )
 from tasks.planning.next_run import plan_run
 from tasks.running.context import within
