@@ -151,11 +151,12 @@ def down(home: Path) -> bool:
 
 
 def client_environment(server: Server) -> dict[str, str]:
-    """Return the environment in which flows use `server` and no other, without telemetry.
+    """Return the environment in which flows use `server` and no other, without telemetry and long silences.
 
     It must be set before Prefect is imported.
     """
-    environment = {**_PRIVATE, **_IMPATIENT, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
+    impatient = {name: os.environ.get(name, value) for name, value in _IMPATIENT.items()}
+    environment = {**_PRIVATE, **impatient, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
     if server.pid is not None:  # a company's proxy can't reach this machine's loopback
         direct = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy", ""), HOST, "localhost"]
         environment["NO_PROXY"] = environment["no_proxy"] = ",".join(filter(None, direct))
