@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tasks.contracts.runner import Listener
     from tasks.contracts.runs import RunPlan
     from tasks.running.budget import Budget
-    from tasks.running.lineage_lock import Turn
-    from tasks.running.server_presence import Keeper
+    from tasks.running.keeper import Keeper
+    from tasks.running.turn import Turn
 
 # Called inside the task run of each stage that has just ended, with plan, name of the stage, and outcome; the outcome
 # is a StageError where the stage failed.

@@ -6,7 +6,6 @@ minutes, one after the other, and say nothing.
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
@@ -18,18 +17,6 @@ from tasks.running.stage_output import logger
 
 PATIENCE_SECONDS = 75.0
 LONGEST_PAUSE_SECONDS = 10.0
-
-
-class Keeper(Protocol):
-    """The command that a flow run belongs to."""
-
-    def restart(self, seconds: float) -> None:
-        """Start the server again if it is this machine's. Raises HostError: it did not answer within `seconds`."""
-        ...
-
-    def give_up(self, error: Exception) -> None:
-        """End the process soon, with this error: Prefect's client does not know that the server stays away."""
-        ...
 
 
 def answers() -> bool:

@@ -9,7 +9,8 @@ from infra.store.lease import InUse, Lease
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import SupersededError
 from tasks.running.context import stage_context
-from tasks.running.lineage_lock import TRIES, Turn, hold_lineage
+from tasks.running.lineage_lock import TRIES, hold_lineage
+from tasks.running.turn import Turn
 from tests.support.cloud.s3 import S3Server
 
 KEY = "lineages/main.run"
