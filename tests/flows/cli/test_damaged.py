@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import infra.compute.factory
+import tasks.gates.verdicts
 from flows.presentation.run.report import write_run_report
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan, RunState
@@ -24,6 +25,7 @@ from tasks.planning.next_run import plan_run
 from tasks.runs import invocations
 from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.gates import judge_numbers
 from tests.support.fakes.stages import carry_out
 from tests.support.processes import command
 
@@ -89,6 +91,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
     with pytest.MonkeyPatch.context() as patch:
         runner = FakeRunner(store)
         patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+        patch.setattr(tasks.gates.verdicts, "judge_numbers", judge_numbers)  # the real one takes long to load
         ingest(store, *SPANS, RUNNING)
         for span in SPANS:
             plan: RunPlan = plan_run(store, small_config(), span)
@@ -168,7 +171,7 @@ def test_a_release_that_is_a_folder_is_named(
 
 
 def test_a_bad_time_in_the_record_of_an_invocation_is_named(
-    workspace: DirectoryStore, capsys: pytest.CaptureFixture[str]
+    workspace: DirectoryStore, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     key = next(key for key in workspace.list("runs") if "/invocations/" in key and b'"Running"' in workspace.read(key))
     raw = workspace.read(key)
@@ -177,5 +180,5 @@ def test_a_bad_time_in_the_record_of_an_invocation_is_named(
         result = command.call(capsys, "freshness", *SMALL, "--workspace", workspace.uri)
     finally:
         workspace.write(key, raw)
-    assert result.code == 74
-    assert f"{key} is not a valid invocation: began_at" in result.err
+    assert result.code == 0, "the other records are shown"
+    assert f"{key} is not readable: began_at" in caplog.text
