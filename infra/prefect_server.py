@@ -6,25 +6,22 @@ results are in the workspace.
 
 import contextlib
 import fcntl
-import json
 import os
 import socket
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, ValidationError
 
 from infra import background
+from infra.prefect_health import HOST, get_json
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HostError
 from tasks.foundation.records import Record
 
-HOST = "127.0.0.1"
 USUAL_PORT = 4200
 START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
 BUSY_SECONDS = 30.0  # a server that was found running but doesn't answer for so long is replaced
@@ -37,6 +34,8 @@ _PRIVATE = {
     "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # the server inside a flow's process loses task records
 }
+# By default a request to a server that hangs is given up after six minutes, one to a server that is gone after one.
+_IMPATIENT = {"PREFECT_CLIENT_MAX_RETRIES": "2", "PREFECT_API_REQUEST_TIMEOUT": "10"}
 _SERVER = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_UI_V2_ENABLED": "false",  # its pages call an analytics host from the browser
@@ -101,6 +100,23 @@ def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
         return _server(_start(home), home, started=True)
 
 
+def restart(server: Server, seconds: float) -> None:
+    """Start a server of this machine again if it ended or hangs, on its port, so that flows keep its address.
+
+    Raises:
+        HostError: it does not answer within `seconds`; says why.
+    """
+    home = Path(server.home)
+    with _locked(home):
+        entry = _read_entry(home)
+        if entry is not None and _is_server(entry):
+            if _wait(entry, home, seconds / 2):
+                return
+            _end(entry)
+        _end_strays(home)
+        _start(home, entry.port if entry is not None else USUAL_PORT, seconds / 2)
+
+
 def running(home: Path) -> Server | None:
     """Return the server behind PREFECT_API_URL, or the one that runs for `home`; None where there is neither.
 
@@ -135,11 +151,12 @@ def down(home: Path) -> bool:
 
 
 def client_environment(server: Server) -> dict[str, str]:
-    """Return the environment in which flows use `server` and no other, without telemetry.
+    """Return the environment in which flows use `server` and no other, without telemetry and long silences.
 
     It must be set before Prefect is imported.
     """
-    environment = {**_PRIVATE, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
+    impatient = {name: os.environ.get(name, value) for name, value in _IMPATIENT.items()}
+    environment = {**_PRIVATE, **impatient, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
     if server.pid is not None:  # a company's proxy can't reach this machine's loopback
         direct = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy", ""), HOST, "localhost"]
         environment["NO_PROXY"] = environment["no_proxy"] = ",".join(filter(None, direct))
@@ -148,7 +165,7 @@ def client_environment(server: Server) -> dict[str, str]:
 
 def _elsewhere(url: str, home: Path) -> Server:
     try:
-        answer = _get(f"{url}/health")
+        answer = get_json(f"{url}/health")
         trouble = None if answer is True else "something answers there, but it is not a Prefect API"
     except urllib.error.HTTPError as error:  # without the client's credentials it may refuse, but it is there
         trouble = None if error.code in (401, 403) else f"HTTP {error.code}"
@@ -166,9 +183,9 @@ def _server(entry: _Entry, home: Path, started: bool) -> Server:
     return Server(url=entry.url, ui_url=entry.url.removesuffix("/api"), home=str(home), pid=entry.pid, started=started)
 
 
-def _start(home: Path) -> _Entry:
-    """Start a server on the usual port, or on a free one where that is taken, also if it is taken meanwhile."""
-    port = _free_port(USUAL_PORT)
+def _start(home: Path, port: int = USUAL_PORT, seconds: float = START_SECONDS) -> _Entry:
+    """Start a server on `port`, or on a free one where that is taken, also if it is taken meanwhile."""
+    port = _free_port(port)
     while True:
         log = home / "server.log"
         with log.open("ab") as output:
@@ -177,7 +194,7 @@ def _start(home: Path) -> _Entry:
             pid = background.start(command, output, home, _server_environment(home, port))
         entry = _Entry(pid=pid, port=port)
         DirectoryStore(home).write("server.json", entry.to_json())
-        if _wait(entry, home, START_SECONDS):
+        if _wait(entry, home, seconds):
             return entry
         exited = background.status(pid)
         _end(entry)
@@ -186,14 +203,14 @@ def _start(home: Path) -> _Entry:
         if exited is not None and "already in use" in said:
             port = _free_port()
             continue
-        ended = f"did not answer within {START_SECONDS:.0f} s" if exited is None else f"ended with status {exited}"
+        ended = f"did not answer within {seconds:.0f} s" if exited is None else f"ended with status {exited}"
         tail = "\n".join(said.strip().splitlines()[-20:])
         raise HostError(f"the Prefect server on port {port} {ended}; {log} ends with:\n{tail}")
 
 
 def _server_environment(home: Path, port: int) -> dict[str, str]:
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"},
         **_PRIVATE,
         **_SERVER,
         OWNER: str(home),
@@ -218,7 +235,7 @@ def _wait(entry: _Entry, home: Path, seconds: float) -> bool:
 def _answers(entry: _Entry, home: Path) -> bool:
     """Return whether it is healthy and of `home`: another directory's server may have taken the port just before."""
     try:
-        return _get(f"{entry.url}/health") is True and _get(f"{entry.url}/admin/settings")["home"] == str(home)
+        return get_json(f"{entry.url}/health") is True and get_json(f"{entry.url}/admin/settings")["home"] == str(home)
     except urllib.error.HTTPError as error:
         return error.code in (401, 403)  # the user's own settings ask for credentials
     except (OSError, ValueError):
@@ -264,13 +281,6 @@ def _locked(home: Path) -> Iterator[None]:
     with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def _get(url: str) -> Any:
-    """Return the JSON at a URL; on the loopback without a proxy."""
-    direct = [urllib.request.ProxyHandler({})] if f"//{HOST}:" in url else []
-    with urllib.request.build_opener(*direct).open(url, timeout=5) as answer:
-        return json.load(answer)
 
 
 def _free_port(wanted: int = 0) -> int:

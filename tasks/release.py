@@ -14,6 +14,7 @@ from tasks.contracts.spans import first_day
 from tasks.foundation.errors import CodeError
 from tasks.gates.verdicts import refused
 from tasks.judging.judge_run import judge_release
+from tasks.running.lineage_lock import confirm_turns
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
@@ -57,6 +58,7 @@ def release(
         refusal = Refusal(verdicts=verdicts)
         logger().warning("nothing is released: %s", refusal.why)
         return refusal
+    confirm_turns()
     made = releases.add(
         store,
         span=plan.span,

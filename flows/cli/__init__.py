@@ -4,9 +4,11 @@ import contextlib
 import signal
 import sys
 from types import FrameType
+from typing import NoReturn
 
 from flows.cli.app import app
 from flows.cli.terminal.errors import explain
+from flows.cli.terminal.leaving import leave_soon
 from tasks.foundation.garbage import collect_rarely
 from tasks.running.json_logs import standard_error
 
@@ -19,8 +21,16 @@ def main() -> None:
         try:
             stack.enter_context(standard_error())
             app(prog_name="millrace")
+        except SystemExit as ending:
+            _leave(ending.code)
         except Exception as error:
-            sys.exit(explain(error))
+            _leave(explain(error))
+
+
+def _leave(code: str | int | None) -> NoReturn:
+    if "prefect" in sys.modules and isinstance(code, int | None):
+        leave_soon(lambda: code or 0)
+    sys.exit(code)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

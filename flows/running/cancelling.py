@@ -15,7 +15,8 @@ from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled
 
 from configs.load import load_config
-from tasks.foundation.errors import CancelledError
+from tasks.foundation.errors import CancelledError, ServerError
+from tasks.running.server_presence import await_server
 from tasks.running.stage_output import logger
 
 P = ParamSpec("P")
@@ -28,10 +29,17 @@ def cancellable(body: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(body)
     def flow_body(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return body(*args, **kwargs)
+            value = body(*args, **kwargs)
+            await_server()  # Prefect records the end of the flow run now
+            return value
         except (CancelledError, CancelledRun) as error:
             ended: Any = Cancelled(message=str(error))
             return ended
+        except ServerError:
+            raise
+        except Exception as error:
+            await_server(error)
+            raise
 
     # Prefect looks up the names of annotations in the module that made the function, which is this one.
     flow_body.__signature__ = inspect.signature(body, eval_str=True)  # pyright: ignore[reportAttributeAccessIssue]

@@ -98,8 +98,11 @@ def _name(plan: RunPlan, invocation: Invocation) -> None:
         return
     name = f"{invocation.span} attempt {invocation.number}"
     tags = {*flow_run.tags, f"span:{invocation.span}", f"lineage:{invocation.lineage}", f"run:{invocation.run_key}"}
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(UUID(invocation.flow_run), name=name, tags=sorted(tags))
+    try:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(UUID(invocation.flow_run), name=name, tags=sorted(tags))
+    except Exception as error:  # a name must not stop a run
+        logger().warning("the flow run could not be named %s: %s", name, error)
 
 
 def page_of(run_id: str | None) -> str:

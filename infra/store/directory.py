@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.store.base import Conflict
+from infra.store.base import Conflict, Lock
 from tasks.foundation.errors import StoreError
 
 
@@ -27,8 +27,9 @@ class DirectoryStore:
         return path
 
     def read(self, key: str) -> bytes:
-        """Return the object's bytes. Raises FileNotFoundError where there is none."""
-        return self.path(key).read_bytes()
+        """Return the object's bytes. Raises FileNotFoundError where there is none, StoreError where a folder is."""
+        with self._in_place(key):
+            return self.path(key).read_bytes()
 
     def exists(self, key: str) -> bool:
         return self.path(key).is_file()
@@ -95,27 +96,35 @@ class DirectoryStore:
         else:
             path.unlink(missing_ok=True)
 
+    def age_seconds(self, key: str) -> float | None:
+        """Return None: files are dated by this machine's clock, which may have been set since."""
+        return None
+
     @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
-        """Hold a lock by name; the kernel frees it when the holder dies, so no lock is ever stale.
+    def lock(self, key: str) -> Iterator[Lock]:
+        """Hold a lock by name; the kernel frees it when the holder dies, and not before, so no lock is ever stale.
 
         Raises:
             Conflict: a `run` lock (not a short swap) is held by another process.
         """
-        path = self.path(f".locks/{key.replace('/', '.')}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as handle:
+        name = f".locks/{key.replace('/', '.')}"
+        path = self.path(name)
+        with self._in_place(name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = path.open("a")
+        with handle:
             wait = 0 if key.endswith(".swap") else fcntl.LOCK_NB
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | wait)
             except BlockingIOError as error:
                 raise Conflict(f"{self.uri}/{key} is in use by another process; wait for it or stop it") from error
-            yield
+            yield _Held()
 
     @contextlib.contextmanager
     def _staged(self, key: str, exclusive: bool = False) -> Iterator[Path]:
         path = self.path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._in_place(key):
+            path.parent.mkdir(parents=True, exist_ok=True)
         staged = path.parent / f".tmp-{uuid.uuid4().hex}"  # not mkstemp, whose files only their owner can read
         try:
             yield staged
@@ -126,10 +135,29 @@ class DirectoryStore:
                 except FileExistsError as error:
                     raise Conflict(f"{self.uri}/{key} exists already") from error
             else:
-                os.replace(staged, path)
+                with self._in_place(key):
+                    os.replace(staged, path)
             _fsync(path.parent)
         finally:
             staged.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _in_place(self, key: str) -> Iterator[None]:
+        """Raise StoreError where a folder is in the place of a file, or a file in that of a folder."""
+        try:
+            yield
+        except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+            what = "is a folder" if isinstance(error, IsADirectoryError) else "is below a file"
+            raise StoreError(
+                f"{self.uri}/{key} {what}, where a file of the workspace should be; move that away"
+            ) from error
+
+
+class _Held:
+    """A lock of the kernel: its holder has it until the end."""
+
+    def check_taken(self) -> None: ...
+    def confirm(self) -> None: ...
 
 
 def _unless_missing(error: OSError) -> None:

@@ -1,7 +1,9 @@
 """A lease: the exclusive right to do something, by name, on any store, as long as it is renewed.
 
-Unlike the kernel's locks it works across machines, so it can only end with its holder by expiring: clocks must agree
-to within a few seconds. It prevents double work; what must never be overwritten is written conditionally.
+Unlike the kernel's locks it works across machines, so it can only end with its holder by expiring. Two machines' clocks
+are never compared: a lease is over when the clock that all processes of its holder's machine share says so, or the
+store's own clock, or when it did not change for its time to live while this process looked. It prevents double work;
+what must never be overwritten is written conditionally.
 """
 
 import contextlib
@@ -12,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from pydantic import Field
 
@@ -24,15 +27,40 @@ TTL_SECONDS = 60.0
 _RENEWALS = 3  # in the time to live, so that two may fail
 _YEAR_10000 = 253_402_300_800.0  # which no calendar here can show
 _ROUNDS = 5  # of reading and writing again, when other processes come and go in between
+_COARSE_SECONDS = 1.0  # the precision of a store's clock
+
+
+def uptime() -> float:
+    """Return the seconds on a clock that nobody sets, that runs on while a process is stopped or the machine sleeps.
+
+    All processes between two boots of a machine share it.
+    """
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _boot() -> str:
+    """Return what names this boot of this machine; empty where the kernel has no such name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+BOOT = _boot()
 
 
 class Lease(Record):
-    """The holder, and when it expires unless renewed, in seconds since 1970; or when it was released."""
+    """The holder, and when the lease ends unless renewed."""
 
     owner: str
     host: str
     pid: int
-    expires_at: float = Field(ge=0, lt=_YEAR_10000)
+    expires_at: float = Field(ge=0, lt=_YEAR_10000, description="in seconds since 1970, for people")
+    # Defaults, since leases of earlier versions lack these.
+    boot: str = Field(default="", description="of the holder's machine, whose `uptime` counts `until`")
+    until: float = Field(default=0.0, description="seconds of that clock at which it ends or was released")
+    ttl_seconds: float = Field(default=TTL_SECONDS, description="from the time it was written to its end")
+    released: bool = Field(default=False, description="by its holder")
 
 
 class InUse(Conflict):
@@ -47,34 +75,54 @@ class InUse(Conflict):
         self.lease = lease
 
 
+class LostLease(StoreError):
+    """Another process has taken the lease."""
+
+
 class Held:
     """A lease that this process holds; `hold` and `wait_for` make them."""
 
     def __init__(self, store: Store, key: str, ttl_seconds: float, clock: Callable[[], float]) -> None:
         self._store, self._key, self._ttl_seconds, self._clock = store, key, ttl_seconds, clock
         self._where = f"{store.uri}/{key}"
-        self._lease = Lease(owner=uuid.uuid4().hex, host=socket.gethostname(), pid=os.getpid(), expires_at=0.0)
+        self._lease = Lease(
+            owner=uuid.uuid4().hex,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            expires_at=0.0,
+            boot=BOOT,
+            ttl_seconds=ttl_seconds,
+        )
         self._taken_by = ""
         self._trouble = ""
         self._guard = threading.Lock()
 
     def check(self) -> None:
-        """Raise StoreError if the lease is lost: another process has it, or may have as it was not renewed."""
-        if self._taken_by:
-            raise StoreError(f"the lease {self._where} was lost to {self._taken_by}; stop here and start again")
-        if self._clock() >= self._lease.expires_at:
+        """Raise LostLease if another process has taken the lease, StoreError if it may have: it was not renewed."""
+        self.check_taken()
+        if self._clock() >= self._lease.until:
             why = f" ({self._trouble})" if self._trouble else ""
             raise StoreError(
                 f"the lease {self._where} was not renewed in time{why}, and another process may have taken it; "
                 "stop here and start again"
             )
 
+    def check_taken(self) -> None:
+        """Raise LostLease if another process is known to have taken the lease."""
+        if self._taken_by:
+            raise LostLease(f"the lease {self._where} was lost to {self._taken_by}; stop here and start again")
+
+    def confirm(self) -> None:
+        """Renew the lease in the store. Raises as `check` does; then nothing may be written any more."""
+        self.renew()
+        self.check()
+
     def take(self) -> None:
         """Take the lease. Raises InUse while another process holds it."""
         for _ in range(_ROUNDS):
             lease = self._extended()
             raw, there = _read(self._store, self._key)
-            if there and there.expires_at > self._clock():
+            if raw is not None and there and _is_held(self._store, self._key, raw, there, self._clock):
                 raise InUse(self._where, there)
             with contextlib.suppress(Conflict):  # another process was faster: see which
                 if raw is None:
@@ -96,10 +144,12 @@ class Held:
     def release(self) -> None:
         """Free the lease at once. If that fails, it is free when it expires."""
         with self._guard, contextlib.suppress(StageError, OSError):
-            self._replace(self._lease.model_copy(update={"expires_at": min(self._lease.expires_at, self._clock())}))
+            until = min(self._lease.until, self._clock())
+            self._replace(self._lease.model_copy(update={"expires_at": time.time(), "until": until, "released": True}))
 
     def _extended(self) -> Lease:
-        return self._lease.model_copy(update={"expires_at": self._clock() + self._ttl_seconds})
+        until = self._clock() + self._ttl_seconds
+        return self._lease.model_copy(update={"expires_at": time.time() + self._ttl_seconds, "until": until})
 
     def _replace(self, lease: Lease) -> None:
         """Swap the record for a later one, unless it is no longer this holder's."""
@@ -120,7 +170,7 @@ class Held:
 
 @contextlib.contextmanager
 def hold(
-    store: Store, key: str, ttl_seconds: float = TTL_SECONDS, clock: Callable[[], float] = time.time
+    store: Store, key: str, ttl_seconds: float = TTL_SECONDS, clock: Callable[[], float] = uptime
 ) -> Iterator[Held]:
     """Hold the lease `key` inside the block; a thread renews it.
 
@@ -156,7 +206,7 @@ def wait_for(
     until: Callable[[], bool] | None = None,
     say: Callable[[str], None],
     poll_seconds: float = 5.0,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = uptime,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Held | None]:
     """Wait for the lease `key` and hold it inside the block; None once `until` is true, since the result is there.
@@ -185,6 +235,34 @@ def wait_for(
                 break
         sleep(poll_seconds)
     yield None
+
+
+def seconds_left(store: Store, key: str, lease: Lease, clock: Callable[[], float] = uptime) -> float | None:
+    """Return for how long a lease is still valid, negative after its end; None where no clock here can say."""
+    if lease.boot and lease.boot == BOOT:
+        return lease.until - clock()
+    age = store.age_seconds(key)
+    if age is None:
+        return None
+    return -age if lease.released else lease.ttl_seconds + _COARSE_SECONDS - age
+
+
+_seen: dict[tuple[str, str], tuple[bytes, float]] = {}  # store and key -> a lease of unknown end, and when first seen
+
+
+def _is_held(store: Store, key: str, raw: bytes, lease: Lease, clock: Callable[[], float]) -> bool:
+    if lease.released:
+        return False
+    left = seconds_left(store, key, lease, clock)
+    if left is None:
+        name, now = (store.uri, key), clock()
+        seen = _seen.get(name)
+        if seen is None or seen[0] != raw:
+            seen = _seen[name] = (raw, now)
+        left = seen[1] + lease.ttl_seconds - now
+        if left <= 0:
+            del _seen[name]
+    return left > 0
 
 
 def _read(store: Store, key: str) -> tuple[bytes | None, Lease | None]:

@@ -64,6 +64,26 @@ def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, 
     return manifest
 
 
+def commit_by_content(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, Any]) -> str:
+    """Commit a folder under `prefix`, a hyphen and a hash of its files, and return that name.
+
+    So whatever names the folder does not depend on how often its making was tried. One of that name which is damaged
+    moves to quarantine.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(source).as_posix()} {sha256_of(path)}\n".encode())
+    folder = f"{prefix}-{digest.hexdigest()[:12]}"
+    try:
+        open_folder(store, folder, kind)
+    except CorruptFolder:
+        quarantine(store, folder)
+    except MissingFolder:
+        pass
+    commit(store, folder, source, kind, facts)
+    return folder
+
+
 def seal(store: Store, prefix: str, files: tuple[FileEntry, ...], kind: str, facts: dict[str, Any]) -> Manifest:
     """Write the manifest of a folder whose files were uploaded one by one, by several workers or attempts.
 

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,7 +25,7 @@ from botocore.exceptions import (
 from s3transfer.manager import TransferManager
 
 from infra.aws.credentials import code_of
-from infra.store.base import Conflict
+from infra.store.base import Conflict, Lock
 from infra.store.lease import TTL_SECONDS, hold
 from infra.store.s3_errors import LOST, MISSING, explained
 from infra.store.s3_mirror import Object, mirror_of
@@ -143,18 +144,32 @@ class S3Store:
         """Remove an object, or a folder with everything below it; nothing happens where there is none."""
         self._delete(prefix, [self._raw(found.key) for found in self._objects(prefix)])
 
+    def age_seconds(self, key: str) -> float | None:
+        """Return the seconds since an object was written, by the bucket's clock; None if it is gone."""
+        with self._explained(key):
+            try:
+                reply = self._client.head_object(Bucket=self._bucket, Key=self._full(key))
+            except ClientError as error:
+                if code_of(error) in (*MISSING, "404"):
+                    return None
+                raise
+        said = reply["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if not said:
+            return None
+        age: float = (parsedate_to_datetime(said) - reply["LastModified"]).total_seconds()
+        return age
+
     @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
+    def lock(self, key: str) -> Iterator[Lock]:
         """Hold a lock by name: a lease, which a holder that dies leaves for a minute.
 
         Raises:
             Conflict: another process holds it.
-            StoreError: at the end, it was lost meanwhile.
+            LostLease, StoreError: at the end, it was lost meanwhile, or may have been.
         """
         with hold(self, f".locks/{key}", TTL_SECONDS) as held:
-            yield
-            held.renew()
-            held.check()
+            yield held
+            held.confirm()
 
     def _full(self, key: str) -> str:
         """Return the object's name in the bucket. Raises StoreError for a key that would leave the workspace."""

@@ -8,6 +8,7 @@ from pydantic import Field
 from configs.schema.config import Config
 from tasks.contracts.evaluation import Override, Verdict
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, ReleasedRef, RowsRef, SpanRef
+from tasks.foundation.clock import Moment
 from tasks.foundation.records import Record
 
 REFRESH = "refresh-"  # begins the run key of a refresh, which trains nothing
@@ -70,7 +71,7 @@ class Release(Record):
     bad: int = Field(default=0, description="items of the catalogue without a usable vector")
     catalogue: CatalogueRef | None = Field(default=None, description="null: made before releases held all items")
     metrics: dict[str, float] = Field(description="of the evaluation, on the holdout")
-    created_at: str
+    created_at: Moment
     # Empty or null in releases that were made before these were recorded.
     model_before: int | None = Field(
         default=None, description="the newest release before it that is not a refresh; null: there is none"

@@ -31,7 +31,7 @@ from tasks.data.row_ids import ids_of_records
 from tasks.data.source_spans import build_spans, spool_rows
 from tasks.data.sources import Format, SourceReader
 from tasks.data.span_versions import list_spans
-from tasks.foundation.errors import ConfigError, StoreError
+from tasks.foundation.errors import ConfigError, DiskError
 from tasks.foundation.records import Record
 
 
@@ -86,7 +86,8 @@ def ingest(
         ConfigError: a wrong path or mapping, a span kind other than the workspace's, or, without `options.known`, spans
             that the workspace has with other rows; of a feed, if items would be gone.
         DataError: an unreadable file, a missing column, a bad value or time; names file, row and column.
-        StoreError: a disk is full; or, as Conflict, another ingest is writing.
+        DiskError: a disk is full.
+        Conflict: another ingest is writing.
     """
     check_map(mapping, layout)
     if layout is ROWS:
@@ -173,5 +174,5 @@ def _explaining_full_disk(where: str, way_out: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreError(f"no space left in {where}; {way_out}") from error
+            raise DiskError(f"no space left in {where}; {way_out}") from error
         raise

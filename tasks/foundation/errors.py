@@ -5,7 +5,8 @@ user reads. Nothing else in the project decides whether to retry.
 
     StageError
       CapacityError  HostError  HangError  OutOfMemoryError  CompileError
-      DataError  ConfigError  StoreError  CodeError  CancelledError
+      DataError  ConfigError  StoreError  CodeError  CancelledError  ServerError
+        DiskError  SupersededError: of a StoreError, those that no retry mends
 """
 
 import enum
@@ -27,6 +28,9 @@ class FailureClass(enum.StrEnum):
     DATA = "DATA"
     CONFIG = "CONFIG"
     STORE = "STORE"
+    DISK = "DISK"
+    SUPERSEDED = "SUPERSEDED"
+    SERVER = "SERVER"
     CODE = "CODE"
     CANCELLED = "CANCELLED"
 
@@ -49,6 +53,9 @@ POLICIES: dict[FailureClass, Policy] = {
     FailureClass.DATA: Policy(65, False, 0.0, "the input is not fit to train on"),
     FailureClass.CONFIG: Policy(78, False, 0.0, "the configuration or command is wrong"),
     FailureClass.STORE: Policy(74, True, 5.0, "the workspace could not be read or written"),
+    FailureClass.DISK: Policy(77, False, 0.0, "a disk of this machine is full, or nothing may be written to it"),
+    FailureClass.SUPERSEDED: Policy(67, False, 0.0, "another process took over this work, and goes on with it"),
+    FailureClass.SERVER: Policy(68, False, 0.0, "the Prefect server did not answer; what was finished is kept"),
     FailureClass.CODE: Policy(75, False, 0.0, "a bug, ours or a library's"),
     FailureClass.CANCELLED: Policy(76, False, 0.0, "someone asked for this to stop"),
 }
@@ -96,6 +103,18 @@ class StoreError(StageError):
     failure = FailureClass.STORE
 
 
+class DiskError(StoreError):
+    failure = FailureClass.DISK
+
+
+class SupersededError(StoreError):
+    failure = FailureClass.SUPERSEDED
+
+
+class ServerError(StageError):
+    failure = FailureClass.SERVER
+
+
 class CodeError(StageError):
     failure = FailureClass.CODE
 
@@ -115,13 +134,21 @@ ERRORS: dict[FailureClass, type[StageError]] = {
         DataError,
         ConfigError,
         StoreError,
+        DiskError,
+        SupersededError,
+        ServerError,
         CodeError,
         CancelledError,
     )
 }
 
 _NO_MEMORY = ("out of memory", "can't allocate memory")
-_NO_SPACE = ("no space left on device", "disk quota exceeded")  # safetensors' errors are no OSErrors
+_NO_SPACE = (  # safetensors' errors are no OSErrors
+    "no space left on device",
+    "disk quota exceeded",
+    "read-only file system",
+    "no usable temporary directory",
+)
 # What gloo and NCCL say when another worker of the same stage is gone.
 _PEER_LOST = (
     "connection closed by peer",
@@ -145,9 +172,11 @@ def classify(error: BaseException) -> FailureClass:
     text = str(error).lower()
     if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
         return FailureClass.OOM
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
-        return FailureClass.STORE
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return FailureClass.DISK
     if any(sign in text for sign in _NO_SPACE):
+        return FailureClass.DISK
+    if isinstance(error, OSError) and error.errno == errno.EIO:
         return FailureClass.STORE
     if any(sign in text for sign in _PEER_LOST):
         return FailureClass.HOST

@@ -4,6 +4,7 @@ It only reads the workspace. flows/watch.py starts runs and sends alerts.
 """
 
 import datetime as dt
+import logging
 from collections.abc import Sequence
 from typing import Literal
 
@@ -24,6 +25,8 @@ from tasks.monitoring.span_progress import SpanRow, Survey, span_end, span_rows,
 from tasks.planning import scheduled_span
 from tasks.runs import releases
 from tasks.runs.invocations import Invocation
+
+_log = logging.getLogger("millrace")
 
 
 class FreshnessReport(Record):
@@ -72,7 +75,8 @@ class FreshnessReport(Record):
 def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
     """Return the state of `config.lineage` at the moment `at`, which has an offset.
 
-    A span is due once the scheduled run that takes it should have begun.
+    A span is due once the scheduled run that takes it should have begun. Records of runs that can't be read are left
+    out, with a warning for each.
 
     Raises:
         ConfigError: the cron line is not understood, or the workspace holds spans of several lengths.
@@ -92,6 +96,8 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
     age = _age(store, config, at)
     catalogue = catalogue_age(store, age.release) if age.release else None
     waiting = Waiting(catalogue, catalogue.hours(at) if catalogue else 0.0, config.freshness.catalogue_target_hours)
+    for unreadable in reader.problems:
+        _log.warning("left out: %s", unreadable)
     return FreshnessReport(
         at=_iso(at),
         workspace=store.uri,

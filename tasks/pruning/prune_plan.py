@@ -27,7 +27,7 @@ _DEPTHS: Mapping[Kind, int] = {
 }  # parts of a folder's key
 _CHECKPOINT = re.compile(r"lineages/[^/]+/step-\d{8}")
 _OF_A_RUN = re.compile(
-    r"runs/[^/]+/(validate/attempt-\d+/(rows/[^/]+|quarantine)|infer/quarantine|infer/shards/[^/]+/[^/]+"
+    r"runs/[^/]+/(validate/(attempt-\d+/)?rows/[^/]+|validate/attempt-\d+/quarantine|infer/quarantine|infer/shards/[^/]+/[^/]+"
     r"|train/attempt-\d+/tensorboard)"
 )
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tasks.contracts.runner import Listener
     from tasks.contracts.runs import RunPlan
     from tasks.running.budget import Budget
+    from tasks.running.keeper import Keeper
+    from tasks.running.turn import Turn
 
 # Called inside the task run of each stage that has just ended, with plan, name of the stage, and outcome; the outcome
 # is a StageError where the stage failed. Called for the release once more when it was published, in the flow run.
@@ -28,6 +30,8 @@ class StageContext:
     budget: Budget | None = None
     stop: threading.Event | None = None  # once set, stages end as cancelled
     was_done: bool = False  # the stage had a result already
+    keeper: Keeper | None = None  # of the Prefect server
+    turns: tuple[Turn, ...] = ()  # the lineages that are held here
     log_fields: Mapping[str, Any] = field(default_factory=dict)  # in every JSON log line
 
 

@@ -1,4 +1,8 @@
-"""The lock of a lineage, also when the process that held it was killed a moment ago."""
+"""The lock of a lineage, also when the process that held it was killed, or only stopped, a moment ago.
+
+A process that was stopped for so long that another one took the lock is refused when it wakes: at the next pulse of its
+stage, before its next write, and its workers at theirs (infra/store/fence.py).
+"""
 
 import contextlib
 import time
@@ -6,6 +10,9 @@ from collections.abc import Callable, Iterator
 
 from infra.store.base import Conflict, Store
 from infra.store.lease import InUse
+from tasks.contracts.jobs import JobSpec
+from tasks.running.context import stage_context, within
+from tasks.running.turn import Turn, superseded
 
 TRIES = 3  # a second apart: a process that only checks the lock holds it for a moment
 
@@ -22,12 +29,13 @@ def hold_lineage(
 
     Raises:
         Conflict: another process works on it.
+        SupersededError: another process took it meanwhile.
     """
-    with contextlib.ExitStack() as held:
+    with superseded(key), contextlib.ExitStack() as held:
         expiry, refused = None, 0
         while True:
             try:
-                held.enter_context(store.lock(key))
+                lock = held.enter_context(store.lock(key))
                 break
             except InUse as error:
                 if expiry is None:
@@ -40,4 +48,23 @@ def hold_lineage(
                 if refused == TRIES:
                     raise
             sleep(1.0)
-        yield
+        with within(turns=(*stage_context().turns, Turn(store, key, lock))):
+            yield
+
+
+def check_turns() -> None:
+    """Raise SupersededError if a lineage that is held here was taken by another process."""
+    for turn in stage_context().turns:
+        turn.check()
+
+
+def confirm_turns() -> None:
+    """Make sure in the store that every lineage that is held here still is. Raises SupersededError, StoreError."""
+    for turn in stage_context().turns:
+        turn.confirm()
+
+
+def admit(spec: JobSpec) -> None:
+    """Let the workers of this attempt write in the lineages that are held here. Raises as `confirm_turns` does."""
+    for turn in stage_context().turns:
+        turn.admit(spec.job_prefix)

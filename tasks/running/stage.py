@@ -26,11 +26,23 @@ from tasks.contracts.results import StageResult
 from tasks.contracts.runner import Listener, Runner
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import workers_of
-from tasks.foundation.errors import ERRORS, POLICIES, CodeError, FailureClass, StageError, StoreError, classify
+from tasks.foundation.disks import message_of
+from tasks.foundation.errors import (
+    ERRORS,
+    POLICIES,
+    CodeError,
+    FailureClass,
+    StageError,
+    StoreError,
+    SupersededError,
+    classify,
+)
 from tasks.foundation.records import Record
 from tasks.running import json_logs
 from tasks.running.budget import Budget
 from tasks.running.context import note_done, stage_context, stopped, within
+from tasks.running.lineage_lock import admit, confirm_turns
+from tasks.running.server_presence import answers, await_server
 from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
@@ -75,9 +87,11 @@ def run_stage(
             note_done()
             return done
         spec = _spec(plan, inputs, attempts.last + 1)
+        admit(spec)
         store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
         output.log(f"{name}: attempt {spec.attempt} starts, {spec.workers} worker{'s' * (spec.workers > 1)}")
     else:
+        admit(spec)
         output.log(f"{name}: attempt {spec.attempt} was started before and still runs; waiting for it")
     budget = stage_context().budget or Budget(plan.config.retry)
     with json_logs.log_context(attempt=spec.attempt):
@@ -160,6 +174,7 @@ def _spec(plan: RunPlan, inputs: Inputs, attempt: int) -> JobSpec:
         workers=workers_of(plan.config, inputs.stage),
         config=plan.config,
         inputs=inputs,
+        fences=tuple(turn.fence for turn in stage_context().turns),
     )
 
 
@@ -179,6 +194,7 @@ def _attempt(
     tries = budget.left(spec.attempt)
     try:
         runner.run(spec, output, tries)
+        confirm_turns()
         outcome = _outcome(read_result(store, spec.run_key, spec.stage), outcome_type)
         if outcome is None:
             raise CodeError(
@@ -186,12 +202,15 @@ def _attempt(
             )
     except BaseException as error:
         output.ended(classify(error))
+        if isinstance(error, SupersededError):  # the process that took over has closed the record
+            raise
         last = _record_failure(store, record, output, time.monotonic() - began, error)
         budget.use(last)
         output.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
         if isinstance(error, StageError) or not isinstance(error, Exception):
             raise
-        raise ERRORS[classify(error)](f"{spec.stage}: {type(error).__name__}: {error}") from error
+        said = f"{spec.stage}: {type(error).__name__}: {message_of(error, store.uri)}"
+        raise ERRORS[classify(error)](said) from error
     output.ended()
     if output.tries:
         ledger.end_tries(store, record, output.tries)
@@ -264,10 +283,11 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             if was_done:
                 where = f"runs/{plan.run_key}/{fn.__name__}"
                 return Completed(name="Cached", message=f"done before: {where}", data=value)
+            await_server()
             make_page(plan, fn.__name__, value)
             return value
         except StageError as error:
-            if error.failure is not FailureClass.CANCELLED:  # the person who stopped it knows why
+            if error.failure is not FailureClass.CANCELLED and answers():  # the person who stopped it knows why
                 make_page(plan, fn.__name__, error)
             budget = stage_context().budget
             if budget is None or not error.policy.transient or budget.used < budget.attempts:

@@ -19,6 +19,7 @@ from tasks.contracts.runner import BatchAttempt, Listener
 from tasks.foundation.errors import CancelledError, FailureClass
 from tasks.running import json_logs
 from tasks.running.context import stage_context, stopped
+from tasks.running.lineage_lock import check_turns
 from tasks.running.live_progress import LiveProgress
 
 json_logs.install()  # here, because every flow imports this, also in a process that a Prefect worker starts
@@ -67,7 +68,11 @@ class StageOutput:
         self.tries = sorted([*others, one], key=lambda known: known.attempt)
 
     def pulse(self) -> None:
-        """Raise CancelledError if the flow run was cancelled in the UI or by a command, or its thread is to stop."""
+        """Raise CancelledError if the flow run was cancelled in the UI or by a command, or its thread is to stop.
+
+        Raises SupersededError if another process took the lineage.
+        """
+        check_turns()
         if stopped():
             raise CancelledError("stopped with its parent flow run; what was finished is kept")
         now = time.monotonic()

@@ -13,7 +13,7 @@ from pydantic import Field
 from infra.store.base import Conflict, Store
 from infra.store.records import read_record
 from tasks.contracts.runs import RunPlan, RunState
-from tasks.foundation.clock import now
+from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 
@@ -30,11 +30,11 @@ class Invocation(Record):
     lineage: str
     flow_run: str = Field(description="id of the Prefect flow run; empty outside of one")
     page: str = Field(description="address of the flow run's page; empty outside of one")
-    scheduled_at: str | None = Field(description="null: started by hand")
-    began_at: str
+    scheduled_at: Moment | None = Field(description="null: started by hand")
+    began_at: Moment
     expected_seconds: float | None = Field(description="from begin to end, by the ledger; null: no record yet")
-    deadline: str = Field(description="freshness.deadline_hours after the scheduled time, else after the begin")
-    ended_at: str | None = Field(description="null: it runs now, or its orchestrator was killed")
+    deadline: Moment = Field(description="freshness.deadline_hours after the scheduled time, else after the begin")
+    ended_at: Moment | None = Field(description="null: it runs now, or its orchestrator was killed")
     state: RunState
     failure: FailureClass | None
     message: str

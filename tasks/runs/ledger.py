@@ -15,7 +15,7 @@ from tasks.contracts.jobs import JobSpec, stage_prefix
 from tasks.contracts.results import Phases
 from tasks.contracts.runner import BatchAttempt
 from tasks.contracts.stages import Work
-from tasks.foundation.clock import now
+from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import FailureClass, classify
 from tasks.foundation.records import Record
 from tasks.runs.results import UnusableResult, read_result
@@ -30,8 +30,8 @@ class LedgerRecord(Record):
     attempt: int
     failure: FailureClass | None = Field(description="null: done, or not ended yet")
     message: str
-    started_at: str
-    ended_at: str | None = Field(description="null: it runs now, or its orchestrator was killed")
+    started_at: Moment
+    ended_at: Moment | None = Field(description="null: it runs now, or its orchestrator was killed")
     seconds: Phases
     workers: int
     dollars_per_hour: float = Field(description="of all workers together")

@@ -182,7 +182,7 @@ def vectors_made(store: Store) -> int:
 
 def same_work(one: JobSpec, other: JobSpec) -> bool:
     """Return whether two specs are for the same work, as in `check_inputs`."""
-    alike = {"inputs": _decisive(one.inputs), "config": other.config}
+    alike = {"inputs": _decisive(one.inputs), "config": other.config, "fences": other.fences}
     other = other.model_copy(update={"inputs": _decisive(other.inputs)})
     return one.config.same_work_as(other.config) and one.model_copy(update=alike) == other
 

@@ -13,9 +13,8 @@ import sys
 import time
 
 from configs.load import config_hash
-from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.jobs import JobSpec
+from infra.store.fence import FencedStore
 from tasks.contracts.outcomes import Outcome
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import TRAITS, Chore, Layout, Stage
@@ -53,28 +52,29 @@ def main() -> int:
     except Exception as error:  # without a spec there is no folder for an error file
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
-    job = Job(spec, store, rank, clock)
+    job = Job(spec, FencedStore(store, spec.fences, spec.job_prefix), rank, clock)
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
         outcome: Outcome | None = stage.run(job)  # None: another worker returns it, or a tool runs this
         # The workers of an array never meet; elsewhere all have the same outcome.
         if outcome is not None and (rank.is_main or TRAITS[spec.stage].layout is Layout.array):
-            _write_result(store, spec, outcome, clock)
+            _write_result(job, outcome)
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends in any case, and must be able to write why
         return job.fail(error)
     return 0
 
 
-def _write_result(store: Store, spec: JobSpec, outcome: Outcome, clock: PhaseClock) -> None:
+def _write_result(job: Job, outcome: Outcome) -> None:
+    spec = job.spec
     result = StageResult(
         run_key=spec.run_key,
         attempt=spec.attempt,
         config_sha256=config_hash(spec.config),
-        phases=clock.read(),
+        phases=job.clock.read(),
         outcome=outcome,
     )
-    store.write(f"{spec.stage_prefix}/result.json", result.to_json())
+    job.store.write(f"{spec.stage_prefix}/result.json", result.to_json())
 
 
 def _write_whole_lines() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs.schema.stages import HealthConfig
 from infra.store.base import Store
-from infra.store.directory import DirectoryStore
+from infra.store.factory import scheme_of
 from infra.store.probe import broken_guarantee
 from tasks.contracts.outcomes import Check, HealthOutcome
 from tasks.contracts.progress import report
@@ -163,7 +163,7 @@ def _least_disk(whole: AllFindings) -> float:
 
 
 def _free_gib(accelerator: Accelerator, store: Store) -> dict[str, float]:
-    workspace = store.root if isinstance(store, DirectoryStore) else None
+    workspace = Path(store.uri) if scheme_of(store.uri) == "file" else None
     return {
         "memory": accelerator.free_memory_bytes() / GIB,
         "disk": shutil.disk_usage(Path(tempfile.gettempdir())).free / GIB,

@@ -80,7 +80,7 @@ def run(job: Job) -> ValidateOutcome:
         )
         outputs.stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
         rows = tuple(outputs.commit_rows(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
-        sides = f"{job.spec.attempt_prefix}/sides"
+        sides = f"{job.spec.stage_prefix}/sides"
         (scratch / "sides").mkdir()
         rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
         outcome = outcome.model_copy(

@@ -7,7 +7,7 @@ import inspect
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from flows.cli.operation.deploying import DeployOutput
 from flows.cli.operation.hosts import HostsOutput
@@ -121,6 +121,8 @@ def _type(kind: Any) -> str:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin in (Union, types.UnionType):
         return " or ".join(_type(argument) for argument in arguments)
+    if origin is Annotated:
+        return _type(arguments[0])
     if origin is tuple:
         return f"list of {_type(arguments[0])}"
     if origin is dict:

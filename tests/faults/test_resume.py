@@ -165,7 +165,7 @@ def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: 
     job = job_of(store, rows)
     with pytest.raises(OSError, match="No space left") as caught:
         train.run(replace(job, store=FullDisk(store.root)))
-    assert classify(caught.value) == FailureClass.STORE
+    assert classify(caught.value) == FailureClass.DISK
     sealed = [key for key in store.list("lineages") if key.endswith("MANIFEST.json")]
     assert sealed == ["lineages/main/step-00000003/MANIFEST.json"]
     outcome = train.run(job)

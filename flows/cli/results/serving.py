@@ -107,10 +107,7 @@ class Pages:
         return self._fresh(run_key, lambda: Page(HTML, run_html(self._store, run_key)))
 
     def _read(self, key: str) -> bytes | None:
-        try:
-            return self._store.read(key)
-        except (FileNotFoundError, IsADirectoryError):
-            return None
+        return self._store.read(key) if self._store.exists(key) else None
 
     def _fresh(self, name: str, make: Callable[[], Page]) -> Page:
         with self._making:

@@ -4,6 +4,7 @@ import logging
 import sys
 import traceback
 
+from tasks.foundation.disks import message_of
 from tasks.foundation.errors import POLICIES, FailureClass, StageError, classify
 from tasks.running.json_logs import JsonStream
 
@@ -26,4 +27,4 @@ def explain(error: Exception) -> int:
 def _sentence(error: Exception) -> str:
     if isinstance(error, PermissionError) and error.filename is not None:
         return f"{error.filename}: this user may not read or write it; change its permissions, or use another folder"
-    return str(error)
+    return message_of(error)

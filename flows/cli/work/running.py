@@ -1,8 +1,9 @@
 """`millrace run`: check the plan, start a Prefect server if none runs, then run the flow in this process."""
 
+import contextlib
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,9 +12,10 @@ from flows.cli.results import outputs
 from flows.cli.results.outputs import DryRunOutput, RunOutput
 from flows.cli.terminal.console import note
 from flows.cli.terminal.progress_bars import display
+from flows.cli.terminal.server_keeper import ServerKeeper
 from infra import prefect_server
 from infra.store.base import Store
-from tasks.foundation.errors import CancelledError, CodeError
+from tasks.foundation.errors import CancelledError, CodeError, ServerError, one_line
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import next_start
 from tasks.preflight.check import check_plan
@@ -90,14 +92,33 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
 
     flow = getattr(importlib.import_module(f"flows.{name}"), name)
-    if verbose:
+    keeper = ServerKeeper(server)
+    with _explained(keeper, server.url), contextlib.ExitStack() as stack:
+        stack.enter_context(within(keeper=keeper))
+        if not verbose:
+            stack.enter_context(within(listener=stack.enter_context(display())))
         state = flow(*parameters, return_state=True)
-    else:
-        with display() as listener, within(listener=listener):
-            state = flow(*parameters, return_state=True)
     url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
     if state.is_failed():
         note(f"log: {url}")
     if state.is_cancelled():
         raise CancelledError(state.message or "the flow run was cancelled")
-    return FlowDone(state.result(), server.ui_url, url)
+    with _explained(keeper, server.url):
+        return FlowDone(state.result(), server.ui_url, url)
+
+
+@contextlib.contextmanager
+def _explained(keeper: ServerKeeper, url: str) -> Iterator[None]:
+    """Raise ServerError for the errors of Prefect's client: the server went away, or answers with errors.
+
+    What failed before that counts more.
+    """
+    import httpx  # after the environment is set, as Prefect itself
+
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise keeper.error or ServerError(
+            f"the Prefect server at {url} failed: {one_line(error) or type(error).__name__}. What is finished "
+            "is in the workspace: look at the server's log, and run the same command again"
+        ) from error

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 
 from infra.store.base import Store
-from infra.store.lease import TTL_SECONDS, InUse, Lease, hold
+from infra.store.lease import TTL_SECONDS, InUse, Lease, hold, seconds_left
 from infra.store.records import find_record
 
 _FILE = "waiter.json"
@@ -50,5 +50,9 @@ def waited_for_until(store: Store, prefix: str) -> float:
     Raises:
         StoreError: the file is not a valid lease.
     """
-    lease = find_record(store, f"{prefix}/{_FILE}", Lease, "delete it once no process waits for the job")
-    return lease.expires_at if lease else 0.0
+    key = f"{prefix}/{_FILE}"
+    lease = find_record(store, key, Lease, "delete it once no process waits for the job")
+    if lease is None:
+        return 0.0
+    left = seconds_left(store, key, lease)
+    return lease.expires_at if left is None else time.time() + left

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from configs.schema.config import Config
 from infra.store.base import Store
-from infra.store.manifest import commit, open_folder
+from infra.store.manifest import commit_by_content, open_folder
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.outcomes import Check
@@ -82,8 +82,7 @@ def find_sides(
         of_golden = left_out["like_span"].to_pylist().count(GOLDEN)
         left.append(LeftOut(left_out.num_rows - held, held, of_golden))
         facts = {"span": ref.span.name, **left[-1]._asdict()}
-        sides = f"{prefix}/{ref.span.name}"
-        commit(store, sides, folder, SIDES_KIND, facts)
+        sides = commit_by_content(store, f"{prefix}/{ref.span.name}", folder, SIDES_KIND, facts)
         done.append(ref.model_copy(update={"sides": sides}))
     return tuple(done), tuple(left)
 

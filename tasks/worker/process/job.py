@@ -19,6 +19,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.results import Phases, WorkerFailure
+from tasks.foundation.disks import message_of
 from tasks.foundation.errors import POLICIES, ConfigError, StageError, StoreError, classify
 from tasks.foundation.neuron_errors import classify_log
 
@@ -129,7 +130,7 @@ class Job:
         """
         named = classify_log(str(error)) if isinstance(error, RuntimeError) else None  # by a code of the Neuron SDK
         failure, meaning = named or (classify(error), "")
-        text = f"{meaning}\n{error}".strip() or type(error).__name__
+        text = f"{meaning}\n{message_of(error, self.store.uri)}".strip() or type(error).__name__
         known = isinstance(error, StageError)
         record = WorkerFailure(
             rank=self.share.index,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.store.manifest import commit
+from infra.store.manifest import commit, commit_by_content
 from tasks.contracts.jobs import data_report_key
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import SpanProfile
@@ -24,10 +24,10 @@ def rows_folder(scratch: Path, span: SpanRef) -> Path:
 
 
 def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
-    """Put the clean rows of a span into the workspace."""
-    prefix = f"{job.spec.attempt_prefix}/rows/{span.name}"
+    """Put the clean rows of a span into the workspace, under a name that all attempts give them."""
     facts = {"span": span.name, "span_version": span.version, "rows": rows}
-    commit(job.store, prefix, rows_folder(scratch, span), ROWS_KIND, facts)
+    where = f"{job.spec.stage_prefix}/rows/{span.name}"
+    prefix = commit_by_content(job.store, where, rows_folder(scratch, span), ROWS_KIND, facts)
     return RowsRef(span=span, prefix=prefix, rows=rows)
 
 

@@ -494,7 +494,7 @@ def test_a_workspace_inside_a_file_is_one_line_for_every_command(
     [
         (ZeroDivisionError("division by zero"), 75, "CODE: ZeroDivisionError: division by zero (a bug, ours", True),
         (PermissionError(13, "Permission denied", "/w"), 74, "STORE: /w: this user may not read or write it", False),
-        (OSError(28, "No space left on device"), 74, "STORE: [Errno 28] No space left on device", False),
+        (OSError(28, "No space left on device"), 77, "DISK: [Errno 28] No space left on device: ", False),
     ],
 )
 def test_only_unexpected_errors_have_a_traceback(

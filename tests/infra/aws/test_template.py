@@ -56,6 +56,7 @@ READS = {
     "import-checkpoint": ["runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json"],
     "publish": ["releases/CURRENT", "releases/1.json", "vectors/m/c/part-00000.parquet"],
 }
+FENCE = ".locks/lineages/main.run.fence"  # every worker looks at it before it writes
 COMPILED = ["compile/k/MANIFEST.json", "compile/k.lease", "quarantine/compile/k/MODULE/model.neff.1"]
 CHECKPOINTS = ["lineages/main/step-00000020/MANIFEST.json", "quarantine/lineages/main/step-00000020.1/state.json"]
 WRITES = {
@@ -167,7 +168,7 @@ def test_only_actions_without_resources_are_allowed_on_all() -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_may_read_and_write_what_their_workers_need(stage: str) -> None:
     written = [f"runs/r/{stage}/result.json", f"runs/r/{stage}/attempt-1/owner.json", *WRITES[stage]]
-    read = ["hosts/i-1.json", *READS[stage]]
+    read = ["hosts/i-1.json", FENCE, *READS[stage]]
     assert [key for key in (*read, *written) if not may(stage, "s3:GetObject", key)] == []
     assert [key for key in written if not may(stage, "s3:PutObject", key)] == []
     assert [key for key in written if not may(stage, "s3:DeleteObject", key)] == []

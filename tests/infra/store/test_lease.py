@@ -2,6 +2,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
-from infra.store.lease import Held, InUse, Lease, hold, wait_for
+from infra.store.lease import BOOT, Held, InUse, Lease, hold, wait_for
+from infra.store.s3_store import S3Store
 from tasks.foundation.errors import StoreError
 
 KEY = "compile/a1b2/LEASE"
@@ -42,9 +44,9 @@ def record(store: Store) -> Lease:
     return Lease.model_validate_json(store.read(KEY))
 
 
-def leave_behind(store: Store, expires_at: float = START + 60) -> Lease:
+def leave_behind(store: Store, until: float = START + 60, boot: str = BOOT) -> Lease:
     """The lease of a process that died."""
-    lease = Lease(owner="dead", host="elsewhere", pid=7, expires_at=expires_at)
+    lease = Lease(owner="dead", host="elsewhere", pid=7, expires_at=0, until=until, boot=boot)
     store.write(KEY, lease.to_json())
     return lease
 
@@ -52,13 +54,14 @@ def leave_behind(store: Store, expires_at: float = START + 60) -> Lease:
 def test_the_record_names_the_holder_and_the_expiry(store, clock):
     with hold(store, KEY, 60, clock):
         lease = record(store)
-        assert (lease.host, lease.pid, lease.expires_at) == (socket.gethostname(), os.getpid(), START + 60)
+        assert (lease.host, lease.pid, lease.until) == (socket.gethostname(), os.getpid(), START + 60)
+        assert lease.expires_at == pytest.approx(time.time() + 60, abs=50)
 
 
 def test_a_held_lease_is_refused_with_its_holder(store, clock):
     with (
         hold(store, KEY, 60, clock),
-        pytest.raises(InUse, match=rf"{KEY} is in use by process {os.getpid()} on \S+, .* 1970-01-12 13:47:40 UTC"),
+        pytest.raises(InUse, match=rf"{KEY} is in use by process {os.getpid()} on \S+, .* until 20\d\d-.* UTC"),
         hold(store, KEY, 60, clock),
     ):
         pass
@@ -69,7 +72,7 @@ def test_a_lease_is_free_as_soon_as_its_block_is_left(store, clock, error):
     with contextlib.suppress(ZeroDivisionError), hold(store, KEY, 60, clock):
         if error:
             raise error
-    assert record(store).expires_at <= clock()
+    assert record(store).until <= clock()
     with hold(store, KEY, 60, clock) as second:
         second.check()
 
@@ -84,6 +87,32 @@ def test_a_dead_holders_lease_is_free_when_it_expires(store, clock, seconds, fre
     else:
         with pytest.raises(InUse, match="process 7 on elsewhere"), hold(store, KEY, 60, clock):
             pass
+
+
+def test_a_dead_holder_on_another_machine_is_known_by_a_lease_that_does_not_change(directory, clock):
+    leave_behind(directory, until=clock() + 1e9, boot="another machine, whose clock means nothing here")
+    for seconds in (0, 30, 29.9):
+        clock.time += seconds
+        with pytest.raises(InUse), hold(directory, KEY, 60, clock):
+            pass
+    leave_behind(directory, until=clock() + 2e9, boot="it lives: its lease was renewed")
+    for seconds in (0, 59.9):
+        clock.time += seconds
+        with pytest.raises(InUse), hold(directory, KEY, 60, clock):
+            pass
+    clock.time += 0.1
+    with hold(directory, KEY, 60, clock):
+        assert record(directory).pid == os.getpid()
+
+
+def test_a_bucket_says_how_old_a_lease_is_whatever_its_holders_clock_said(s3, clock, monkeypatch):
+    store = S3Store(s3.new_workspace())
+    leave_behind(store, until=0.0, boot="another machine")
+    with pytest.raises(InUse), hold(store, KEY, 60, clock):
+        pass
+    monkeypatch.setattr(store, "age_seconds", lambda key: 61.0)
+    with hold(store, KEY, 60, clock):
+        assert record(store).pid == os.getpid()
 
 
 def test_one_of_several_threads_gets_the_lease(store):
@@ -120,7 +149,7 @@ def test_a_renewal_extends_the_lease(store, clock):
     with hold(store, KEY, 60, clock) as held:
         clock.time += 59
         held.renew()
-        assert record(store).expires_at == START + 119
+        assert record(store).until == START + 119
         clock.time += 59
         held.check()
         with pytest.raises(InUse), hold(store, KEY, 60, clock):
@@ -134,7 +163,7 @@ def test_a_thread_renews_the_lease(directory, clock):
     with hold(directory, KEY, 0.03, clock):
         clock.time += 0.01
         assert swapped.wait(10)
-        assert record(directory).expires_at == pytest.approx(START + 0.04)
+        assert record(directory).until == pytest.approx(START + 0.04)
 
 
 def test_the_thread_ends_with_the_block(directory):
@@ -212,7 +241,7 @@ def test_a_failed_renewal_can_be_repeated(tmp_path, clock, trouble):
         held.renew()
         clock.time += 59
         held.check()
-    assert record(store).expires_at <= clock()
+    assert record(store).until <= clock()
 
 
 def test_a_lost_lease_says_why_it_was_not_renewed_and_leaving_it_raises_nothing(tmp_path, clock):
@@ -223,7 +252,7 @@ def test_a_lost_lease_says_why_it_was_not_renewed_and_leaving_it_raises_nothing(
         clock.time += 60
         with pytest.raises(StoreError, match=r"not renewed in time \(the network is gone\)"):
             held.check()
-    assert record(store).expires_at == START + 60
+    assert record(store).until == START + 60
 
 
 def waiting(store: Store, clock: Clock, **options: Any) -> AbstractContextManager[Held | None]:
@@ -261,7 +290,7 @@ def test_waiting_for_a_dead_builder_ends_when_its_lease_expires(store, clock):
 
 def test_each_builder_is_named_once_while_waiting(store, clock):
     leave_behind(store)
-    second = Lease(owner="second", host="another-host", pid=8, expires_at=START + 70)
+    second = Lease(owner="second", host="another-host", pid=8, expires_at=0, until=START + 70, boot=BOOT)
     clock.at_sleep = [lambda: None, lambda: store.write(KEY, second.to_json())]
     lines = []
     with waiting(store, clock, say=lines.append, poll_seconds=20):
@@ -270,7 +299,7 @@ def test_each_builder_is_named_once_while_waiting(store, clock):
 
 
 def test_waiting_ends_when_the_builder_is_done(store, clock):
-    leave_behind(store, expires_at=1e9)
+    leave_behind(store, until=1e9)
     clock.at_sleep = [lambda: None, lambda: store.write("compile/a1b2/built", b"")]
     with waiting(store, clock, until=lambda: store.exists("compile/a1b2/built"), say=lambda line: None) as held:
         assert held is None
@@ -281,10 +310,10 @@ def test_work_finished_just_before_the_lease_was_free_is_not_repeated(store, clo
     answers = iter([False, True])
     with waiting(store, clock, until=lambda: next(answers)) as held:
         assert held is None
-    assert record(store).expires_at <= clock()
+    assert record(store).until <= clock()
 
 
 def test_a_conflict_raised_in_the_block_passes_through(store, clock):
     with pytest.raises(Conflict, match="of its own"), waiting(store, clock):
         raise Conflict("of its own")
-    assert record(store).expires_at <= clock()
+    assert record(store).until <= clock()

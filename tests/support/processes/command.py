@@ -39,9 +39,10 @@ def as_documented(result: CommandResult, *arguments: str) -> CommandResult:
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> CommandResult:
-    """Call it with these arguments, without its handler of signals, which needs a process of its own."""
+    """Call it with these arguments, without its handler of signals and its last exit, which need their own process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("signal.signal", lambda *_: None)
+        patch.setattr("flows.cli.leave_soon", lambda _: None)
         patch.setattr(sys, "argv", ["millrace", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()

@@ -97,6 +97,7 @@ def job(
     overrides: Sequence[str] = (),
     others: Sequence[RowsRef] = (),
     parent: CheckpointRef | None = None,
+    attempt: int = 1,
 ) -> Job:
     inputs = ValidateInputs(
         window=tuple(window), history=tuple(history), feeds=(), bases=(), others=tuple(others), parent=parent
@@ -104,8 +105,8 @@ def job(
     spec = JobSpec(
         run_key="k",
         span=window[-1],
-        attempt=1,
-        submitted_as=1,
+        attempt=attempt,
+        submitted_as=attempt,
         workspace=store.uri,
         workers=1,
         config=load_config(None, [SCRATCH, *FEATURES, *overrides]),

@@ -58,9 +58,9 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         (MemoryError(), FailureClass.OOM),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), FailureClass.OOM),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), FailureClass.OOM),
-        (OSError(errno.ENOSPC, "No space left on device"), FailureClass.STORE),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), FailureClass.STORE),
-        (OSError(errno.EROFS, "Read-only file system"), FailureClass.STORE),
+        (OSError(errno.ENOSPC, "No space left on device"), FailureClass.DISK),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), FailureClass.DISK),
+        (OSError(errno.EROFS, "Read-only file system"), FailureClass.DISK),
         (OSError(errno.EIO, "Input/output error"), FailureClass.STORE),
         (RuntimeError(GLOO + "pair.cc:537] Connection closed by peer [127.0.0.1]:4711"), FailureClass.HOST),
         (RuntimeError(GLOO + "pair.cc:534] Read error [127.0.0.1]:1: Connection reset by peer"), FailureClass.HOST),
@@ -82,10 +82,10 @@ def test_classify(error, expected):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_really_full_disk_is_store():
+def test_a_really_full_disk_is_disk():
     with pytest.raises(OSError, match="No space") as caught:
         Path("/dev/full").write_bytes(b"x")
-    assert classify(caught.value) is FailureClass.STORE
+    assert classify(caught.value) is FailureClass.DISK
 
 
 @pytest.mark.parametrize("failure", FailureClass)

@@ -4,9 +4,13 @@ import pytest
 
 from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
+from infra.store.fence import Fence, FencedStore, fence_key
 from infra.store.lease import InUse, Lease
 from infra.store.s3_store import S3Store
+from tasks.foundation.errors import SupersededError
+from tasks.running.context import stage_context
 from tasks.running.lineage_lock import TRIES, hold_lineage
+from tasks.running.turn import Turn
 from tests.support.cloud.s3 import S3Server
 
 KEY = "lineages/main.run"
@@ -17,6 +21,9 @@ def bucket(s3: S3Server) -> Store:
     return S3Store(s3.new_workspace())
 
 
+FAR = 10_000_000_000.0
+
+
 class Clock:
     """Each sleep sets the holder's record to its next expiry."""
 
@@ -25,7 +32,7 @@ class Clock:
         self.leave(expiries.pop(0))
 
     def leave(self, expires_at: float) -> None:
-        lease = Lease(owner="other", host="elsewhere", pid=7, expires_at=expires_at)
+        lease = Lease(owner="other", host="elsewhere", pid=7, expires_at=expires_at, released=expires_at < FAR)
         self.store.write(f".locks/{KEY}", lease.to_json())
 
     def sleep(self, seconds: float) -> None:
@@ -33,9 +40,6 @@ class Clock:
         assert self.slept < 10
         if self.expiries:
             self.leave(self.expiries.pop(0))
-
-
-FAR = 10_000_000_000.0
 
 
 def test_the_lease_of_a_killed_holder_is_waited_for(bucket):
@@ -72,3 +76,50 @@ def test_a_lock_held_for_a_moment_only_delays_the_run(tmp_path):
         looking.enter_context(store.lock(KEY))
         with hold_lineage(store, KEY, lambda line: None, lambda seconds: looking.close()), pytest.raises(Conflict):
             looking.enter_context(store.lock(KEY))
+
+
+def test_a_process_that_slept_while_another_took_over_is_refused_at_its_next_write(bucket):
+    key, old, manifest = f".locks/{KEY}", "runs/a/train/attempt-1", "lineages/main/step-1/MANIFEST.json"
+    late = FencedStore(bucket, (fence_key(KEY),), old, sleep=lambda seconds: None)
+    with contextlib.ExitStack() as sleeper:
+        sleeper.enter_context(hold_lineage(bucket, KEY, print))
+        (turn,) = stage_context().turns
+        turn.admit(old)
+        late.write(manifest, b"mine")
+        there = Lease.model_validate_json(bucket.read(key))
+        bucket.write(key, there.model_copy(update={"until": 0.0}).to_json())  # it stood still for that long
+        with bucket.lock(KEY) as lock:
+            late.write("lineages/main/step-1/weights", b"the new holder has begun nothing: it may want this work")
+            Turn(bucket, KEY, lock).admit("runs/a/train/attempt-2")
+            turn.check()  # asks nobody; the thread that renews the lease has not looked yet
+            with pytest.raises(SupersededError, match="belongs to another process"):
+                turn.admit("runs/a/evaluate/attempt-1")
+            with pytest.raises(SupersededError, match="belongs to another process"):
+                turn.check()
+            with pytest.raises(SupersededError, match=r"took over from runs/a/train/attempt-1, .*attempt-2"):
+                late.write(manifest, b"late")
+            assert bucket.read(manifest) == b"mine"
+        with pytest.raises(SupersededError, match="nothing more is written"):
+            sleeper.close()
+
+
+def test_workers_that_the_next_holder_finds_again_may_write(tmp_path):
+    store, job = DirectoryStore(tmp_path), "runs/a/infer/attempt-1"
+    with hold_lineage(store, KEY, print):
+        stage_context().turns[0].admit(job)
+    with hold_lineage(store, KEY, print):
+        turn = stage_context().turns[0]
+        turn.admit("runs/b/train/attempt-1")
+        waits = iter([lambda: None, lambda: turn.admit(job)])
+        FencedStore(store, (turn.fence,), job, sleep=lambda seconds: next(waits)()).write("vectors/x", b"x")
+    assert store.read("vectors/x") == b"x"
+
+
+@pytest.mark.parametrize("method", ["write", "create", "swap", "upload", "move", "delete", "lock"])
+def test_every_way_to_write_looks_at_the_fence(tmp_path, method):
+    store = DirectoryStore(tmp_path)
+    store.write("fence", Fence(attempts=("another",)).to_json())
+    late = FencedStore(store, ("fence",), "mine", sleep=lambda seconds: None)
+    arguments = {"swap": ("k", b"", None), "delete": ("k",), "lock": ("k",), "upload": (tmp_path / "fence", "k")}
+    with pytest.raises(SupersededError):
+        getattr(late, method)(*arguments.get(method, ("k", b"")))

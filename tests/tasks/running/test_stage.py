@@ -16,14 +16,16 @@ from tasks.foundation.errors import (
     CancelledError,
     CodeError,
     DataError,
+    DiskError,
     FailureClass,
     HostError,
     OutOfMemoryError,
-    StoreError,
+    SupersededError,
 )
 from tasks.planning.next_run import plan_run
 from tasks.running.context import within
 from tasks.running.stage import run_stage
+from tasks.running.stage_output import StageOutput
 from tasks.runs import ledger
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stand_ins import Heard
@@ -126,7 +128,7 @@ def test_an_interruption_passes_through_and_is_recorded_as_cancelled(store, runn
     ("error", "expected"),
     [
         (MemoryError("no more"), OutOfMemoryError),
-        (OSError(28, "no space left"), StoreError),
+        (OSError(28, "no space left"), DiskError),
         (ValueError("x"), CodeError),
     ],
 )
@@ -326,3 +328,33 @@ def test_a_running_attempt_with_other_inputs_is_not_taken(store, rented, plan):
     rented.findable = {1}
     train(plan, rented, with_fewer_rows(rows))
     assert [spec.attempt for spec in rented.specs] == [1, 1, 2]
+
+
+class TakenTurn:
+    """A lineage that another process takes as soon as the first attempt may write."""
+
+    fence = "the fence"
+    admitted = ""
+
+    def admit(self, attempt: str) -> None:
+        self.admitted = attempt
+
+    def check(self) -> None:
+        if self.admitted:
+            raise SupersededError("taken")
+
+    def confirm(self) -> None:
+        self.check()
+
+
+def test_a_stage_whose_lineage_was_taken_meanwhile_ends_and_leaves_the_record_to_the_other_process(store, runner, plan):
+    turn = TakenTurn()
+    with within(turns=(turn,)):
+        with pytest.raises(SupersededError):
+            health(plan, runner)
+        with pytest.raises(SupersededError):
+            StageOutput().pulse()  # as the runner does, which then ends its workers
+    (spec,) = runner.specs
+    assert (spec.fences, turn.admitted) == (("the fence",), spec.job_prefix)
+    (record,) = ledger.records(store)
+    assert record.ended_at is None

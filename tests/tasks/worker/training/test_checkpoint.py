@@ -261,13 +261,13 @@ def test_a_full_disk_surfaces_at_the_next_call_and_leaves_no_checkpoint(trained:
     writer.save(partial(4))
     with pytest.raises(OSError, match="No space left") as caught:
         writer.save(partial(8)) if then == "save" else writer.wait()
-    assert classify(caught.value) == FailureClass.STORE
+    assert classify(caught.value) == FailureClass.DISK
     assert find_partial(full, "main", "run", after=0) is None
     with pytest.raises(StoreError):
         read_manifest(full, checkpoint_prefix("main", 4))
     assert trained.write(4).step == 4, "with room again the same step can be written"
 
 
-def test_a_full_temporary_folder_is_a_store_error():
+def test_a_full_temporary_folder_is_a_full_disk():
     error = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-    assert classify(error) == FailureClass.STORE
+    assert classify(error) == FailureClass.DISK

@@ -1,0 +1,184 @@
+"""Damaged files of a workspace, and every command that reads one: a class and a message, never a traceback.
+
+The kinds of files are listed from a workspace that the pipeline wrote, so that a new kind can't be forgotten.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import infra.compute.factory
+import tasks.gates.verdicts
+from flows.presentation.run.report import write_run_report
+from infra.store.directory import DirectoryStore
+from tasks.contracts.runs import RunPlan, RunState
+from tasks.foundation.errors import POLICIES, FailureClass
+from tasks.planning.next_run import plan_run
+from tasks.runs import invocations
+from tasks.runs.plan import save_plan
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.gates import judge_numbers
+from tests.support.fakes.stages import carry_out
+from tests.support.processes import command
+
+SEED, SAMPLE = 20261122, 40
+SPANS, RUNNING = ("2021-Q1", "2021-Q2"), "2021-Q3"
+SMALL = ("--set", "model.scratch.layers=1")
+READING = (
+    ("status",),
+    ("releases",),
+    ("history", "--json"),
+    ("report", "--span", SPANS[1]),
+    ("metrics",),
+    ("freshness", *SMALL),
+    ("hosts",),
+    ("backfills",),
+    ("run", "--dry-run", "--span", SPANS[1], *SMALL),
+    ("run", "--dry-run", *SMALL),
+    ("prune", "--dry-run"),
+)
+KNOWN = {policy.exit_code for failure, policy in POLICIES.items() if failure is not FailureClass.CODE} | {0}
+
+
+def flipped(raw: bytes, chance: random.Random) -> bytes:
+    place = chance.randrange(len(raw)) if raw else 0
+    return raw[:place] + bytes([raw[place] ^ (1 << chance.randrange(8))]) + raw[place + 1 :] if raw else b"\xff"
+
+
+def of_another_version(raw: bytes, chance: random.Random) -> bytes:
+    try:
+        content = json.loads(raw)
+    except ValueError:
+        return b"PK\x03\x04" + raw
+    return json.dumps({**content, "version": 99, "unknown": 1} if isinstance(content, dict) else [content]).encode()
+
+
+def with_a_wrong_value(raw: bytes, chance: random.Random) -> bytes:
+    """A text in place of one value of the record: a wrong time, number or list."""
+    try:
+        content = json.loads(raw)
+    except ValueError:
+        return raw[::-1]
+    if isinstance(content, dict) and content:
+        content[chance.choice(sorted(content))] = "yesterday"
+    return json.dumps(content).encode()
+
+
+DAMAGES: dict[str, Callable[[bytes, random.Random], bytes | None]] = {
+    "flipped": flipped,
+    "cut": lambda raw, chance: raw[: len(raw) // 2],
+    "emptied": lambda raw, chance: b"",
+    "replaced": lambda raw, chance: chance.randbytes(64),
+    "of another version": of_another_version,
+    "with a wrong value": with_a_wrong_value,
+    "deleted": lambda raw, chance: None,
+    "a folder": lambda raw, chance: None,
+}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
+    """Two released spans, each with the record of its invocation and its report, and a run that has just begun."""
+    store = DirectoryStore(tmp_path_factory.mktemp("workspace"))
+    with pytest.MonkeyPatch.context() as patch:
+        runner = FakeRunner(store)
+        patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+        patch.setattr(tasks.gates.verdicts, "judge_numbers", judge_numbers)  # the real one takes long to load
+        ingest(store, *SPANS, RUNNING)
+        for span in SPANS:
+            plan: RunPlan = plan_run(store, small_config(), span)
+            begun = invocations.begin(store, plan)
+            carry_out(plan)
+            invocations.end(store, begun, RunState.RELEASED)
+            write_run_report(store, plan.run_key)
+        plan = plan_run(store, small_config(), RUNNING)
+        save_plan(store, plan)
+        invocations.begin(store, plan)
+    return store
+
+
+def kinds(store: DirectoryStore) -> dict[str, str]:
+    """A file of each kind: names of spans, keys and numbers don't make a kind."""
+    keys = [key for top in ("", ".locks") for key in store.list(top)]
+    return {re.sub(r"\d{4}-Q\d|[0-9a-f]{8,}|\d+", "*", key): key for key in keys}
+
+
+def probe(
+    store: DirectoryStore, capsys: pytest.CaptureFixture[str], key: str, damage: str, arguments: tuple[str, ...]
+) -> str | None:
+    """Damage a file, call a command and repair the file; return what was wrong with the command."""
+    path: Path = store.path(key)
+    raw = path.read_bytes()
+    damaged = DAMAGES[damage](raw, random.Random(f"{key} {damage}"))
+    path.unlink()
+    if damage == "a folder":
+        path.mkdir()
+    elif damaged is not None:
+        path.write_bytes(damaged)
+    try:
+        result = command.call(capsys, *arguments, "--workspace", store.uri)
+    finally:
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.write_bytes(raw)
+    if "Traceback" in result.err or result.code not in KNOWN:
+        return f"{key} {damage}: millrace {' '.join(arguments)} ended with {result.code}: {result.err[-1500:]}"
+    return None
+
+
+def probes(store: DirectoryStore) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    return itertools.product(kinds(store).values(), DAMAGES, READING)
+
+
+def test_no_command_takes_a_damaged_file_badly_in_a_sample(
+    workspace: DirectoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each kind of file once at least; which damages and commands, the seed says."""
+    chance, per_kind = random.Random(SEED), {}
+    for each in chance.sample(everything := list(probes(workspace)), len(everything)):
+        per_kind.setdefault(each[0], each)
+    sample = [*per_kind.values(), *chance.sample(everything, SAMPLE)]
+    assert [wrong for each in sample if (wrong := probe(workspace, capsys, *each))] == []
+
+
+@pytest.mark.proof
+def test_no_command_takes_a_damaged_file_badly(workspace: DirectoryStore, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [wrong for each in probes(workspace) if (wrong := probe(workspace, capsys, *each))] == []
+
+
+@pytest.mark.parametrize("key", ["releases/CURRENT", "releases/2.json"])
+def test_a_release_that_is_a_folder_is_named(
+    workspace: DirectoryStore, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    store, path = workspace, workspace.path(key)
+    raw = path.read_bytes()
+    path.unlink()
+    path.mkdir()
+    try:
+        result = command.call(capsys, "releases", "--workspace", store.uri)
+    finally:
+        path.rmdir()
+        path.write_bytes(raw)
+    assert (result.code, f"STORE: {store.uri}/{key} is a folder" in result.err) == (74, True)
+
+
+def test_a_bad_time_in_the_record_of_an_invocation_is_named(
+    workspace: DirectoryStore, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    key = next(key for key in workspace.list("runs") if "/invocations/" in key and b'"Running"' in workspace.read(key))
+    raw = workspace.read(key)
+    workspace.write(key, json.dumps({**json.loads(raw), "began_at": "yesterday"}).encode())
+    try:
+        result = command.call(capsys, "freshness", *SMALL, "--workspace", workspace.uri)
+    finally:
+        workspace.write(key, raw)
+    assert result.code == 0, "the other records are shown"
+    assert f"{key} is not readable: began_at" in caplog.text
