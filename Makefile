@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews faults scale
+.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews faults scale train-memory
 
 install: $(INSTALLED)
 
@@ -70,3 +70,7 @@ faults: install
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install
 	$(BIN)/python -m tests.benchmarks.scale
+
+# Memory of the first steps of a training on one and on ten million pairs.
+train-memory: install
+	$(BIN)/python -m tests.benchmarks.training_memory

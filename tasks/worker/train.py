@@ -22,7 +22,7 @@ from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.device_use import collect_device_use, device_use_measured
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
-from tasks.worker.training.pairs import make_pairs, read_training_rows
+from tasks.worker.training.pairs import open_pairs, read_training_rows
 from tasks.worker.training.start import find_source, load_model, make_start, ref_at
 from tasks.worker.training.step import TrainStep
 
@@ -48,7 +48,7 @@ def run(job: Job) -> TrainOutcome:
             precision = accelerator.choose_precision(config.train.precision)
             start = make_start(job, inputs, source, parts, accelerator, precision)
         state = start.state
-        pairs = make_pairs(training, parts, config)
+        pairs = open_pairs(job, training, parts, accelerator.barrier)
         plan = plan_for(config, state.first_step, pairs)
         shape = shape_for(config, state.first_step, pairs, job.rank.world)
         last_step = state.first_step + len(plan)

@@ -45,6 +45,7 @@ ORDER = """
     tasks.worker.duplicates       rows that are too like a row of the other side of the holdout
     tasks.worker.catalogue        every live item, partition by partition
     tasks.worker.training         batches, losses, steps, checkpoints
+    tasks.worker.tokens           training rows as tokens, in files and in the workspace
     tasks.worker.ranking          the rank of a query's item among those that are not as right
     tasks.worker.validation       the rows of a span: profiled, compared, judged by own expectations
     tasks.worker.checks           checks of machines and of rows

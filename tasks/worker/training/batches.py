@@ -59,9 +59,8 @@ def plan_for(config: Config, first_step: int, pairs: Pairs) -> Plan:
 def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> Plan:
     """Return the batch plan of the first rows alone."""
     train = config.train
-    tokens = pairs.query.lengths[:rows] + pairs.item.lengths[:rows]
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
-    return Plan(tokens, keys, train.batch_rows, train.epochs, config.seed + first_step)
+    return Plan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step)
 
 
 def shape_for(config: Config, first_step: int, pairs: Pairs, world: int) -> BatchShape:
@@ -73,12 +72,12 @@ def shape_for(config: Config, first_step: int, pairs: Pairs, world: int) -> Batc
         ConfigError: `train.sequences` are far too few for the texts.
     """
     train = config.train
-    query, item = pairs.query.lengths, pairs.item.lengths
     plan = _plan_of_first(SAMPLED_ROWS, config, first_step, pairs)
     needed = largest = 1
     for number in np.unique(np.linspace(0, len(plan) - 1, SAMPLED_BATCHES, dtype=np.int64)).tolist():
         for rows in parts_of(plan.rows(number), plan.tokens, world):
-            lengths = np.concatenate([query[rows[rows >= 0]], item[rows[rows >= 0]]])
+            real = rows[rows >= 0]
+            lengths = np.concatenate([pairs.query.lengths_of(real), pairs.item.lengths_of(real)])
             needed = max(needed, pack(lengths, train.sequence_tokens).sequences)
             largest = max(largest, int(lengths.sum()))
     shape = BatchShape(train.batch_rows // world, _rounded_up(needed), train.sequence_tokens)

@@ -15,6 +15,7 @@ import numpy as np
 
 PADDING = -1
 BLOCK_BATCHES = 64  # rows are exchanged between so many batches: enough choice, and quickly made
+READ_ROWS = 2**18  # at once, of all rows of a run
 BALANCING_STRATA = 8  # of a block, dealt to even out the batches; the others are dealt at random
 
 
@@ -60,11 +61,21 @@ class Plan:
         """
         kind = np.int32 if len(self.tokens) < 2**31 else np.int64
         random = np.random.default_rng([self.seed, epoch])
-        order = random.permutation(np.arange(len(self.tokens), dtype=kind))
-        order = order[np.argsort(-self.tokens[order], kind="stable")]
-        missing = -len(order) % self._batches
-        strata = np.pad(order, (0, missing), constant_values=PADDING).reshape(-1, self._batches)
-        return random.permuted(strata, axis=1)
+        order = np.arange(len(self.tokens), dtype=kind)
+        random.shuffle(order)
+        dealt = np.full(-(-len(order) // self._batches) * self._batches, PADDING, dtype=kind)
+        _sort_by_length(order, self._lengths(), dealt)
+        dealt = dealt.reshape(-1, self._batches)
+        return random.permuted(dealt, axis=1, out=dealt)
+
+    def _lengths(self) -> np.ndarray:
+        """Return the tokens of all rows in little memory, uint16; rows with more count as the longest."""
+        most = np.iinfo(np.uint16).max
+        found = np.empty(len(self.tokens), dtype=np.uint16)
+        for start in range(0, len(found), READ_ROWS):
+            some = np.arange(start, min(start + READ_ROWS, len(found)))
+            found[some] = np.minimum(self.tokens[some], most)
+        return found
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _block(self, epoch: int, block: int, blocks: int) -> np.ndarray:
@@ -73,24 +84,43 @@ class Plan:
         rows = self._dealt(epoch)[:, first:last].reshape(-1).astype(np.int64)
         rows = rows[rows >= 0]
         random = np.random.default_rng([self.seed, epoch, block])
-        dealt = _deal(rows, self.tokens[rows], last - first, random)
-        _separate(dealt, self.keys)
+        dealt = _deal(self.tokens[rows], last - first, random)
+        _separate(dealt, [key[rows] for key in self.keys])
         out = np.full((last - first, self.batch_rows), PADDING, dtype=np.int64)
         for batch, members in enumerate(dealt):
             found = members[members >= 0]
-            out[batch, : len(found)] = found
+            out[batch, : len(found)] = rows[found]
         return out
 
 
-def _deal(rows: np.ndarray, tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
-    """Deal rows to batches, int64 (batches, strata); each batch gets one of each stratum of rows about equally long.
+def _sort_by_length(order: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:
+    """Write rows in the order of their length, the longest first and equal ones as they are in `order`, to `out`.
+
+    It counts how many rows have each length, and holds hardly more in memory than its arguments.
+    """
+    counts = np.zeros(int(lengths.max(initial=0)) + 1, dtype=np.int64)
+    for start in range(0, len(lengths), READ_ROWS):
+        counts += np.bincount(lengths[start : start + READ_ROWS], minlength=len(counts))
+    after = np.cumsum(counts[::-1])[::-1] - counts  # longer rows; then also those of the length that were written
+    for start in range(0, len(order), READ_ROWS):
+        some = order[start : start + READ_ROWS]
+        length = lengths[some].astype(np.int64)
+        ranked = np.argsort(-length, kind="stable")
+        here = np.bincount(length, minlength=len(counts))
+        longer = np.cumsum(here[::-1])[::-1] - here
+        out[after[length[ranked]] + np.arange(len(some)) - longer[length[ranked]]] = some[ranked]
+        after += here
+
+
+def _deal(tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
+    """Deal places in `tokens`, int64 (batches, strata); each batch gets one of each stratum of rows about equally long.
 
     Rows of one length are in random order. The last stratum, of the shortest rows, may be incomplete: PADDING.
     """
     order = np.argsort(-tokens, kind="stable")
-    strata = -(-len(rows) // batches)
-    missing = strata * batches - len(rows)
-    ranked = np.pad(rows[order], (0, missing), constant_values=PADDING).reshape(strata, batches)
+    strata = -(-len(tokens) // batches)
+    missing = strata * batches - len(tokens)
+    ranked = np.pad(order, (0, missing), constant_values=PADDING).reshape(strata, batches)
     lengths = np.pad(tokens[order], (0, missing)).reshape(strata, batches)
     dealt, totals = np.empty((batches, strata), dtype=np.int64), np.zeros(batches, dtype=np.int64)
     turns = random.permutation(strata)
@@ -107,6 +137,9 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
     """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, where possible.
 
     Where it is not, as for an item with more rows than there are batches, they are spread.
+
+    Args:
+        dealt: the places of rows in each array of `keys`; PADDING where there is none.
     """
     batches, strata = dealt.shape
     held = [[Counter(key[batch[batch >= 0]].tolist()) for key in keys] for batch in dealt]

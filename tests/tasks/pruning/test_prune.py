@@ -201,6 +201,21 @@ def test_a_compile_cache_stays_if_the_last_run_used_it_or_if_it_is_in_the_making
     assert [folder.folder for folder in pruned(store).folders if folder.kind == "compile"] == ["compile/old"]
 
 
+def test_tokens_stay_for_runs_that_are_kept_and_go_with_their_rows(store, runner):
+    first, last = releases.read(store, 1), releases.read(store, 6)
+    comparison = "runs/a-comparison/validate/attempt-1/rows/2021-01"
+    commit_files(store, comparison, {"part": "rows"}, "rows")
+    gone = last.rows[-1].prefix.replace("attempt-1", "attempt-0")
+    rows = {"old": first.rows[0].prefix, "kept": last.rows[-1].prefix, "gone": gone, "compared": comparison}
+    for name, of in rows.items():
+        commit_files(store, f"tokens/{name}", {"rows.bin": name}, "tokens", of=of)
+    store.write("tokens/begun/rows.bin", b"in the making")
+    deleted = {folder.folder for folder in pruned(store).folders if folder.kind == "tokens"}
+    assert deleted == {"tokens/old", "tokens/gone"}
+    left = {key.split("/")[1] for key in store.list("tokens")}
+    assert left == {"kept", "compared", "begun"}
+
+
 def test_notes_of_shards_go_with_the_shards(store, runner):
     first, last = releases.read(store, 1), releases.read(store, 6)
     notes = []

@@ -1,4 +1,7 @@
+import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,12 +11,17 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError
+from tasks.worker.process.job import Rank
+from tasks.worker.tokens.cache import open_tokens
+from tasks.worker.training import pairs
 from tasks.worker.training.build import build_parts
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import (
     TrainingRows,
     first_rows,
     label_classes,
     make_pairs,
+    open_pairs,
     pair_mask,
     read_training_rows,
 )
@@ -21,6 +29,7 @@ from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
     all_rows,
+    change_rows,
     make_job,
     make_workspace,
     tiny_config,
@@ -118,3 +127,71 @@ def test_the_newest_holdout_rows_are_read_and_no_span_that_is_not_needed(tmp_pat
     inputs = TrainInputs(rows=(later,), history=(gone, first), parent=None)
     _, newest = read_training_rows(make_job(store, config, inputs), inputs)
     assert newest["row_id"].to_pylist() == [*held[0], *held[1]][-50:]
+
+
+def test_a_run_reads_from_files_what_a_batch_reads_from_its_rows(tmp_path: Path, scratch: Path):
+    store, rows = make_workspace(tmp_path, rows=90, distinct=12)
+    few = write_rows(store, "2026-02", 3, tmp_path)
+    refs = (rows, few, change_rows(store, rows, "2026-03", _one_query_for_many_items, tmp_path))
+    config = tiny_config(*FEATURES, CLASSIFIER, "heads.contrastive.positives_only=true")
+    training = TrainingRows(store, refs, config)
+    parts = build_parts(config, training)
+    expected = make_pairs(list(training), parts, config)
+    assert all(len(each.queries) for each in expected.positives)
+    job = make_job(store, config, TrainInputs(rows=refs, history=(), parent=None))
+    for _ in ("made", "found"):
+        assert_same(open_pairs(job, training, parts, lambda: None), expected)
+        assert not list(scratch.iterdir())
+
+
+def _one_query_for_many_items(rows: pa.Table) -> pa.Table:
+    queries = pa.array([f"something {number % 4}" for number in range(rows.num_rows)])
+    return rows.set_column(rows.column_names.index("query"), "query", queries)
+
+
+def test_the_workers_of_a_machine_share_one_copy(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch):
+    store, rows = make_workspace(tmp_path, rows=90, distinct=12)
+    config, inputs = tiny_config(*FEATURES), TrainInputs(rows=(rows,), history=(), parent=None)
+    parts = build_parts(config, TrainingRows(store, [rows], config))
+    opened, readers, all_there = {}, [], threading.Barrier(4)
+    monkeypatch.setattr(pairs, "POLL_SECONDS", 0.02)
+
+    def noted(*arguments: Any) -> Any:
+        readers.append(threading.current_thread().name)
+        return open_tokens(*arguments)
+
+    def work(rank: Rank) -> None:
+        training = TrainingRows(store, [rows], config)
+        job = make_job(store, config, inputs, rank=rank)
+        opened[rank.index] = open_pairs(job, training, parts, all_there.wait)
+
+    monkeypatch.setattr(pairs, "open_tokens", noted)
+    ranks = [Rank(index, 4, index % 2, 2) for index in range(4)]
+    workers = [threading.Thread(target=work, args=(rank,), name=f"rank {rank.index}") for rank in ranks]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(readers) == ["rank 0", "rank 2"], "the first of each machine"
+    assert not list(scratch.iterdir())
+    for other in (1, 2, 3):
+        assert_same(opened[other], opened[0])
+
+
+def assert_same(one: Pairs, other: Pairs) -> None:
+    every = [one.query, one.item, one.query_features, one.item_features, *one.positives, one]
+    others = [other.query, other.item, other.query_features, other.item_features, *other.positives, other]
+    names = ("ids", "offsets", "numeric", "categorical", "queries", "keys", "tokens", "item_key", "text_key")
+    for ours, theirs in zip(every, others, strict=True):
+        for name in (*names, "query_key", "pair", "label_class"):
+            if hasattr(ours, name):
+                assert (np.asarray(getattr(ours, name)) == np.asarray(getattr(theirs, name))).all(), name
+    assert (one.query.pad, one.item.pad) == (other.query.pad, other.item.pad)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    return tmp_path / "scratch"
