@@ -3,8 +3,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
 INSTALLED := .venv/installed
+PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews faults scale train-memory
+.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews ablation classification faults scale train-memory
 
 install: $(INSTALLED)
 
@@ -49,9 +50,14 @@ proofs: install
 docs: install
 	$(BIN)/python -m tests.docs
 
+# What the benchmark compares with, apart from sentence-transformers on torch.
+$(PEERS): $(INSTALLED)
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	touch $@
+
 # Speed and memory compared with sentence-transformers, and a step on XLA compared with one without.
 # REVIEWS is the path of a reviews file, see docs/benchmarks.md. OMP_PROC_BIND: the stages bind their threads too.
-bench: install
+bench: install $(PEERS)
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.bench $(REVIEWS)
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.xla_step
 
@@ -62,6 +68,18 @@ overhead: install
 # The table of docs/results.md: eight quarters of product reviews, trained one after the other.
 reviews: install
 	$(BIN)/python -m tests.benchmarks.reviews $(REVIEWS)
+
+# What single settings of training give, on the demo's shop and, if REVIEWS names its file, on the reviews; resumable.
+# On rows that were split off the training side: make ablation REVIEWS=... [SEEDS=3] [ONLY=name,...]
+# On the holdout, once the defaults are chosen:  make ablation REVIEWS=... REPORT=name,...
+SEEDS ?= 3
+ablation: install
+	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.quality.ablation --seeds $(SEEDS) \
+	  $(if $(REVIEWS),--reviews $(REVIEWS)) $(if $(ONLY),--only '$(ONLY)') $(if $(REPORT),--report '$(REPORT)')
+
+# The classification head compared with what a user would fit to the same rows; REVIEWS as above.
+classification: install
+	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.quality.classification $(if $(REVIEWS),--reviews $(REVIEWS))
 
 # The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install

@@ -1,12 +1,13 @@
 """From files and overrides to one resolved `Config`: base.yaml, then one config file, then `key=value`.
 
-Strict on purpose: a key that the schema does not know is an error that names the nearest one it does.
+A config file may change another one, which its key `extends` names by the path from its own folder. Strict on purpose:
+a key that the schema does not know is an error that names the nearest one it does.
 """
 
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -24,13 +25,15 @@ REPLACED = {  # by which keys
     "infer.batch_rows": "infer.batch_sequences",
     "warmup.steps_per_shape": "warmup.steps",
 }
+EXTENDS = "extends"
 
 
 def load_config(config_file: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
     """Resolve the configuration.
 
     Args:
-        config_file: a YAML file whose keys replace those of base.yaml; None or empty: base.yaml alone.
+        config_file: a YAML file whose keys replace those of base.yaml, and of the file that it extends; None or empty:
+            base.yaml alone.
         overrides: `dotted.key=value`, values in YAML; a later one wins.
 
     Raises:
@@ -38,7 +41,8 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
     """
     tree = _read(BASE)
     if config_file:
-        _merge(tree, _read(Path(config_file)), source=str(config_file))
+        for path, patch in _layers(Path(config_file)):
+            _merge(tree, patch, source=str(path))
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator:
@@ -74,6 +78,20 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected keys and values at the top level")
     return tree
+
+
+def _layers(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the files that `path` extends, the one that extends none first, then `path` itself, each with its keys."""
+    tree = _read(path)
+    below = tree.pop(EXTENDS, None)
+    if below is not None:
+        if not isinstance(below, str):
+            raise ConfigError(f"{path}: {EXTENDS} must be the path of one config file, got {below!r}")
+        chain = (*above, path.resolve())
+        if (path.parent / below).resolve() in chain:
+            raise ConfigError(f"{path}: {EXTENDS} {below!r} leads back to a file that is being read; remove it there")
+        yield from _layers(path.parent / below, chain)
+    yield path, tree
 
 
 def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tuple[str, ...] = ()) -> None:

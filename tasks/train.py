@@ -1,9 +1,11 @@
 """Stage train, control side: the lineage's next completed checkpoint."""
 
+from infra.store.factory import open_store
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import RunPlan
+from tasks.planning.mined_release import mined_release
 from tasks.running.stage import run_stage, stage_task
 
 
@@ -13,7 +15,13 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
 
     Each attempt continues from the last checkpoint of the attempt before it.
     """
-    inputs = TrainInputs(rows=validated.rows, history=plan.history, parent=plan.parent, compiled=warm.compiled)
+    inputs = TrainInputs(
+        rows=validated.rows,
+        history=plan.history,
+        parent=plan.parent,
+        compiled=warm.compiled,
+        mined=mined_release(open_store(plan.workspace), plan),
+    )
     return run_stage(plan, inputs, TrainOutcome)
 
 

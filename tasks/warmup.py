@@ -1,8 +1,10 @@
 """Stage warmup, control side: the training step and the embedding, before an hour is spent on it."""
 
+from infra.store.factory import open_store
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import RunPlan
+from tasks.planning.mined_release import mined_release
 from tasks.running.stage import run_stage, stage_task
 
 
@@ -14,5 +16,6 @@ def warmup(plan: RunPlan, validated: ValidateOutcome, after: HealthOutcome) -> W
         OutOfMemoryError: a shape does not fit.
         CompileError: a graph did not compile.
     """
-    inputs = WarmupInputs(rows=validated.rows, parent=plan.parent)
+    mined = mined_release(open_store(plan.workspace), plan)
+    inputs = WarmupInputs(rows=validated.rows, parent=plan.parent, mined=mined)
     return run_stage(plan, inputs, WarmupOutcome)

@@ -120,9 +120,33 @@ class Config(Record):
         return self
 
     @model_validator(mode="after")
+    def _the_best_step_can_be_found(self) -> Self:
+        head = METRICS[self.train.keep_best.metric].head if self.train.keep_best else None
+        if self.train.keep_best and head is not None and getattr(self.heads, head) is None:
+            raise ValueError(f"train.keep_best on {self.train.keep_best.metric} needs heads.{head}, which is null")
+        return self
+
+    @model_validator(mode="after")
     def _features_have_an_interaction(self) -> Self:
         if (self.features.numeric or self.features.categorical) and self.model.interaction.kind == "none":
             raise ValueError("features reach the embedding through model.interaction, whose kind is none")
+        return self
+
+    @model_validator(mode="after")
+    def _batches_are_of_a_feature(self) -> Self:
+        column, known = self.train.homogeneous, self.features.categorical
+        if column is not None and column not in known:
+            raise ValueError(
+                f"train.homogeneous {column} is not in features.categorical ({', '.join(known) or 'none'})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _widths_are_narrower(self) -> Self:
+        scratch = self.model.from_scratch
+        width = self.model.embedding_width or (scratch.hidden_size if scratch else None)
+        if width is not None:
+            self.heads.check_widths(width)
         return self
 
     @property

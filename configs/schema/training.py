@@ -5,8 +5,11 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from configs.schema.compute import Positive
+from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfig
 from configs.schema.stages import Share, WorkersConfig
 from tasks.foundation.records import Record
+
+LARGEST_SCALE = 100.0  # of a scale that is learnt: with a larger one, training is known to become unstable
 
 
 class FeaturesConfig(Record):
@@ -49,12 +52,31 @@ class InteractionConfig(Record):
     categorical_width: Positive = Field(description="width of one categorical feature's embedding")
 
 
+class Prompts(Record):
+    """What stands before each text, word for word, as in `query: `; its tokens count towards the limit of a text."""
+
+    query: str = Field(default="", description="before each query")
+    item: str = Field(default="", description="before the text of each item")
+
+
+Pooling = Literal["mean", "cls", "last"]
+
+
 class ModelConfig(Record):
     """Encoder, pooling, interaction, embedding width."""
 
-    pretrained: str | None = Field(description="a local Hugging Face folder, or package:NAME for one inside a package")
+    pretrained: str | None = Field(
+        description="a local folder of sentence-transformers or transformers, or package:NAME for one inside a package"
+    )
     scratch: ScratchEncoder | None = Field(description="the new encoder to make where pretrained is null")
-    pooling: Literal["mean", "cls"]
+    pooling: Pooling | None = Field(
+        description="of a text's token vectors: the mean, the first or the last; null: as the pretrained folder says, "
+        "else the mean"
+    )
+    prompts: Prompts | None = Field(
+        default=None,  # configurations of earlier runs lack it
+        description="what stands before each query and each item; null: as the pretrained folder says, else nothing",
+    )
     embedding_width: Positive | None = Field(description="null: as wide as the encoder")
     dropout: Share
     interaction: InteractionConfig
@@ -71,12 +93,55 @@ class ModelConfig(Record):
         return self.scratch if self.pretrained is None else None
 
 
+class NegativesConfig(Record):
+    """Hard negatives: items that the released model finds near a query, as extra items of each batch.
+
+    They are mined from the vectors of the current release; a lineage without one has none yet.
+    """
+
+    per_query: Positive = Field(description="items for each pair, so many more items are embedded at each step")
+    max_share: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description="only items that score below this share of the pair's own item, since nearer ones are often right",
+    )
+
+
 class ContrastiveHead(Record):
     """In-batch negatives: each query against all items of the global batch."""
 
     weight: float = Field(ge=0)
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
     positives_only: bool = Field(description="only rows of the positive class are pairs")
+    # The others have defaults, since configurations of earlier runs lack them.
+    symmetric: bool = Field(
+        default=False, description="the mean of two losses: each query finds its item, and each item its query"
+    )
+    temperature: Literal["fixed", "learnt"] = Field(
+        default="fixed", description="learnt: the scale is a weight of the model, which begins at `scale`"
+    )
+    negatives: NegativesConfig | None = Field(default=None, description="null: the other items of the batch alone")
+    matryoshka: tuple[Positive, ...] = Field(
+        default=(),
+        description="widths below the embedding's, narrowest first: the first so many numbers of each vector, "
+        "normalised again, are trained as well (arXiv:2205.13147)",
+    )
+
+    @model_validator(mode="after")
+    def _scale_can_be_learnt(self) -> Self:
+        if self.temperature == "learnt" and not 1 < self.scale < LARGEST_SCALE:
+            raise ValueError(
+                f"heads.contrastive.scale {self.scale:g} is where a learnt scale begins, which is between 1 and "
+                f"{LARGEST_SCALE:g}; choose one between, or temperature: fixed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _widths_grow(self) -> Self:
+        if list(self.matryoshka) != sorted(set(self.matryoshka)):
+            raise ValueError(f"the widths of heads.contrastive.matryoshka must grow, got {list(self.matryoshka)}")
+        return self
 
 
 class ClassificationHead(Record):
@@ -86,6 +151,20 @@ class ClassificationHead(Record):
     input: Literal["query", "pair"] = Field(description="judge the query alone, or query and item together")
     negative_max: float
     positive_min: float
+    # Configurations of earlier runs lack the keys below.
+    loss: Literal["plain", "balanced", "focal"] = Field(
+        default="plain",
+        description="plain: cross entropy; balanced: rows count by the inverse of their class's share; focal: rows "
+        "that are judged right already count little",
+    )
+    learning_rate_factor: float = Field(
+        default=1.0, gt=0, description="the head's own rate is train.learning_rate times this; an encoder's is too low"
+    )
+    refit_rows: Positive | None = Field(
+        default=None,
+        description="after the last step the head is solved on so many of the newest training rows with a class, "
+        "calibrated, and gets a threshold; null: it stays as the steps left it",
+    )
 
     @model_validator(mode="after")
     def _classes_apart(self) -> Self:
@@ -109,6 +188,25 @@ class HeadsConfig(Record):
             raise ValueError("heads.contrastive.positives_only needs heads.classification to say what is positive")
         return self
 
+    @property
+    def learnt_scale(self) -> float | None:
+        """Where the model's own scale of the contrastive softmax begins; None: it has none."""
+        head = self.contrastive
+        return head.scale if head is not None and head.temperature == "learnt" else None
+
+    @property
+    def matryoshka(self) -> tuple[int, ...]:
+        """The widths that are trained besides the whole embedding's."""
+        return self.contrastive.matryoshka if self.contrastive else ()
+
+    def check_widths(self, width: int) -> None:
+        """Check the Matryoshka widths. Raises ValueError: one is not below `width`, the embedding's."""
+        if self.matryoshka and self.matryoshka[-1] >= width:
+            raise ValueError(
+                f"heads.contrastive.matryoshka has {self.matryoshka[-1]}, and the embedding is {width} wide; name "
+                "narrower widths, the whole embedding is always trained"
+            )
+
 
 class TokenLimits(Record):
     """Where training cuts texts, in tokens."""
@@ -127,6 +225,16 @@ class TrainConfig(WorkersConfig):
         description="of the global batch; null: as many as the first rows of the run need. A number keeps the compiled "
         "graphs from span to span; a text that finds no room loses its last tokens"
     )
+    chunks: Positive = Field(
+        default=1,  # configurations of earlier runs lack it
+        description="parts in which the sequences of a worker's batch are encoded, twice each: a large batch then "
+        "needs the memory of one part, and about a third more time",
+    )
+    homogeneous: str | None = Field(
+        default=None,
+        description="one of features.categorical, such as a locale: batches have rows of one of its values where that "
+        "is possible, so that negatives differ in more than it",
+    )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
     warmup_steps: int = Field(ge=0)
@@ -142,6 +250,16 @@ class TrainConfig(WorkersConfig):
         description="what the next span is trained from: the last accepted checkpoint, with the rejected spans in its "
         "window, or the rejected challenger's",
     )
+    # Configurations of earlier runs lack the next four.
+    replay: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="share of a run's pairs that come from the spans before, by a stable hash; 0: none",
+    )
+    averaging: AveragingConfig | None = Field(default=None, description="null: the last weights are released")
+    keep_best: KeepBestConfig | None = Field(default=None, description="null: the last step is kept")
+    decay_before_release: DecayConfig | None = Field(default=None, description="null: the schedule alone")
     on_new_graph: Literal["fail", "warn"] = Field(description="what a graph that warmup has not compiled does")
     evaluate_every_steps: Positive
     evaluate_rows: Positive = Field(description="holdout rows that the in-loop evaluation looks at, at most")
@@ -153,8 +271,9 @@ class TrainConfig(WorkersConfig):
     def _consistent(self) -> Self:
         if self.batch_rows % self.workers:
             raise ValueError(f"train.batch_rows {self.batch_rows} must be a multiple of train.workers {self.workers}")
-        if self.sequences is not None and self.sequences % self.workers:
-            raise ValueError(f"train.sequences {self.sequences} must be a multiple of train.workers {self.workers}")
+        if self.sequences is not None and self.sequences % (self.workers * self.chunks):
+            times = f"train.workers {self.workers}" + (f" times train.chunks {self.chunks}" if self.chunks > 1 else "")
+            raise ValueError(f"train.sequences {self.sequences} must be a multiple of {times}")
         longest = max(self.max_tokens.query, self.max_tokens.item)
         if longest > self.sequence_tokens:
             raise ValueError(
@@ -173,3 +292,12 @@ class TrainConfig(WorkersConfig):
             rest = {key: value for key, value in values.items() if key != "shapes"}
             return rest | {"max_tokens": limits, "sequence_tokens": max(limits.values()), "sequences": None}
         return values
+
+    @model_validator(mode="after")
+    def _decays_before_it_ends(self) -> Self:
+        if self.decay_before_release and self.keep_best and self.keep_best.patience:
+            raise ValueError(
+                "train.keep_best.patience may end a run before train.decay_before_release has begun; "
+                "set patience to null, or decay_before_release"
+            )
+        return self

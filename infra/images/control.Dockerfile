@@ -41,6 +41,7 @@ COPY tasks/monitoring tasks/monitoring
 COPY tasks/parity tasks/parity
 COPY tasks/preflight tasks/preflight
 COPY tasks/planning tasks/planning
+COPY tasks/pretrained tasks/pretrained
 COPY tasks/pruning tasks/pruning
 COPY tasks/running tasks/running
 COPY tasks/runs tasks/runs

@@ -36,6 +36,20 @@ class HoldoutRule(Record):
         return cls(group=settings.group or QUERY_AND_ITEM, share=settings.holdout_share)
 
 
+class HeadSolved(Record):
+    """A classification head that was solved on training rows after the last step, and what it named rows by since.
+
+    The metrics are cross-validated: of the same rows, by fits that had not seen them.
+    """
+
+    step: int = Field(description="global step after which it was solved")
+    rows: int = Field(description="the newest training rows with a class, of the history too")
+    class_rows: tuple[int, ...] = Field(description="rows of each class")
+    strength: float = Field(description="inverse strength of the L2 penalty that was chosen")
+    threshold: float = Field(description="the probability of class 1 from which on that class is named")
+    metrics: dict[str, float]
+
+
 class CheckpointState(Record):
     """`state.json` of a checkpoint: how far the lineage is trained. The control plane reads this, never the weights.
 
@@ -55,5 +69,12 @@ class CheckpointState(Record):
     holdout: HoldoutRule | None = Field(
         default=None, description="null: made by a version that split by row_id, with the share of the run's settings"
     )
+    head: HeadSolved | None = Field(default=None, description="null: the steps alone made the head, or there is none")
     losses: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.log_every_steps")
     curve: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.evaluate_every_steps")
+    development: tuple[CurvePoint, ...] = Field(
+        default=(), description="of this run so far, on the development rows of train.keep_best"
+    )
+    kept_step: int | None = Field(
+        default=None, description="the weights are of this step, which train.keep_best chose; null: of `step`"
+    )

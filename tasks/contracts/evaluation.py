@@ -51,6 +51,11 @@ def probability_of(role: Role) -> str:
     return f"{role}.probability"
 
 
+def predicted_of(role: Role) -> str:
+    """Return the column with the class that the model names, int8; it is there if the model has the head."""
+    return f"{role}.predicted"
+
+
 # --- of all rows ------------------------------------------------------------------------------------------------
 
 
@@ -62,6 +67,10 @@ class Measurement(Record):
     release: int | None = Field(description="null for the challenger and the untrained model")
     metrics: dict[str, float] = Field(description="over all holdout rows, without the golden set")
     vectors: dict[str, float] = Field(description="of its vectors of the corpus: metrics of the families of vectors")
+    recall_by_width: dict[int, float] = Field(
+        default={},  # evaluations of earlier versions lack it
+        description="recall@10 over all holdout rows, by the first numbers of its vectors alone, normalised again",
+    )
 
 
 class SpanMetrics(Record):

@@ -14,6 +14,7 @@ from tasks.contracts.references import (
     CheckpointRef,
     CompileRef,
     FeedRef,
+    MinedRelease,
     ModelRef,
     ReleasedRef,
     RowsRef,
@@ -49,6 +50,7 @@ class WarmupInputs(Record):
     stage: Literal[Stage.warmup] = Stage.warmup
     rows: tuple[RowsRef, ...]
     parent: CheckpointRef | None
+    mined: MinedRelease | None = Field(default=None, description="as training gets it: batches have room for negatives")
 
 
 class TrainInputs(Record):
@@ -59,6 +61,7 @@ class TrainInputs(Record):
     history: tuple[RowsRef, ...]
     parent: CheckpointRef | None
     compiled: CompileRef | None = None
+    mined: MinedRelease | None = Field(default=None, description="for hard negatives; null: none, or no release yet")
 
 
 class Rival(Record):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from configs.schema.gates import Severity
-from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.checkpoints import CurvePoint, HeadSolved
 from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
@@ -171,6 +171,17 @@ class TokenUse(Record):
     computed: int = Field(description="with padding")
 
 
+class MinedNegatives(Record):
+    """The hard negatives of a run, and what they cost."""
+
+    release: int = Field(description="number of the release they were mined from")
+    pairs: int = Field(description="rows of the run that have at least one")
+    negatives: int = Field(description="of all rows together")
+    items: int = Field(description="different items among them")
+    embedded: int = Field(description="texts that the released model embedded for it; 0: they were mined before")
+    seconds: float
+
+
 class TrainOutcome(Record):
     stage: Literal[Stage.train] = Stage.train
     checkpoint: CheckpointRef
@@ -183,12 +194,20 @@ class TrainOutcome(Record):
     tokens: TokenUse | None = Field(default=None, description="null: of an earlier version, or no step")
     losses: tuple[CurvePoint, ...]
     curve: tuple[CurvePoint, ...]
+    # Zero, empty or null: made before there was a choice.
+    rows_replayed: int = Field(default=0, description="of `rows_trained`, those of earlier spans")
+    development: tuple[CurvePoint, ...] = Field(
+        default=(), description="the metrics on development rows, by which train.keep_best chooses"
+    )
+    kept_step: int | None = Field(default=None, description="the step that was chosen; null: the last one")
     precision: str
     graphs: GraphUse | None = Field(description="null on devices that compile nothing")
     environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
+    head: HeadSolved | None = Field(default=None, description="null: no head was solved after the last step")
     device_use: tuple[DeviceUse, ...] | None = Field(
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
     )
+    mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were asked for, or found")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -269,6 +288,9 @@ class ReleaseOutcome(Record):
     probed: int
     # Empty or null: made before the whole catalogue was searched.
     min_query_cosine: float | None = Field(default=None, description="as min_cosine, over the probed queries")
+    head_difference: float | None = Field(
+        default=None, description="of a probability by the exported head and by the trained one, at most"
+    )
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
     metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")
     before: int | None = Field(default=None, description="number of the release that it is compared with")

@@ -94,3 +94,12 @@ class ReleasedRef(Record):
     model_version: str
     model_prefix: str
     vectors_prefix: str
+
+
+class MinedRelease(Record):
+    """The release whose vectors hard negatives are mined from."""
+
+    number: int
+    model: ModelRef
+    vectors: str = Field(description="folder of its vectors")
+    catalogue: CatalogueRef

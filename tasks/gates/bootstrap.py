@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tasks.contracts.evaluation import Role
-from tasks.measures.row_metrics import CLASSIFICATION, LIKELIHOOD, RANKING
+from tasks.measures.row_metrics import CLASSIFICATION, LIKELIHOOD, NAMED, RANKING
 from tasks.measures.row_results import RowResults
 
 DRAWS = 4000
@@ -22,7 +22,8 @@ _FEW = 2000  # distinct groups; more of them are drawn one draw at a time
 class Answers(NamedTuple):
     """The rows that count for one metric, with the answers of one model or of two.
 
-    Of a ranking metric and of the loss `values` are the rows' own values; of a classification metric probabilities.
+    Of a ranking metric and of the loss `values` are the rows' own values; of the AUC probabilities of class 1, of other
+    classification metrics the classes that the model names.
     """
 
     metric: str
@@ -37,7 +38,7 @@ def row_values(rows: RowResults, metric: str, role: Role) -> np.ndarray:
         return np.asarray(RANKING[metric](rows.ranks[role]), dtype=np.float64)
     if metric in LIKELIHOOD:
         return np.asarray(LIKELIHOOD[metric](rows.losses[role]), dtype=np.float64)
-    return rows.probabilities[role].astype(np.float64)
+    return (rows.predicted if metric in NAMED else rows.probabilities)[role].astype(np.float64)
 
 
 def measure(answers: Answers) -> tuple[float, ...]:
@@ -68,7 +69,7 @@ def _parts(answers: Answers) -> np.ndarray:
     """Return the numbers of each row that the metric is made of by adding up, float64 (rows, parts)."""
     if answers.metric not in CLASSIFICATION:
         return np.stack([np.ones(len(answers.groups)), *answers.values], axis=1)
-    cells = [answers.classes * 2 + (values >= 0.5) for values in answers.values]  # 0 to 3: class, predicted class
+    cells = [answers.classes * 2 + values.astype(np.int64) for values in answers.values]  # 0 to 3: class, named class
     return np.concatenate([np.eye(4)[cell] for cell in cells], axis=1)
 
 

@@ -15,6 +15,7 @@ from tasks.foundation.clock import now
 from tasks.gates import verdicts
 from tasks.gates.comparisons import Measured
 from tasks.gates.selection import slices_of
+from tasks.measures.row_metrics import area_by_chance
 from tasks.measures.row_results import RowResults, read_row_results
 from tasks.runs.plan import read_plan
 from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement
@@ -50,6 +51,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
     if kept is not None and kept.outcome.to_json() == outcome.to_json() and _same(store, plan, kept, rules):
         return kept
     rows = read_row_results(store, outcome.rows_key) if outcome.rows_key is not None else None
+    counts = _class_counts(rows) if rows else np.zeros(2)
     judgement = Judgement(
         outcome=outcome,
         verdicts=verdicts.judge(_measured(plan, outcome, rows), rules.gates),
@@ -57,7 +59,8 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         at=now(),
         rules=rules,
         slices=_slices(rows, rules) if rows else (),
-        larger_class=_larger_class(rows) if rows else None,
+        larger_class=float(counts.max() / counts.sum()) if counts.any() else None,
+        auc_by_chance=area_by_chance(int(counts[1]), int(counts[0])),
     )
     if kept is not None:
         store.write(judgement_key(plan.run_key, kept.number), kept.to_json())
@@ -120,7 +123,6 @@ def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:
     )
 
 
-def _larger_class(rows: RowResults) -> float | None:
-    """Return the accuracy of a model that always names the more frequent class; None without classes."""
-    counts = np.bincount(rows.label_class[(rows.label_class >= 0) & ~rows.golden], minlength=2)
-    return float(counts.max() / counts.sum()) if counts.sum() else None
+def _class_counts(rows: RowResults) -> np.ndarray:
+    """Return the holdout rows of each class, int64 (2,)."""
+    return np.bincount(rows.label_class[(rows.label_class >= 0) & ~rows.golden], minlength=2)

@@ -6,6 +6,7 @@ It needs neither torch nor a model, so that numbers can be made again later, for
 """
 
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 
@@ -22,13 +23,12 @@ RANKING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 LIKELIHOOD: dict[str, Callable[[np.ndarray], np.ndarray]] = {"loss": lambda losses: losses}
 
 
-def _accuracy(classes: np.ndarray, probabilities: np.ndarray) -> float:
-    return float((_predicted(probabilities) == classes).mean())
+def _accuracy(classes: np.ndarray, predicted: np.ndarray) -> float:
+    return float((predicted == classes).mean())
 
 
-def _macro_f1(classes: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return the mean of the two classes' F1; that of a class neither there nor predicted is 0."""
-    predicted = _predicted(probabilities)
+def macro_f1(classes: np.ndarray, predicted: np.ndarray) -> float:
+    """Return the mean of the two classes' F1, of int (rows,) each; that of a class neither there nor predicted is 0."""
     found = []
     for each in (0, 1):
         hits = int(((predicted == each) & (classes == each)).sum())
@@ -37,7 +37,7 @@ def _macro_f1(classes: np.ndarray, probabilities: np.ndarray) -> float:
     return sum(found) / 2
 
 
-def _auc(classes: np.ndarray, probabilities: np.ndarray) -> float | None:
+def area_under_roc(classes: np.ndarray, probabilities: np.ndarray) -> float | None:
     """Return the area under the ROC curve; None where only one of the classes is there.
 
     By Mann and Whitney: the share of pairs of a 1 and a 0 in which the 1 has the higher probability; a tie is half.
@@ -53,16 +53,24 @@ def _auc(classes: np.ndarray, probabilities: np.ndarray) -> float | None:
     return float((ranks[classes == 1].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def _predicted(probabilities: np.ndarray) -> np.ndarray:
-    return (probabilities >= 0.5).astype(np.int64)
+def area_by_chance(ones: int, zeros: int) -> float | None:
+    """Return what the AUC of a model without skill stays below, with a chance of 95 %; None if a class has no row.
 
+    By the variance of Mann and Whitney's statistic where both classes have the same distribution (1947, section 3).
+    """
+    if not ones or not zeros:
+        return None
+    deviation = ((ones + zeros + 1) / (12 * ones * zeros)) ** 0.5
+    return 0.5 + NormalDist().inv_cdf(0.95) * deviation
+
+
+# From classes and the classes that a model names to a value.
+NAMED: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"accuracy": _accuracy, "macro_f1": macro_f1}
 
 # From classes and probabilities of class 1 to a value; None where it is not defined.
-CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
-    "accuracy": _accuracy,
-    "macro_f1": _macro_f1,
-    "auc": _auc,
-}
+PROBABLE: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {"auc": area_under_roc}
+
+CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {**NAMED, **PROBABLE}
 
 
 def metrics_of(
@@ -71,6 +79,7 @@ def metrics_of(
     pair: np.ndarray,
     label_class: np.ndarray,
     probabilities: np.ndarray | None,
+    predicted: np.ndarray | None,
 ) -> dict[str, float]:
     """Return every metric of some rows, of a model's answers to them.
 
@@ -80,13 +89,14 @@ def metrics_of(
         pair: bool (rows,), whether the row counts for ranks and losses.
         label_class: int (rows,), 0, 1, or -1 without a class.
         probabilities: float (rows,), of class 1; None: the model classifies nothing.
+        predicted: int (rows,), the classes that the model names; likewise.
     """
     found = retrieval_metrics(ranks[pair])
     if losses is not None and pair.any():
         found |= {name: float(each(losses[pair]).mean(dtype=np.float64)) for name, each in LIKELIHOOD.items()}
-    if probabilities is not None:
+    if probabilities is not None and predicted is not None:
         known = label_class >= 0
-        found |= classification_metrics(label_class[known], probabilities[known])
+        found |= classification_metrics(label_class[known], probabilities[known], predicted[known])
     return found
 
 
@@ -95,9 +105,16 @@ def retrieval_metrics(ranks: np.ndarray) -> dict[str, float]:
     return {name: float(each(ranks).mean()) for name, each in RANKING.items()} if len(ranks) else {}
 
 
-def classification_metrics(classes: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
-    """Return metrics of classes, int64 (rows,), and probabilities of class 1, float (rows,); AUC if both are there."""
+def classification_metrics(classes: np.ndarray, probabilities: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """Return metrics of rows with a class; the AUC if both classes are there.
+
+    Args:
+        classes: int (rows,), 0 or 1.
+        probabilities: float (rows,), of class 1.
+        predicted: int or bool (rows,), the classes that the model names.
+    """
     if not len(classes):
         return {}
-    found = {name: measure(classes, probabilities) for name, measure in CLASSIFICATION.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    found = {name: measure(classes, predicted) for name, measure in NAMED.items()}
+    areas = {name: measure(classes, probabilities) for name, measure in PROBABLE.items()}
+    return found | {name: value for name, value in areas.items() if value is not None}

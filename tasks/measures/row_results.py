@@ -20,6 +20,7 @@ from tasks.contracts.evaluation import (
     SPAN,
     Role,
     loss_of,
+    predicted_of,
     probability_of,
     rank_of,
 )
@@ -28,6 +29,7 @@ from tasks.measures.row_metrics import metrics_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
+HALF = 0.5  # the threshold of a head that has none of its own
 NO_VALUE = "(none)"  # the value of a column where the row has none
 
 
@@ -36,7 +38,8 @@ class RowResults:
     """One entry for each row in every array. The rows of the golden set are among them, with the span GOLDEN.
 
     `columns` holds texts, NO_VALUE for null. Each role that was measured is in `ranks`; it is in `losses`
-    if the configuration has a contrastive head, and in `probabilities` if its model classifies.
+    if the configuration has a contrastive head, and in `probabilities` and `predicted` if its
+    model classifies.
     """
 
     row_id: np.ndarray  # object: str
@@ -49,6 +52,7 @@ class RowResults:
     ranks: dict[Role, np.ndarray]  # int32, from 1
     losses: dict[Role, np.ndarray]  # float32, nats
     probabilities: dict[Role, np.ndarray]  # float32
+    predicted: dict[Role, np.ndarray]  # int8: the class that the model names
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -67,13 +71,16 @@ class RowResults:
             KeyError: the role was not measured.
         """
         rows = ~self.golden if among is None else among
-        losses, probabilities = self.losses.get(role), self.probabilities.get(role)
+        losses, probabilities, predicted = (
+            each.get(role) for each in (self.losses, self.probabilities, self.predicted)
+        )
         return metrics_of(
             ranks=self.ranks[role][rows],
             losses=None if losses is None else losses[rows],
             pair=self.pair[rows],
             label_class=self.label_class[rows],
             probabilities=None if probabilities is None else probabilities[rows],
+            predicted=None if predicted is None else predicted[rows],
         )
 
 
@@ -107,7 +114,15 @@ def row_results(table: pa.Table) -> RowResults:
         ranks={role: table[rank_of(role)].to_numpy() for role in Role if rank_of(role) in there},
         losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
         probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
+        predicted={role: _predicted(table, role) for role in Role if probability_of(role) in there},
     )  # fmt: skip
+
+
+def _predicted(table: pa.Table, role: Role) -> np.ndarray:
+    """Return the classes that a model names, int8 (rows,). In earlier files they follow from the probability."""
+    if predicted_of(role) in table.column_names:
+        return table[predicted_of(role)].to_numpy()
+    return (table[probability_of(role)].to_numpy() >= HALF).astype(np.int8)
 
 
 def _texts(column: pa.ChunkedArray) -> np.ndarray:

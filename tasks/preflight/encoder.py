@@ -1,11 +1,13 @@
 """The pretrained folder that a lineage begins with: where it is, and whether it can be used."""
 
 import importlib.util
-import json
 from pathlib import Path
 
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
+from tasks.pretrained.encoders import kind_of, positions_for_text
+from tasks.pretrained.folder import Described, describe, read_settings, text_shape
+from tasks.pretrained.shapes import TextShape
 
 # One of each group must be there.
 _FILES = (
@@ -27,25 +29,47 @@ def pretrained_folder(name: str) -> Path:
 
 
 def check_encoder(config: Config) -> None:
-    """Check, without loading it, that the pretrained folder has what training needs and holds the longest text.
+    """Check, without loading it, that the pretrained folder can be trained from as it is, and holds the longest text.
 
     Raises:
-        ConfigError: there is no such folder, a file is missing, or a shape has more tokens than the encoder positions.
+        ConfigError: there is no such folder, a file is missing, something in it can't be honoured, the configuration
+            contradicts it, or a text may have more tokens than the encoder positions.
     """
-    if config.model.pretrained is None:
-        return
-    folder = pretrained_folder(config.model.pretrained)
+    if config.model.pretrained is not None:
+        describe_encoder(config, pretrained_folder(config.model.pretrained))
+
+
+def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape]:
+    """Return what a folder says, and how texts' vectors are made; checked and raises as `check_encoder`."""
     if not folder.is_dir():
         raise ConfigError(f"model.pretrained: there is no folder {folder}; give a local Hugging Face model folder")
+    described = describe(folder)
+    shape, encoder = text_shape(config.model, described), described.encoder
     for names in _FILES:
-        if not any((folder / name).is_file() for name in names):
-            raise ConfigError(f"model.pretrained: {folder} has no {names[0]}; give a local Hugging Face model folder")
-    try:
-        positions = json.loads((folder / "config.json").read_text()).get("max_position_embeddings")
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"model.pretrained: {folder}/config.json is not readable as JSON: {error}") from error
-    if isinstance(positions, int) and config.longest_tokens > positions:
+        if not any((encoder / name).is_file() for name in names):
+            raise ConfigError(f"model.pretrained: {encoder} has no {names[0]}; give a local Hugging Face model folder")
+    facts = read_settings(encoder / "config.json")
+    kind_of(facts.get("model_type"))
+    longest, positions = config.longest_tokens, positions_for_text(facts)
+    if positions is not None and longest > positions:
         raise ConfigError(
-            f"a text of {config.longest_tokens} tokens is longer than the {positions} positions of the encoder in "
-            f"{folder}; lower train.max_tokens and infer.max_tokens"
+            f"a text of {longest} tokens is longer than the {positions} positions of the encoder in {encoder}; "
+            "lower train.max_tokens and infer.max_tokens"
         )
+    if described.longest_tokens is not None and longest > described.longest_tokens:
+        raise ConfigError(
+            f"a text of {longest} tokens is longer than the {described.longest_tokens} at which {folder} cuts its "
+            "texts; lower train.max_tokens and infer.max_tokens, or raise max_seq_length in a copy of the folder"
+        )
+    encoder_width = facts.get("hidden_size", facts.get("dim"))  # DistilBERT's name
+    if isinstance(encoder_width, int):
+        check_widths(config, config.model.embedding_width or shape.text_width(encoder_width))
+    return described, shape
+
+
+def check_widths(config: Config, width: int) -> None:
+    """Check what depends on the width of the embedding. Raises ConfigError: a Matryoshka width is not below it."""
+    try:
+        config.heads.check_widths(width)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -16,9 +16,15 @@ from tasks.pruning.reach import Reach
 from tasks.runs.lineage import PRUNED, STATE
 from tasks.runs.plan import plan_key
 
-Kind = Literal["models", "vectors", "catalogue", "compile", "checkpoints", "tokens", "runs"]
+Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "tokens", "runs"]
 
-_DEPTHS: Mapping[Kind, int] = {"models": 2, "vectors": 3, "catalogue": 2, "compile": 2}  # parts of a folder's key
+_DEPTHS: Mapping[Kind, int] = {
+    "models": 2,
+    "vectors": 3,
+    "catalogue": 2,
+    "compile": 2,
+    "negatives": 2,
+}  # parts of a folder's key
 _CHECKPOINT = re.compile(r"lineages/[^/]+/step-\d{8}")
 _OF_A_RUN = re.compile(
     r"runs/[^/]+/(validate/attempt-\d+/(rows/[^/]+|quarantine)|infer/quarantine|infer/shards/[^/]+/[^/]+"
@@ -72,6 +78,8 @@ def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[
 def _folders(store: Store, reach: Reach) -> Iterator[Folder]:
     """Yield all folders that may be deleted unless something needs them."""
     for kind, depth in _DEPTHS.items():
+        if kind == "negatives" and reach.unfinished:
+            continue  # one of these runs may use them; they can be mined again, but not in the middle of a training
         for folder, sizes in _grouped(store.sizes(kind), depth).items():
             if kind != "compile" or _is_compiled(store, folder, sizes):
                 yield _folder(kind, folder, sizes)

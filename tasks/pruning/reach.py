@@ -20,6 +20,7 @@ from tasks.contracts.stages import Stage
 from tasks.evaluating.rivals import fixed_points
 from tasks.foundation.errors import StoreError
 from tasks.monitoring.reader import Reader
+from tasks.planning.mined_release import chosen_release
 from tasks.planning.start import is_rejected, last_accepted
 from tasks.runs import branches, catalogues, lineage, releases
 from tasks.runs.plan import plan_key, read_plan
@@ -175,6 +176,9 @@ def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str
         if result is not None:
             found |= set(result.outcome.outputs)
     found |= _of_catalogue(store, catalogues.of_run(store, run_key))
+    mined = chosen_release(store, run_key)
+    if mined is not None:
+        found |= {mined.vectors, mined.model.checkpoint.prefix, *_of_catalogue(store, mined.catalogue)}
     for key in keys:
         if _INFER_SPEC.fullmatch(key.split("/", 2)[2]):  # its vectors may be complete in part
             spec = read_record(store, key, JobSpec, "move the run's folder away")

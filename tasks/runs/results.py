@@ -52,6 +52,7 @@ class Judgement(Record):
     rules: Rules | None = Field(default=None, description="null: those of the run's plan")
     slices: tuple[SliceMetrics, ...] = Field(default=(), description="of challenger and champion; empty: see outcome")
     larger_class: float | None = Field(default=None, description="share of the larger class among rows with a class")
+    auc_by_chance: float | None = Field(default=None, description="what an AUC without skill stays below, at 95 %")
     overrides: tuple[Override, ...] = Field(default=(), description="people who let the run pass nevertheless")
 
     @property

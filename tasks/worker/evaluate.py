@@ -147,6 +147,7 @@ def _measurements(found: Sequence[Found], results: RowResults) -> tuple[Measurem
             release=release,
             metrics=results.metrics(role),
             vectors=measured.vectors,
+            recall_by_width=measured.recall_by_width,
         )
         for entrant, measured in found
         for role, release in entrant.roles.items()

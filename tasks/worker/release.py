@@ -15,16 +15,18 @@ from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import CodeError
 from tasks.worker.formats.export import export_model
+from tasks.worker.formats.head_proof import head_difference
 from tasks.worker.formats.model_card import NAME, model_card
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
-from tasks.worker.search.consumer import Consumer
+from tasks.worker.search.consumer import encode_apart
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import MODEL_KIND, ONE_OF_TWO_BYTES, Searched, open_released, search
-from tasks.worker.search.proof import item_cosines, query_cosines
+from tasks.worker.search.measure import MODEL_KIND, Searched, search
+from tasks.worker.search.proof import prove
 from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
+VECTORS_KEPT_BYTES = 0  # a few searches read the shards, so that memory does not grow with the catalogue
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy")
 
 
@@ -47,22 +49,23 @@ def run(job: Job) -> ReleaseOutcome:
                 f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
         folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
-        consumer = Consumer(folder)
-        cosines = item_cosines(job, inputs, manifest.files[0], consumer)
         queries = holdout_queries(store, inputs.rows, job.config)
-        of_queries = query_cosines(job, parts, queries.slice(0, job.config.release.probe_rows), consumer)
+        proof = prove(job, inputs, manifest.files[0], parts, queries, folder)
+        probed = queries.slice(0, job.config.release.probe_rows)
+        of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
         if folder == scratch:
             commit(
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
             )
-        index = Index(store, inputs.vectors, inputs.model.version, ONE_OF_TWO_BYTES)
-        searched = search(consumer, index, queries)
+        index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
+        searched = search(index, queries, proof.vectors)
     earlier = _search_earlier(store, inputs, queries)
     return ReleaseOutcome(
         model=prefix,
-        min_cosine=float(cosines.min()),
-        probed=len(cosines),
-        min_query_cosine=float(of_queries.min()) if len(of_queries) else None,
+        min_cosine=float(proof.items.min()),
+        probed=len(proof.items),
+        min_query_cosine=float(proof.queries.min()) if len(proof.queries) else None,
+        head_difference=of_head,
         queries=queries.num_rows,
         metrics=searched.metrics,
         before=inputs.before.number if inputs.before else None,
@@ -87,7 +90,7 @@ def _committed(store: Store, prefix: str) -> Path | None:
 def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) -> Path:
     export_model(parts, job.config, inputs.model.version, folder)
     longest = job.config.infer.max_tokens
-    (folder / NAME).write_text(model_card(parts, longest, inputs))
+    (folder / NAME).write_text(model_card(parts, longest, job.config.heads.matryoshka, inputs))
     return folder
 
 
@@ -96,7 +99,9 @@ def _search_earlier(store: Store, inputs: ReleaseInputs, queries: pa.Table) -> S
     if inputs.before is None:
         return None
     try:
-        return search(*open_released(store, inputs.before, ONE_OF_TWO_BYTES), queries)
+        folder, _ = open_folder(store, inputs.before.model_prefix, MODEL_KIND)
+        index = Index(store, inputs.before.vectors_prefix, inputs.before.model_version, VECTORS_KEPT_BYTES)
+        return search(index, queries, encode_apart(folder, queries).queries)
     except (MissingFolder, CorruptFolder) as error:  # it may be pruned; the new release does not depend on it
         print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
         return None

@@ -8,22 +8,33 @@ import time
 
 import torch
 
+from tasks.contracts.checkpoints import HeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TokenUse, TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
+from tasks.worker.heads.refit import solve_head
+from tasks.worker.negatives.arrays import negative_arrays
+from tasks.worker.negatives.find import Mining, find_negatives
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
+from tasks.worker.retention.averages import merged, put_weights
 from tasks.worker.training.batches import Batches, plan_for, shape_for
-from tasks.worker.training.checkpoint import CheckpointWriter
+from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
 from tasks.worker.training.device_use import collect_device_use, device_use_measured
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
-from tasks.worker.training.pairs import open_pairs, read_training_rows
-from tasks.worker.training.start import find_source, load_model, make_start, ref_at
+from tasks.worker.training.pairs import (
+    TrainingRows,
+    open_pairs,
+    read_development_rows,
+    read_training_rows,
+    replayed_rows,
+)
+from tasks.worker.training.start import Start, find_source, first_weights, load_model, load_weights, make_start, ref_at
 from tasks.worker.training.step import TrainStep
 
 
@@ -42,75 +53,116 @@ def run(job: Job) -> TrainOutcome:
     with open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator:
         with job.clock.phase("restoring"):
             training, held = read_training_rows(job, inputs)
+            mined = _mined(job, inputs, training, accelerator)
             compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
             source = find_source(job, inputs, accelerator)
             parts = load_model(job, source, training)
             precision = accelerator.choose_precision(config.train.precision)
             start = make_start(job, inputs, source, parts, accelerator, precision)
         state = start.state
-        pairs = open_pairs(job, training, parts, accelerator.barrier)
+        pairs = open_pairs(job, training, replayed_rows(job, inputs), parts, accelerator.barrier)
         plan = plan_for(config, state.first_step, pairs)
-        shape = shape_for(config, state.first_step, pairs, job.rank.world)
-        last_step = state.first_step + len(plan)
-        batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)))
-        step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
-        writer = CheckpointWriter(job.store, parts, start.optimizer)
+        shape = shape_for(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
+        negatives = negative_arrays(mined.found, len(pairs), parts, config) if mined else None
+        last_step = state.step if state.complete else state.first_step + len(plan)
+        batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)), negatives)
+        steps = range(state.first_step, last_step)
+        step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
+        writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
         with (
             job.scratch() as folder,
             contextlib.closing(
-                LoopRecorder(job.spec, job.store, accelerator, parts, writer, state, last_step, folder)
+                LoopRecorder(job.spec, job.store, accelerator, start.released, writer, state, last_step, folder)
             ) as recorder,
         ):
             holdout = sample_holdout(held, parts, config)
-            recorder.holdout_if_due(state.step, holdout)
+            development = read_development_rows(job, inputs)
+            chooses = None if development is None else sample_holdout(development, parts, config)
+            recorder.evaluate_if_due(state.step, holdout, chooses)
             with device_use_measured(job):
-                pairs_per_second = _take_steps(job, batches, step, recorder, holdout)
+                pairs_per_second = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
+            if not state.complete and _choose_weights(job, inputs, start, recorder, training):
+                solve_head(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
-        checkpoint = _agree(accelerator, job, own, last_step)
+        checkpoint = _agree(accelerator, job, own, recorder.last_step)
         graphs = graph_use(accelerator)
         if graphs is not None:
             job.clock.count_as("compiling", graphs.compile_seconds)
     return TrainOutcome(
         checkpoint=checkpoint,
-        model_version=f"{config.lineage}-{last_step:08d}-{checkpoint.sha256[:8]}",
+        model_version=f"{config.lineage}-{checkpoint.step:08d}-{checkpoint.sha256[:8]}",
         first_step=state.first_step,
-        last_step=last_step,
+        last_step=checkpoint.step,
         resumed_at_step=state.step if state.step > state.first_step else None,
         rows_trained=len(pairs),
         pairs_per_second=pairs_per_second,
         tokens=tokens,
         losses=tuple(recorder.losses),
         curve=tuple(recorder.curve),
+        rows_replayed=len(pairs) - pairs.own_rows,
+        development=tuple(recorder.development),
+        kept_step=recorder.kept_step,
         precision=precision,
         graphs=graphs,
         environment=accelerator.variables,
+        head=_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
+        mined=mined.counts if mined else None,
     )
 
 
-def _take_steps(job: Job, batches: Batches, step: TrainStep, recorder: LoopRecorder, holdout: Holdout) -> float:
-    """Take one step for each remaining batch; evaluate the holdout and write checkpoints when they are due.
+def _solved(released: ModelParts, step: int) -> HeadSolved | None:
+    """Return how the run solved the head; None where it did not."""
+    solved = released.model.solved
+    return solved if solved is not None and solved.step == step else None
+
+
+def _mined(job: Job, inputs: TrainInputs, training: TrainingRows, accelerator: Accelerator) -> Mining | None:
+    """Return the hard negatives; the graphs of the released model, which finds them, are none of training's."""
+    if inputs.mined is not None:
+        compile_cache.reuse(accelerator, job.store, inputs.compiled)
+    mined = find_negatives(job, inputs, training, accelerator)
+    if accelerator.graphs is not None:
+        accelerator.graphs.forget()
+    return mined
+
+
+def _take_steps(
+    job: Job,
+    batches: Batches,
+    step: TrainStep,
+    recorder: LoopRecorder,
+    holdout: Holdout,
+    development: Holdout | None,
+) -> float:
+    """Take one step for each batch that is left; evaluate and write checkpoints when they are due.
 
     Returns:
         Pairs per second of all workers, evaluations and checkpoints not counted; 0 without a step.
     """
-    accelerator = step.accelerator
+    accelerator, first_step = step.accelerator, recorder.state.first_step
     seconds, rows, began = 0.0, 0, time.monotonic()
     what = f"{batches.shape.sequences} x {batches.shape.tokens} tokens"
     stop = StopRequest()
     with stop.held_back(), Watchdog(job, job.config.train.hang_seconds) as watchdog:
+        batches.end_before(recorder.last_step - first_step)
         for done, batch in enumerate(accelerator.feed(batches), start=recorder.state.step + 1):
+            if done > recorder.last_step:
+                continue  # made ahead of time, before the run was ended early
             accelerator.name_work(f"step {done}, {what}")
             step(batch, done - 1)
             watchdog.alive(f"step {done} ({what})")
             recorder.losses_if_due(done, step, stop.requested)
             recorder.stop_if_agreed(done)
-            rows += batches.rows(done - 1 - recorder.state.first_step)
+            rows += batches.rows(done - 1 - first_step)
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
                 accelerator.synchronize()
                 seconds += time.monotonic() - began
-                recorder.holdout_if_due(done, holdout)
+                if done == recorder.last_step:
+                    solve_head(job, recorder.parts, accelerator, done, watchdog.alive)
+                recorder.evaluate_if_due(done, holdout, development)
+                batches.end_before(recorder.last_step - first_step)
                 watchdog.alive()
                 recorder.checkpoint_if_due(done)
                 watchdog.alive()
@@ -123,6 +175,28 @@ def _tokens(accelerator: Accelerator, batches: Batches) -> TokenUse | None:
     own = [batches.real_tokens, batches.cut_tokens, batches.computed_tokens]
     real, cut, computed = accelerator.sum(torch.tensor(own, dtype=torch.int64)).tolist()
     return TokenUse(real=real, cut=cut, computed=computed) if computed else None
+
+
+def _choose_weights(
+    job: Job, inputs: TrainInputs, start: Start, recorder: LoopRecorder, training: TrainingRows
+) -> bool:
+    """Give the model the weights that the run ends with: those of the best step, or a mean with its first ones.
+
+    Returns whether they are others than those of the last step.
+    """
+    accelerator, parts, averaging = recorder.accelerator, start.parts, job.config.train.averaging
+    accelerator.cut()
+    others = recorder.kept_step is not None
+    if recorder.kept_step is not None:
+        recorder.writer.wait()
+        accelerator.barrier()
+        load_weights(job, ref_at(job, recorder.kept_step), start, accelerator)
+    if averaging is not None and averaging.parent_share is not None:
+        first = first_weights(job, inputs, parts, training)
+        if first is not None:
+            put_weights(parts.model, merged(weights_on_host(parts.model), first, averaging.parent_share), accelerator)
+            others = True
+    return others
 
 
 def _agree(accelerator: Accelerator, job: Job, checkpoint: CheckpointRef | None, last_step: int) -> CheckpointRef:

@@ -17,8 +17,10 @@ from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_ahead import CompileSession, compiled_graphs
 from tasks.worker.compile.compile_cache import graph_use
 from tasks.worker.process.job import Job
+from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, shape_for
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pairs import TrainingRows, read_training_rows
+from tasks.worker.training.pair_arrays import Pairs
+from tasks.worker.training.pairs import first_rows, make_pairs, read_training_rows
 from tasks.worker.training.start import Source, load_model, make_start
 from tasks.worker.training.trial import Trial, run_trial
 
@@ -37,14 +39,17 @@ def run(job: Job) -> WarmupOutcome | None:
     inputs = job.spec.inputs
     assert isinstance(inputs, WarmupInputs)
     config = job.config
-    trial_inputs = TrainInputs(rows=inputs.rows, history=(), parent=inputs.parent)
+    trial_inputs = TrainInputs(rows=inputs.rows, history=(), parent=inputs.parent, mined=inputs.mined)
     accelerator = make_accelerator(config.accelerator, job.rank, config, config.train.precision)
     with job.clock.phase("restoring"):
         training, held = read_training_rows(job, trial_inputs)
         source = Source(inputs.parent, own=False)
         parts = load_model(job, source, training)
-    with job.clock.phase("compiling"), _compile_session(job, accelerator, parts) as session, opened(accelerator):
-        trial = _try(job, trial_inputs, accelerator, source, parts, training, held)
+        pairs = make_pairs(first_rows(training, SAMPLED_ROWS), parts, config)
+        first_step = inputs.parent.step if inputs.parent else 0
+        shape = shape_for(config, first_step, pairs, job.rank.world, inputs.mined is not None)
+    with job.clock.phase("compiling"), _compile_session(job, accelerator, parts, shape) as session, opened(accelerator):
+        trial = _try(job, trial_inputs, accelerator, source, parts, pairs, shape, held)
         if accelerator.collects_only:
             return None
         compiled = _publish(job, accelerator, session) if session else None
@@ -64,12 +69,14 @@ def run(job: Job) -> WarmupOutcome | None:
 
 
 @contextlib.contextmanager
-def _compile_session(job: Job, accelerator: Accelerator, parts: ModelParts) -> Iterator[CompileSession | None]:
+def _compile_session(
+    job: Job, accelerator: Accelerator, parts: ModelParts, shape: BatchShape
+) -> Iterator[CompileSession | None]:
     """Give None on devices that compile nothing, and inside the tool that collects the graphs."""
     if accelerator.graphs is None or accelerator.collects_only:
         yield None
     else:
-        with compiled_graphs(job, accelerator, parts) as session:
+        with compiled_graphs(job, accelerator, parts, shape) as session:
             assert accelerator.graphs is not None
             accelerator.graphs.expect(session.before.graphs, session.before.seconds, on_new="note")
             yield session
@@ -81,13 +88,14 @@ def _try(
     accelerator: Accelerator,
     source: Source,
     parts: ModelParts,
-    training: TrainingRows,
+    pairs: Pairs,
+    shape: BatchShape,
     held: pa.Table,
 ) -> Trial:
     precision = accelerator.choose_precision(job.config.train.precision)
     start = make_start(job, inputs, source, parts, accelerator, precision)
     with job.scratch() as folder:
-        return run_trial(job, start, accelerator, precision, training, held, folder)
+        return run_trial(job, start, accelerator, precision, pairs, shape, held, folder)
 
 
 def _publish(job: Job, accelerator: Accelerator, session: CompileSession) -> CompileRef:

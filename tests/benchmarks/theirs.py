@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 class SentenceTransformers:
-    """One training run, to be stepped through, and its model's encoding."""
+    """One training run, to be stepped through, and its model's encoding in fp32."""
 
     rows = BATCH_ROWS
 
@@ -39,7 +39,6 @@ class SentenceTransformers:
         )
         self.model.max_seq_length = MAX_TOKENS
         self.model.train()
-        self._half: SentenceTransformer | None = None
         self._loss = MultipleNegativesRankingLoss(self.model)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=True)
         self._queries, self._items = queries, items
@@ -69,15 +68,7 @@ class SentenceTransformers:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._optimizer.step()
 
-    def encode(self, texts: list[str], precision: str) -> np.ndarray:
+    def encode(self, texts: list[str]) -> np.ndarray:
         """Unit vectors, float32 (texts, width), by the library's own `encode`."""
-        model = self.model
-        if precision == "bf16":
-            if self._half is None:
-                self._half = SentenceTransformer(str(pretrained_folder(FOLDER)), device="cpu").bfloat16()
-                self._half.max_seq_length = MAX_TOKENS
-            model = self._half
-        vectors = model.encode(
-            texts, batch_size=BATCH_ROWS, normalize_embeddings=True, show_progress_bar=False, convert_to_tensor=True
-        )
-        return vectors.float().numpy()
+        vectors = self.model.encode(texts, batch_size=BATCH_ROWS, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(vectors)

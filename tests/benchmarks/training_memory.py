@@ -117,7 +117,7 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     from tasks.worker.training.batches import Batches, plan_for, shape_for
     from tasks.worker.training.build import build_parts
     from tasks.worker.training.optimizer import make_optimizer
-    from tasks.worker.training.pairs import first_rows, open_pairs, read_training_rows
+    from tasks.worker.training.pairs import first_rows, open_pairs, read_training_rows, replayed_rows
     from tasks.worker.training.step import TrainStep
 
     config = load_config(None, SETTINGS)
@@ -128,18 +128,18 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     )  # fmt: skip
     job = Job(spec, DirectoryStore(workspace), Rank(0, 1, 0), PhaseClock(0.0))
     with open_accelerator("cpu", job.rank, config, "fp32") as accelerator:
-        training, _ = read_training_rows(job, inputs)
+        training, replayed = read_training_rows(job, inputs)[0], replayed_rows(job, inputs)
         parts = build_parts(config, first_rows(training, TOKENIZER_ROWS))
         accelerator.to_device(parts.model)
         optimizer = make_optimizer(parts.model, config.train, accelerator)
         step = TrainStep(parts.model, optimizer, accelerator, config, "fp32")
         found = {"model": _peak_mib()}
         began = time.monotonic()
-        rows = open_pairs(job, training, parts, accelerator.barrier)
+        rows = open_pairs(job, training, replayed, parts, accelerator.barrier)
         found["first"] = time.monotonic() - began
         found["tokens"] = _peak_mib()
         began = time.monotonic()
-        rows = open_pairs(job, training, parts, accelerator.barrier)
+        rows = open_pairs(job, training, replayed, parts, accelerator.barrier)
         found["again"] = time.monotonic() - began
         began = time.monotonic()
         plan, shape = plan_for(config, 0, rows), shape_for(config, 0, rows, 1)

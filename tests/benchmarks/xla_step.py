@@ -23,7 +23,7 @@ from tasks.worker.training.build import build_parts
 from tasks.worker.training.optimizer import make_optimizer
 from tasks.worker.training.step import TrainStep
 from tests.benchmarks.reviews import CONFIG_FILE
-from tests.support.workspace.packed import packed
+from tests.support.models.packed import packed
 
 SHAPES = (8, 24, 34)  # sequences of a batch
 TOKENS = 128
@@ -93,8 +93,10 @@ def _batch(sequences: int, rows: int, seed: int) -> Batch:
     return Batch(
         texts=packed(ids.tolist(), TOKENS, sequences=sequences),
         label_class=torch.full((rows,), -1),
+        label_weight=torch.zeros(rows),
         pair=torch.ones(rows),
         excluded=torch.zeros(rows, rows, dtype=torch.bool),
+        excluded_queries=torch.zeros(rows, 0, dtype=torch.bool),
         position=torch.arange(rows),
         pairs_in_all=torch.tensor(float(rows)),
         labels_in_all=torch.tensor(0.0),

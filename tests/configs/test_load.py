@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from configs.differences import differences
 from configs.load import BASE, config_hash, load_config, to_yaml
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
@@ -40,6 +41,37 @@ def test_a_file_changes_only_the_keys_it_names(tmp_path: Path) -> None:
     assert (changed.train.epochs, changed.train.max_tokens.query) == (7, 8)
     assert changed.train.max_tokens.item == base.train.max_tokens.item
     assert changed == load_config(overrides=["train.epochs=7", "train.max_tokens.query=8"])
+
+
+def test_a_file_changes_the_one_that_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "place.yaml").write_text("seed: 1\ntrain: {epochs: 7, warmup_steps: 3}\n")
+    (tmp_path / "sub").mkdir()
+    changed = load_config(config_file(tmp_path / "sub", "extends: ../place.yaml\ntrain: {epochs: 8}\n"), ["seed=2"])
+    assert changed == load_config(overrides=["seed=2", "train.epochs=8", "train.warmup_steps=3"])
+
+
+def test_a_preset_differs_from_the_place_that_it_extends_in_a_few_keys_alone() -> None:
+    place = load_config(BASE.with_name("trainium.yaml"))
+    changed = {
+        name: {line.split(" ")[0] for line in differences(place, load_config(BASE.with_name(f"{name}.yaml")))}
+        for name in ("trainium-m5", "trainium-stochastic")
+    }
+    assert changed == {
+        "trainium-m5": {"train.precision", "infer.precision", "compiler.optlevel", "compiler.auto_cast"},
+        "trainium-stochastic": {"train.precision"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: gone.yaml\n", "gone.yaml: no such config file"),
+        ("extends: team.yaml\n", "team.yaml: extends 'team.yaml' leads back to a file that is being read"),
+        ("extends: [a.yaml, b.yaml]\n", "team.yaml: extends must be the path of one config file, got ['a.yaml'"),
+    ],
+)
+def test_a_file_that_extends_nothing_readable_is_named(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refusal(config_file(tmp_path, text))
 
 
 def test_an_override_beats_the_file_and_earlier_overrides(tmp_path: Path) -> None:
@@ -185,6 +217,15 @@ BOUND = {
     "model.interaction.deep_widths": ["model.interaction.deep_widths=[256, 128]"],
     "heads.classification": [HEAD],
     "heads.contrastive.positives_only": [HEAD, "heads.contrastive.positives_only=true"],
+    "heads.contrastive.negatives": ["heads.contrastive.negatives={per_query: 2}"],
+    "heads.contrastive.temperature": ["heads.contrastive.temperature=learnt"],
+    "heads.contrastive.matryoshka": ["heads.contrastive.matryoshka=[64]"],
+    "model.prompts": ["model.prompts={query: 'query: ', item: ''}"],
+    "train.replay": ["train.replay=0.2"],
+    "train.homogeneous": ["features.categorical=[b]", "model.interaction.kind=both", "train.homogeneous=b"],
+    "train.averaging": ["train.averaging={ema_half_life_steps: 100}"],
+    "train.keep_best": ["train.keep_best={metric: mrr@10, rows: 100, patience: null}"],
+    "train.decay_before_release": ["train.decay_before_release={share: 0.2, floor: 0.1}"],
     "train.max_tokens.query": ["train.max_tokens.query=64"],
     "train.sequences": ["train.sequences=64"],
     "train.precision": ["train.precision=bf16"],

@@ -39,12 +39,15 @@ ORDER = """
     tasks.worker.formats          weights from elsewhere, and a model for elsewhere
     tasks.worker.compile          graphs compiled ahead of time
     tasks.worker.targets          search services that get each release
+    tasks.worker.negatives        hard negatives, mined from a release
     tasks.worker.search           a release, searched: its model, and the nearest of its vectors
     tasks.worker.evaluation       models, rows and items of an evaluation
     tasks.worker.vectors          the vectors of a catalogue, shard by shard
     tasks.worker.duplicates       rows that are too like a row of the other side of the holdout
     tasks.worker.catalogue        every live item, partition by partition
+    tasks.worker.heads            heads solved at the end of a run
     tasks.worker.training         batches, losses, steps, checkpoints
+    tasks.worker.retention        against forgetting: replayed rows, averaged weights, the best step
     tasks.worker.tokens           training rows as tokens, in files and in the workspace
     tasks.worker.ranking          the rank of a query's item among those that are not as right
     tasks.worker.validation       the rows of a span: profiled, compared, judged by own expectations
@@ -56,6 +59,7 @@ ORDER = """
     tasks.targets                 which release each search service serves
     tasks.hosts                   which machines failed checks, and which get no work for a while
     tasks.preflight               what can't work, found before a run begins
+    tasks.pretrained              what a pretrained folder says of its model, and what of it can be honoured
     tasks.evaluating              what an evaluation compares with: released models, the golden set
     tasks.planning                what the next run trains, and from which checkpoint
     tasks.runs                    runs: plan, lineage, ledger, results, releases

@@ -153,6 +153,9 @@ class ReportOutput(Record):
     quarantined: dict[str, int] = Field(description="reason -> rows set apart by validate")
     losses: tuple[CurvePoint, ...] = Field(description="what training logged, by global step")
     curve: tuple[CurvePoint, ...] = Field(description="holdout metrics found during training, by global step")
+    development: tuple[CurvePoint, ...] = Field(description="those of the development rows of train.keep_best")
+    kept_step: int | None = Field(description="the step whose weights were kept; null: the last one")
+    rows_replayed: int = Field(description="pairs that came from earlier spans")
     slices: tuple[SliceMetrics, ...]
     graphs: tuple[StageGraphs, ...] = Field(description="of warmup and train, where the device compiles")
     ledger: tuple[LedgerRecord, ...] = Field(description="one record for each attempt")
@@ -253,6 +256,9 @@ def report(store: Store, run_key: str) -> ReportOutput:
         quarantined=validated.reasons if validated else {},
         losses=trained.losses if trained else (),
         curve=trained.curve if trained else (),
+        development=trained.development if trained else (),
+        kept_step=trained.kept_step if trained else None,
+        rows_replayed=trained.rows_replayed if trained else 0,
         graphs=tuple(graphs for result in results for graphs in _graphs(result)),
         slices=(judged.slices or judged.outcome.slices) if judged else (),
         ledger=attempts,

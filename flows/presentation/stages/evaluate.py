@@ -1,6 +1,6 @@
 """Evaluate: the verdicts of the gates, the challenger compared with the champion, and where the model is weakest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
@@ -9,6 +9,7 @@ from flows.presentation.wording import NONE, count, difference, moment, number, 
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.gates.verdicts import refusals, undecided
+from tasks.runs.results import Judgement
 
 
 def section(facts: StageFacts) -> Section:
@@ -33,6 +34,7 @@ def section(facts: StageFacts) -> Section:
             *(by_human(judged.overrides) if judged else ()),
             f"{measured}; {champion}.",
             *([value.golden_leak] if value.golden_leak else []),
+            *(_weak_head(judged) if judged else ()),
             *models.newest_span(value),
         ),
         tables=(
@@ -42,6 +44,33 @@ def section(facts: StageFacts) -> Section:
             *_slices(value, judged.slices if judged and judged.slices else value.slices, verdicts),
         ),
         files=(("verdicts", f"runs/{facts.plan.run_key}/evaluate/verdicts.json"),) if stored and facts.plan else (),
+    )
+
+
+ROUNDING = 1e-9
+# What a model that always names the larger class has, from that class's share of the rows.
+LARGER_CLASS: dict[str, tuple[str, Callable[[float], float]]] = {
+    "accuracy": ("accuracy", lambda share: share),
+    "macro_f1": ("macro F1", lambda share: share / (1 + share)),
+}
+
+
+def _weak_head(judged: Judgement) -> tuple[str, ...]:
+    """Return a warning where the classification head is no better than naming the larger class or guessing."""
+    found = judged.outcome.challenger
+    why = []
+    if judged.larger_class is not None and "macro_f1" in found:
+        always = LARGER_CLASS["macro_f1"][1](judged.larger_class)
+        if found["macro_f1"] <= always + ROUNDING:
+            why.append(f"its macro F1 of {number(found['macro_f1'])} is not above the {number(always)} of naming the "
+                       "larger class")  # fmt: skip
+    if judged.auc_by_chance is not None and found.get("auc", 1.0) <= judged.auc_by_chance:
+        why.append(f"its AUC of {number(found['auc'])} can't be told from that of guessing")
+    if not why:
+        return ()
+    return (
+        f"Warning: the classification head has learnt nothing: {'; '.join(why)}. Let it be solved at the end of the "
+        "run with heads.classification.refit_rows, or leave it out.",
     )
 
 
@@ -93,8 +122,9 @@ def metrics(
     rows = []
     for name, value in challenger.items():
         rows.append((name, number(value), number(before.get(name)), difference(value, before.get(name))))
-        if name == "accuracy" and larger_class is not None:
-            rows.append(("accuracy of always naming the larger class", number(larger_class), NONE, NONE))
+        if larger_class is not None and name in LARGER_CLASS:
+            said, of_larger = LARGER_CLASS[name]
+            rows.append((f"{said} of always naming the larger class", number(of_larger(larger_class)), NONE, NONE))
     return table(f"Metrics over {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
 
 

@@ -22,6 +22,10 @@ def tables(value: EvaluateOutcome) -> Iterator[Table]:
         golden = [value.golden.get(each.role, {}) for each in value.measured]
         yield _by_model(value, golden, f"Every model on the {count(value.golden_rows)} rows of the golden set")
     yield _by_model(value, [each.vectors for each in value.measured], f"Vectors of the {items} items by each model")
+    by_width = [{f"first {width}": recall for width, recall in each.recall_by_width.items()} for each in value.measured]
+    if any(by_width):
+        whole = [{"whole": each.metrics[USUAL_METRIC]} | of for each, of in zip(value.measured, by_width, strict=True)]
+        yield _by_model(value, whole, f"{USUAL_METRIC} by the first numbers of the vectors alone, normalised again")
     if len(value.spans) > 1:
         yield _by_span(value.spans, _shown(value))
 

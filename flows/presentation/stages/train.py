@@ -9,7 +9,7 @@ from flows.presentation.stages import compiling
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural, share
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.outcomes import DeviceUse, TokenUse, TrainOutcome
+from tasks.contracts.outcomes import DeviceUse, MinedNegatives, TokenUse, TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
 
 RANKING = names_of(Family.ranking)
@@ -25,17 +25,20 @@ def section(of: StageFacts) -> Section:
         ("resumed at step", "not at all" if value.resumed_at_step is None else count(value.resumed_at_step)),
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
         *_tokens(value.tokens),
+        *_mined(value.mined),
         ("workers", str(config.train.workers) if config else ""),
         ("accelerator", f"{config.accelerator}, compute {compute_of(config, Stage.train)}" if config else ""),
         ("precision", value.precision),
         ("model", Cell(value.model_version, code=True)),
+        *_against_forgetting(value),
     ]
     return Section(
         f"{plural(value.last_step - value.first_step, 'step')} over {plural(value.rows_trained, 'pair')}",
-        (_sentence(value),),
+        (_sentence(value), *_head(value)),
         figures=tuple(_figures(value)),
         tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
-                *_points("Losses", value.losses), *_points("Holdout metrics", value.curve)),
+                *_points("Losses", value.losses), *_points("Holdout metrics", value.curve),
+                *_points("Development metrics", value.development)),
         parts=compiling.parts(value.graphs, value.environment),
         files=(("checkpoint", value.checkpoint.prefix),),
     )  # fmt: skip
@@ -53,6 +56,37 @@ def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:
     if use is not None:
         yield "tokens of texts among those computed", share(use.real / use.computed)
         yield "tokens cut for want of room", f"{count(use.cut)} of {count(use.real + use.cut)}"
+
+
+def _against_forgetting(value: TrainOutcome) -> Iterator[tuple[str, str]]:
+    if value.rows_replayed:
+        part = share(value.rows_replayed / value.rows_trained)
+        yield "pairs of earlier spans", f"{count(value.rows_replayed)} of {count(value.rows_trained)} ({part})"
+    if value.development:
+        kept = value.last_step if value.kept_step is None else value.kept_step
+        yield "step whose weights are kept", f"{count(kept)}, the best by the development rows"
+
+
+def _mined(mined: MinedNegatives | None) -> Iterator[tuple[str, str]]:
+    """Yield the hard negatives and what they cost."""
+    if mined is not None:
+        of = f"{count(mined.negatives)} for {plural(mined.pairs, 'pair')}, of {plural(mined.items, 'item')}"
+        yield "hard negatives", f"{of}, mined from release {mined.release}"
+        cost = f"{plural(mined.embedded, 'text')} embedded" if mined.embedded else "none: they were kept from before"
+        yield "cost of mining", f"{cost}, {mined.seconds:,.1f} s"
+
+
+def _head(value: TrainOutcome) -> tuple[str, ...]:
+    """Return how the classification head was solved, if it was."""
+    head = value.head
+    if head is None:
+        return ()
+    measured = ", ".join(f"{name} {number(each)}" for name, each in head.metrics.items())
+    return (
+        f"The classification head was solved on {plural(head.rows, 'training row')}, "
+        f"{' and '.join(count(each) for each in head.class_rows)} of the classes, and names class 1 from a probability "
+        f"of {number(head.threshold)} on. On rows that the fit had not seen: {measured}.",
+    )
 
 
 def _figures(value: TrainOutcome) -> Iterator[Figure]:

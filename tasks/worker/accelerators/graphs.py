@@ -52,6 +52,12 @@ class GraphWatch:
         self._there = frozenset(self.listed())
         self._count, self._seconds = self.counted()
 
+    def forget(self) -> None:
+        """Begin again, after work that is none of the stage's own."""
+        self.poll()
+        self.met, self._new, self._silent, self._expected = [], [], 0, None
+        self.start()
+
     def expect(self, names: Collection[str], seconds: float, on_new: OnNewGraph) -> None:
         """Expect only the graphs of these names from now on; they took `seconds` to compile."""
         self._expected, self._saved, self._on_new = frozenset(names), seconds, on_new

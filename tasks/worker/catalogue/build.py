@@ -1,7 +1,7 @@
 """Builds a catalogue: every live item with its newest text and features, in partitions by item id.
 
-DuckDB reads the sources and sorts them into partitions on disk; each partition is then merged on its own. So memory is
-bounded, for any number of items.
+DuckDB reads the sources, a batch at a time; the records are split into partitions on disk, and each partition is then
+merged on its own. So memory is the same for any number of items.
 """
 
 import hashlib
@@ -33,7 +33,8 @@ from tasks.data.items import (
 )
 from tasks.data.rows import ROWS_KIND
 from tasks.worker.catalogue.database import connect
-from tasks.worker.catalogue.records import Source, from_catalogue, from_feed, from_rows, newest, records_of
+from tasks.worker.catalogue.records import SCATTERED, Source, from_catalogue, from_feed, from_rows, newest, records_of
+from tasks.worker.catalogue.scatter import BATCH_RECORDS, remove, scatter, scattered
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -74,7 +75,8 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
         inputs = [*_inputs(store, left, base)]
         count = _partitions(store, left, base, config.infer.shard_rows)
         with connect(Path(scratch)) as database:
-            _scatter(database, inputs, _types(inputs, config), count, Path(scratch))
+            database.execute("SET threads = 1")  # each has buffers of its own, and a partition is too small to share
+            scatter(_records(database, inputs, _types(inputs, config), count), Path(scratch), count)
             entries, items, deleted = [], 0, 0
             for number in range(count):
                 for entry, live, gone in _merge(database, store, prefix, features, number, Path(scratch)):
@@ -149,35 +151,30 @@ def _types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
     return types
 
 
-def _scatter(
-    database: duckdb.DuckDBPyConnection, inputs: Sequence[Source], types: dict[str, str], count: int, scratch: Path
-) -> None:
-    """Write the records of all sources to `scattered/part=<n>/` in the scratch folder."""
-    for number, source in enumerate(inputs):
-        target = str(scratch / "scattered").replace("'", "''")
-        database.execute(
-            f"COPY ({records_of(source, types, count)}) TO '{target}' (FORMAT parquet, PARTITION_BY (part), "
-            f"OVERWRITE_OR_IGNORE, FILENAME_PATTERN 'source-{number}-{{i}}')"
-        )
+def _records(
+    database: duckdb.DuckDBPyConnection, inputs: Sequence[Source], types: dict[str, str], count: int
+) -> Iterator[pa.RecordBatch]:
+    for source in inputs:
+        yield from database.sql(records_of(source, types, count)).to_arrow_reader(BATCH_RECORDS)
 
 
 def _merge(
     database: duckdb.DuckDBPyConnection, store: Store, prefix: str, features: Sequence[str], number: int, scratch: Path
 ) -> Iterator[tuple[FileEntry, int, int]]:
     """Write the files of a partition; yield each one's entry, with its live and its deleted items."""
-    scattered = scratch / "scattered" / f"part={number}"
-    if not scattered.is_dir():  # by chance no item falls into it
+    records = scattered(scratch, number)
+    if records is None:  # by chance no item falls into it
         return
     live, gone = scratch / part_name(number), scratch / deleted_name(number)
-    merged = database.sql(newest(features, f"{scattered}/*.parquet")).to_arrow_reader(BATCH_ITEMS)
-    rows = _split(merged, live, gone)
+    database.register(SCATTERED, records)
+    rows = _split(database.sql(newest(features)).to_arrow_reader(BATCH_ITEMS), live, gone)
+    database.unregister(SCATTERED)
+    remove(scratch, number)
     for path, live_items, deleted_items in ((live, rows[0], 0), (gone, 0, rows[1])):
         if live_items + deleted_items:
             store.upload(path, f"{prefix}/{path.name}")
             entry = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path))
             yield entry, live_items, deleted_items
-        path.unlink()
-    for path in scattered.iterdir():
         path.unlink()
 
 

@@ -12,6 +12,9 @@ import pyarrow.parquet as pq
 
 from tasks.data.items import CONTENT, DELETED, FEED_AT, TEXT, UPDATED_AT
 from tasks.data.rows import ITEM, ITEM_ID, TIME
+from tasks.worker.catalogue.scatter import PART
+
+SCATTERED = "scattered"  # the table with the records of a partition
 
 
 class Source(NamedTuple):
@@ -42,7 +45,7 @@ def from_catalogue(files: Sequence[Path], deleted: bool) -> Source:
 
 
 def records_of(source: Source, features: Mapping[str, str], partitions: int) -> str:
-    """Return the query for the records of a source, with the number of each one's partition as `part`.
+    """Return the query for the records of a source, with the number of each one's partition as PART.
 
     Args:
         features: name -> DuckDB type of each feature; one that the files lack is null.
@@ -58,15 +61,15 @@ def records_of(source: Source, features: Mapping[str, str], partitions: int) -> 
             f"CAST({source.updated_at} AS TIMESTAMPTZ) AS {UPDATED_AT}",
             f"CAST({source.feed_at} AS TIMESTAMPTZ) AS {FEED_AT}",
             f"CAST({source.deleted} AS BOOLEAN) AS {DELETED}",
-            f"CAST(md5_number_lower({ITEM_ID}) % {partitions} AS INTEGER) AS part",
+            f"CAST(md5_number_lower({ITEM_ID}) % {partitions} AS INTEGER) AS {PART}",
         ]
     )
     files = ", ".join(literal(str(path)) for path in source.files)
     return f"SELECT {select} FROM read_parquet([{files}], union_by_name = true)"
 
 
-def newest(features: Sequence[str], files: str) -> str:
-    """Return the query for one record of each item, by item id, from files of `records_of`.
+def newest(features: Sequence[str]) -> str:
+    """Return the query for one record of each item, by item id, from the records in the table SCATTERED.
 
     The content is that of the latest time; the feed's word is that of its latest record, and a deletion wins a tie.
     """
@@ -76,7 +79,7 @@ def newest(features: Sequence[str], files: str) -> str:
         WITH records AS (
             SELECT *, CASE WHEN {TEXT} IS NULL THEN NULL ELSE sha256(CAST(to_json({{{content}}}) AS VARCHAR)) END
                 AS {CONTENT}
-            FROM read_parquet({literal(files)}, hive_partitioning = false)
+            FROM {SCATTERED}
         ), contents AS (
             SELECT {ITEM_ID}, {names} FROM records
             QUALIFY row_number() OVER (

@@ -22,6 +22,7 @@ from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import Cached
 from tasks.worker.neuron.precompile import list_graphs, precompile
 from tasks.worker.process.job import Job, Rank
+from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts
 
 POLL_SECONDS = 1.0
@@ -61,7 +62,9 @@ class CompileSession:
 
 
 @contextlib.contextmanager
-def compiled_graphs(job: Job, accelerator: Accelerator, parts: ModelParts) -> Iterator[CompileSession]:
+def compiled_graphs(
+    job: Job, accelerator: Accelerator, parts: ModelParts, shape: BatchShape
+) -> Iterator[CompileSession]:
     """Fetch the graphs, or be their only builder until the block ends; enter it before the device is opened.
 
     Worker 0 looks which graphs are there. On NeuronCores one worker of each machine then compiles the missing ones, on
@@ -72,7 +75,7 @@ def compiled_graphs(job: Job, accelerator: Accelerator, parts: ModelParts) -> It
         CompileError: a graph did not compile.
         StoreError: the lease was lost.
     """
-    made_of = compile_cache.ingredients(job.config, parts, job.rank.world, accelerator)
+    made_of = compile_cache.ingredients(job.config, parts, shape, job.rank.world, accelerator)
     key = compile_cache.key_of(made_of)
     into = accelerator.graph_folder if accelerator.reads_graphs else None
     if job.rank.is_main:

@@ -4,6 +4,7 @@ The manifest has the files, checksums and seconds of every graph, and the work i
 which worker builds it, and when.
 """
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -23,6 +24,7 @@ from tasks.foundation.errors import CompileError
 from tasks.foundation.records import Record
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.graphs import Graph, OnNewGraph
+from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts
 
 KIND = "compile"
@@ -53,9 +55,11 @@ class Cached:
 NOTHING = Cached(complete=False, graphs={}, files=())
 
 
-def ingredients(config: Config, parts: ModelParts, world: int, accelerator: Accelerator) -> dict[str, Any]:
+def ingredients(
+    config: Config, parts: ModelParts, shape: BatchShape, world: int, accelerator: Accelerator
+) -> dict[str, Any]:
     """Return what the graphs depend on, as JSON: compiler, flags, model, shapes, batch, world, precision, losses."""
-    train, infer = config.train, config.infer
+    train, infer, averaging = config.train, config.infer, config.train.averaging
     encoder = parts.encoder_config.to_diff_dict()
     return {
         "compiler": accelerator.compiler,
@@ -64,11 +68,11 @@ def ingredients(config: Config, parts: ModelParts, world: int, accelerator: Acce
         "encoder": {name: value for name, value in encoder.items() if not name.startswith("_")},
         "model": parts.model.shape.model_dump(mode="json"),
         "heads": config.heads.model_dump(mode="json"),
-        "training": [train.batch_rows, train.sequences, train.sequence_tokens],
+        "training": [*dataclasses.astuple(shape), train.chunks],
         "embedding": [infer.batch_sequences, infer.sequence_tokens],
         "world": world,
         "precision": [accelerator.choose_precision(train.precision), accelerator.choose_precision(infer.precision)],
-        "update": [train.weight_decay, train.max_gradient_norm],
+        "update": [train.weight_decay, train.max_gradient_norm, averaging.ema_half_life_steps if averaging else None],
     }
 
 

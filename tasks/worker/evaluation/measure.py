@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.evaluation import Role, loss_of, probability_of, rank_of
+from tasks.contracts.evaluation import Role, loss_of, predicted_of, probability_of, rank_of
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM
@@ -15,6 +15,7 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender
 from tasks.worker.evaluation.corpus import some_rows
 from tasks.worker.evaluation.rows import MeasuredRows
+from tasks.worker.evaluation.widths import recall_by_width
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant
 from tasks.worker.training.holdout import Judged, KnownVectors, embed_holdout, judge_vectors, make_holdout
@@ -23,10 +24,14 @@ COMPARED_QUERIES = 1000  # whose nearest items say how well two models agree, at
 
 
 class Measured(NamedTuple):
-    """A model's answers, the numbers of its vectors, and how many of those were read from its release."""
+    """A model's answers, the numbers of its vectors, and how many of those were read from its release.
+
+    `recall_by_width`: recall@10 on the holdout, of the vectors' first numbers alone.
+    """
 
     judged: Judged
     vectors: dict[str, float]
+    recall_by_width: dict[int, float]
     read: int
 
 
@@ -43,10 +48,15 @@ def measure(
     progress = (lambda done, total: report("evaluate", done, total, model.version)) if job.rank.is_main else None
     embedded = embed_holdout(model.parts, holdout, accelerator, model.settings, known, progress)
     contrastive = job.config.heads.contrastive
-    scale = contrastive.scale if contrastive is not None else None
+    scale = model.parts.model.scale_or(contrastive.scale) if contrastive is not None else None
+    if isinstance(scale, torch.Tensor):
+        scale = accelerator.fetch(scale).item()
     measured = Measured(
         judged=judge_vectors(model.parts, holdout, embedded, accelerator, model.settings, scale),
         vectors=vector_metrics(embedded.corpus, relevant.text),
+        recall_by_width=recall_by_width(
+            job.config.heads.matryoshka, accelerator, holdout, embedded, np.asarray(rows.holdout, dtype=bool)
+        ),
         read=int(known.which.sum()) if known else 0,
     )
     nearest = nearest_items(embedded.queries[some_rows(rows, COMPARED_QUERIES)], embedded.corpus)
@@ -60,6 +70,7 @@ def columns_of(role: Role, judged: Judged) -> dict[str, pa.Array]:
         found[loss_of(role)] = pa.array(judged.losses)
     if judged.probabilities is not None:
         found[probability_of(role)] = pa.array(judged.probabilities)
+        found[predicted_of(role)] = pa.array(judged.predicted)
     return found
 
 

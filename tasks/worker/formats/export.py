@@ -6,6 +6,7 @@ The layout is sentence-transformers' own: encoder and tokenizer at the top, one 
 import inspect
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,27 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from configs.schema.config import Config
+from tasks.pretrained.shapes import Activation
+from tasks.worker.formats.head import write_head
 from tasks.worker.model import features, interaction, released_modules
+from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.checkpoint import ModelParts
 
 _LIBRARY = "sentence_transformers.models"
+# The keys of pooling modes, as every version reads them; mean and no other would be the default.
+_POOLING_KEYS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+}
+_FUNCTIONS: dict[Activation, str] = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+}
 # The names of special tokens: BERT's family, then RoBERTa's.
 _SPECIAL = {
     "pad_token": ("[PAD]", "<pad>"),
@@ -30,28 +48,30 @@ _SPECIAL = {
 
 
 def export_model(parts: ModelParts, config: Config, version: str, folder: Path) -> None:
-    """Write the model to the empty `folder`, without the classification head, which is not part of an embedding."""
+    """Write the model to the empty `folder`; a classification head is a folder in it, not part of the embedding."""
     model = parts.model
     longest = config.infer.max_tokens
     model.encoder.save_pretrained(folder)
     _tokenizer(parts.tokenizer, longest).save_pretrained(folder)
     modules = [_entry(0, "", f"{_LIBRARY}.Transformer"), _entry(1, "1_Pooling", f"{_LIBRARY}.Pooling")]
     text_width = model.encoder.config.hidden_size
-    mode = "mean_tokens" if model.shape.pooling == "mean" else "cls_token"
-    pooling = {f"pooling_mode_{name}": name == mode for name in ("cls_token", "mean_tokens", "max_tokens")}
+    pooling = {name: value == model.shape.pooling for name, value in _POOLING_KEYS.items()}
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": text_width, **pooling})
+    for number, (layer, activation) in enumerate(_dense_layers(model), start=len(modules)):
+        modules.append(_entry(number, f"{number}_Dense", f"{_LIBRARY}.Dense"))
+        _write_dense(layer, activation, folder / f"{number}_Dense")
     if model.interaction is not None:
         modules[0]["type"] = "released_modules.FeatureTransformer"
-        modules.append(_entry(2, "2_Interaction", "released_modules.FeatureInteraction"))
-        _write_interaction(parts, folder)
-    elif model.projection is not None:
-        modules.append(_entry(2, "2_Dense", f"{_LIBRARY}.Dense"))
-        _write_projection(model.projection, folder / "2_Dense")
+        path = f"{len(modules)}_Interaction"
+        modules.append(_entry(len(modules), path, "released_modules.FeatureInteraction"))
+        _write_interaction(parts, folder, path)
     modules.append(_entry(len(modules), f"{len(modules)}_Normalize", f"{_LIBRARY}.Normalize"))
     (folder / f"{len(modules) - 1}_Normalize").mkdir()
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
-    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    prompts = {"query": model.shape.prompts.query, "document": model.shape.prompts.item}
+    _write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
+    write_head(model, config.heads.classification, folder)
     _write_json(folder / "millrace.json", {"model_version": version, "config": config.tree()})
 
 
@@ -65,27 +85,37 @@ def _tokenizer(tokenizer: Tokenizer, longest: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=longest, **special)
 
 
-def _write_interaction(parts: ModelParts, folder: Path) -> None:
+def _write_interaction(parts: ModelParts, folder: Path, path: str) -> None:
     model = parts.model
     assert model.interaction is not None
     assert model.shape.interaction is not None
-    _write_json(folder / "2_Interaction" / "config.json", model.shape.interaction.model_dump())
+    _write_json(folder / path / "config.json", model.shape.interaction.model_dump())
     weights = {name: value.cpu().contiguous() for name, value in model.interaction.state_dict().items()}
-    save_file(weights, folder / "2_Interaction" / "model.safetensors")
+    save_file(weights, folder / path / "model.safetensors")
     (folder / features.FILE).write_bytes(parts.features.to_json())
     for module in (interaction, released_modules):
         shutil.copyfile(inspect.getfile(module), folder / Path(inspect.getfile(module)).name)
 
 
-def _write_projection(projection: nn.Linear, folder: Path) -> None:
+def _dense_layers(model: EmbeddingModel) -> Iterator[tuple[nn.Linear, Activation]]:
+    """Yield the linear layers between pooling and interaction, with the functions after them."""
+    for layer, shape in zip(model.dense, model.shape.dense, strict=True):
+        assert isinstance(layer, nn.Linear)
+        yield layer, shape.activation
+    if model.projection is not None:
+        yield model.projection, "identity"
+
+
+def _write_dense(layer: nn.Linear, activation: Activation, folder: Path) -> None:
     settings = {
-        "in_features": projection.in_features,
-        "out_features": projection.out_features,
-        "bias": False,
-        "activation_function": "torch.nn.modules.linear.Identity",
+        "in_features": layer.in_features,
+        "out_features": layer.out_features,
+        "bias": layer.bias is not None,
+        "activation_function": _FUNCTIONS[activation],
     }
     _write_json(folder / "config.json", settings)
-    save_file({"linear.weight": projection.weight.detach().cpu().contiguous()}, folder / "model.safetensors")
+    weights = {f"linear.{name}": value.cpu().contiguous() for name, value in layer.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -5,17 +5,20 @@ It tells only what belongs to the model version, so every release of the same mo
 
 from collections.abc import Sequence
 
+from configs.schema.training import Prompts
 from tasks.contracts.jobs import ReleaseInputs
+from tasks.worker.formats.head import scoring_code
 from tasks.worker.training.checkpoint import ModelParts
 
 NAME = "README.md"
 
 
-def model_card(parts: ModelParts, longest: int, inputs: ReleaseInputs) -> str:
+def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: ReleaseInputs) -> str:
     """Return the card, in Markdown with the header that model hubs read.
 
     Args:
         longest: tokens of a text; what is beyond is cut.
+        widths: below the embedding's, which were trained as well.
         inputs: of the release that exports the model.
     """
     table, version = parts.features, inputs.model.version
@@ -44,6 +47,8 @@ def model_card(parts: ModelParts, longest: int, inputs: ReleaseInputs) -> str:
         "```",
         "",
         "Search only vectors of this very version with it: `model_version` stands in each row of a release.",
+        *_prompts(parts.model.shape.prompts),
+        *_widths(widths),
     ]
     if features:
         with_queries = ", ".join(f"`{name}`" for name in features if name in table.query) or "none"
@@ -57,6 +62,8 @@ def model_card(parts: ModelParts, longest: int, inputs: ReleaseInputs) -> str:
             "",
             f"A missing or unknown value is allowed. Features of queries: {with_queries}; others are ignored there.",
         ]  # fmt: skip
+    if parts.model.classifier is not None:
+        lines += ["", *_scoring(parts, f"models/{version}")]
     if inputs.metrics:
         lines += ["", "| metric on the holdout | value |", "|---|---:|"]
         lines += [f"| {name} | {value:.4f} |" for name, value in inputs.metrics.items()]
@@ -67,6 +74,36 @@ def model_card(parts: ModelParts, longest: int, inputs: ReleaseInputs) -> str:
         lines += ["", "Trained on:", ""]
         lines += [f"- span {each.span.name}, version {each.span.version}: {each.rows:,} rows" for each in inputs.rows]
     return "\n".join([*lines, ""])
+
+
+def _scoring(parts: ModelParts, folder: str) -> list[str]:
+    """Return how a text is classified."""
+    seen = "a query and an item" if parts.model.shape.classifier == "pair" else "a query"
+    lines = [f"The folder `classification` judges {seen}; its `config.json` says what the classes are.", ""]
+    lines += ["```python", *scoring_code(parts.model, folder).splitlines(), "```"]
+    if (solved := parts.model.solved) is not None:
+        found = ", ".join(f"{name} {value:.4f}" for name, value in solved.metrics.items())
+        lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
+    return lines
+
+
+def _prompts(prompts: Prompts) -> list[str]:
+    if not (prompts.query or prompts.item):
+        return []
+    sides = (("encode_query", prompts.query), ("encode_document", prompts.item))
+    said = " and ".join(f"`{name}` puts `{prompt}` before a text" for name, prompt in sides if prompt)
+    return ["", f"Its prompts are part of the folder: {said}. Other libraries must do so themselves."]
+
+
+def _widths(widths: Sequence[int]) -> list[str]:
+    if not widths:
+        return []
+    return [
+        "",
+        f"The first {', '.join(map(str, widths))} numbers of a vector were trained as vectors of their own: load the "
+        f"model with `truncate_dim={widths[0]}`, and encode with `normalize_embeddings=True`, or normalise the first "
+        "numbers of the released vectors.",
+    ]
 
 
 def _example(text: str, features: Sequence[str]) -> str:

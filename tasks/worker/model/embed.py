@@ -1,6 +1,6 @@
 """Many texts to vectors, fast: packed into sequences of one length, in batches of one static shape, by all workers.
 
-The training loop, evaluate and infer all embed and classify with it.
+The training loop, evaluate and infer all embed with it.
 """
 
 from __future__ import annotations
@@ -97,22 +97,8 @@ def embed(
     return accelerator.sum(out).numpy() if shared else out.numpy()
 
 
-def classify(
-    model: EmbeddingModel, accelerator: Accelerator, query: np.ndarray, item: np.ndarray, settings: EmbedSettings
-) -> np.ndarray:
-    """Return probabilities of class 1, float32 (rows,), of unit vectors float32 (rows, width); not shared."""
-    found, count = np.zeros(len(query), dtype=np.float32), settings.texts
-    with torch.no_grad():
-        for start in range(0, len(query), count):
-            sides = [_padded(side[start : start + count], count) for side in (query, item)]
-            logits = model.classify(*(torch.from_numpy(side).to(accelerator.device) for side in sides))
-            probabilities = accelerator.fetch(logits.softmax(dim=1)[:, 1]).numpy()
-            found[start : start + count] = probabilities[: len(query) - start]
-    return found
-
-
 def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings: EmbedSettings) -> None:
-    """Run the shape of `embed` and that of `classify` once, on padding alone."""
+    """Run the shape of `embed` once, on padding alone."""
     shape = model.shape.interaction
     numeric, categorical = (shape.numeric, len(shape.categories)) if shape else (0, 0)
     size = (settings.sequences, settings.tokens)
@@ -128,10 +114,3 @@ def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings:
     with torch.no_grad(), accelerator.autocast(settings.precision), model.converted_once():
         accelerator.fetch(model(texts.to(accelerator.device)).float())
     model.train()
-    if model.classifier is not None:
-        nothing = np.zeros((settings.texts, model.width), dtype=np.float32)
-        classify(model, accelerator, nothing, nothing, settings)
-
-
-def _padded(rows: np.ndarray, count: int) -> np.ndarray:
-    return np.pad(rows, ((0, count - len(rows)), (0, 0)))

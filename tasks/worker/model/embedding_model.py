@@ -6,7 +6,7 @@ It knows nothing of devices, workers or files; `build.py` makes a model and `che
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,11 +18,23 @@ from torch.func import functional_call
 from transformers import AutoModel, PretrainedConfig
 
 from configs.schema.config import Config
+from tasks.contracts.checkpoints import HeadSolved
 from tasks.foundation.records import Record
+from tasks.pretrained.encoders import first_position, kind_of
+from tasks.pretrained.shapes import Activation, TextShape
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.interaction import Interaction
+from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.packing import Packing, segments_of
 
+# The functions after a dense layer.
+ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    "identity": lambda values: values,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+}
 MASKED = -1e4  # far below any attention score, and representable in bf16; -inf would make padding rows NaN
 
 
@@ -39,18 +51,19 @@ class InteractionShape(Record):
     output_width: int
 
 
-class ModelShape(Record):
-    """What the shapes of the weights depend on, with the encoder's own config. Saved in every checkpoint."""
+class ModelShape(TextShape):
+    """What a model is, apart from its weights and the encoder's own config. Saved in every checkpoint."""
 
-    pooling: Literal["mean", "cls"]
     width: int
     interaction: InteractionShape | None
     classifier: Literal["query", "pair"] | None
+    learnt_scale: float | None = None  # where it begins; null: fixed, as in models that were made before it was learnt
 
 
-def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelShape:
-    """Return the shape of a configuration, on an encoder of `text_width`."""
+def shape_of(config: Config, encoder_width: int, features: FeatureTable, text: TextShape) -> ModelShape:
+    """Return the shape of a configuration, on an encoder of `encoder_width` whose texts' vectors are made as `text`."""
     model, head = config.model, config.heads.classification
+    text_width = text.text_width(encoder_width)
     width = model.embedding_width or text_width
     interaction = None
     if model.interaction.kind != "none":
@@ -65,7 +78,13 @@ def shape_of(config: Config, text_width: int, features: FeatureTable) -> ModelSh
             output_width=width,
         )
     return ModelShape(
-        pooling=model.pooling, width=width, interaction=interaction, classifier=head.input if head else None
+        pooling=text.pooling,
+        dense=text.dense,
+        prompts=text.prompts,
+        width=width,
+        interaction=interaction,
+        classifier=head.input if head else None,
+        learnt_scale=config.heads.learnt_scale,
     )
 
 
@@ -123,16 +142,20 @@ class EmbeddingModel(nn.Module):
 
     def __init__(self, encoder_config: PretrainedConfig, shape: ModelShape) -> None:
         super().__init__()
-        self.encoder = AutoModel.from_config(encoder_config, attn_implementation="sdpa")
+        kind = kind_of(encoder_config.model_type)
+        attention = "eager" if kind.own_attention else "sdpa"
+        if kind.causal:
+            encoder_config.use_cache = False  # of tokens to come, of which there are none
+        self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention)
+        self.causal = kind.causal
         self.shape = shape
         self.width = shape.width
         self.pad: int = encoder_config.pad_token_id or 0
         self._heads: int = encoder_config.num_attention_heads
-        # RoBERTa's kind counts positions from the one after the padding's.
-        table = getattr(getattr(self.encoder, "embeddings", None), "position_embeddings", None)
-        padding: int | None = getattr(table, "padding_idx", None)
-        self.first_position = 0 if padding is None else padding + 1
-        text_width: int = encoder_config.hidden_size
+        self._embeddings = "embed_tokens" if kind.causal else "embeddings"  # the encoder's name for them
+        self.first_position = first_position(encoder_config.model_type, self.pad)
+        self.dense = nn.ModuleList(nn.Linear(each.inputs, each.outputs, bias=each.bias) for each in shape.dense)
+        text_width = shape.text_width(encoder_config.hidden_size)
         self.interaction: Interaction | None = None
         self.projection: nn.Linear | None = None
         if shape.interaction is not None:
@@ -141,21 +164,55 @@ class EmbeddingModel(nn.Module):
             self.projection = nn.Linear(text_width, shape.width, bias=False)
         self._converted: dict[str, torch.Tensor] = {}  # the encoder's weights in the type of autocast, if they stay
         self.classifier: nn.Linear | None = None
+        self.solved: HeadSolved | None = None  # of the classifier's weights; the checkpoint's state has it
         if shape.classifier is not None:
             self.classifier = nn.Linear(shape.width if shape.classifier == "query" else 3 * shape.width, 2)
+        self.scale: LearntScale | None = None
+        self.learn_scale(shape.learnt_scale)
+
+    def learn_scale(self, begin: float | None) -> None:
+        """Give the model a scale of its own that begins at `begin`, or none; one that it has stays as it is."""
+        if begin is None:
+            self.scale = None
+        elif self.scale is None:
+            self.scale = LearntScale(begin)
+        self.shape = self.shape.model_copy(update={"learnt_scale": begin})
+
+    def scale_or(self, fixed: float) -> float | torch.Tensor:
+        """Return the scale that the model has learnt, float32 (), or else the fixed one."""
+        return fixed if self.scale is None else self.scale()
+
+    @property
+    def threshold(self) -> float:
+        """The probability of class 1 from which on the classifier names that class."""
+        return 0.5 if self.solved is None else self.solved.threshold
 
     def forward(self, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""
+        return self.vectors(self.pool(texts), texts)
+
+    def pool(self, texts: Texts) -> torch.Tensor:
+        """Return the pooled vector of each segment, float32 (R * segments, D); it needs ids, segments and positions."""
         segments = texts.segments
         # A token sees those of its own text; padding sees padding, so that no row of the softmax is empty. The mask is
         # additive, for each head, and in the type of the scores: nothing is left for each layer to convert or copy.
-        apart = (segments[:, :, None] != segments[:, None, :])[:, None]
+        apart = segments[:, :, None] != segments[:, None, :]
+        if self.causal:
+            apart = apart | (texts.positions[:, :, None] < texts.positions[:, None, :])
+        apart = apart[:, None]
         dtype = _autocast_dtype(apart.device) or next(self.encoder.parameters()).dtype
         mask = torch.zeros(apart.shape, device=apart.device, dtype=dtype).masked_fill_(apart, MASKED)
         mask = mask.expand(-1, self._heads, -1, -1).contiguous()
         hidden = self._encode(texts.ids, mask, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
-            pooled = self._pool(hidden, texts).index_select(0, texts.place)
+            return self._pool(hidden, texts)
+
+    def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
+        """Return unit vectors, float32 (B, E), of the pooled segments; it needs places and features."""
+        with torch.autocast(pooled.device.type, enabled=False):
+            pooled = F.pad(pooled, (0, 0, 0, 1)).index_select(0, texts.place)  # zeros for texts without tokens
+            for layer, each in zip(self.dense, self.shape.dense, strict=True):
+                pooled = ACTIVATIONS[each.activation](layer(pooled))
             if self.interaction is not None:
                 pooled = self.interaction(pooled, texts.numeric, texts.categorical)
             elif self.projection is not None:
@@ -175,7 +232,8 @@ class EmbeddingModel(nn.Module):
             return self.encoder(**given).last_hidden_state
         weights = self._converted or self._convert(dtype)
         with torch.autocast(ids.device.type, enabled=False):
-            handle = self.encoder.embeddings.register_forward_hook(lambda module, given, out: out.to(dtype))
+            embeddings = self.encoder.get_submodule(self._embeddings)
+            handle = embeddings.register_forward_hook(lambda module, given, out: out.to(dtype))
             try:
                 return functional_call(self.encoder, weights, kwargs=given).last_hidden_state
             finally:
@@ -183,7 +241,7 @@ class EmbeddingModel(nn.Module):
 
     def _convert(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         named = self.encoder.named_parameters()
-        return {name: weight.to(dtype) for name, weight in named if not name.startswith("embeddings.")}
+        return {name: weight.to(dtype) for name, weight in named if not name.startswith(f"{self._embeddings}.")}
 
     @contextlib.contextmanager
     def converted_once(self) -> Iterator[None]:
@@ -197,18 +255,18 @@ class EmbeddingModel(nn.Module):
             self._converted = {}
 
     def _pool(self, hidden: torch.Tensor, texts: Texts) -> torch.Tensor:
-        """Return the pooled vectors, float32 (R * segments + 1, D), from hidden states (R, T, D).
-
-        They are those of each segment, and zeros for texts without tokens.
-        """
+        """Return the pooled vector of each segment, float32 (R * segments, D), from hidden states (R, T, D)."""
         numbers = torch.arange(segments_of(hidden.shape[1]), device=hidden.device)
         belongs = texts.segments[:, None, :] == numbers[None, :, None]
         if self.shape.pooling == "cls":
             weights = (belongs & (texts.positions == 0)[:, None, :]).float()
+        elif self.shape.pooling == "last":
+            followed = F.pad(texts.segments[:, 1:], (0, 1), value=-1)
+            weights = (belongs & (texts.segments != followed)[:, None, :]).float()
         else:
             weights = belongs.float()
             weights = weights / weights.sum(dim=2, keepdim=True).clamp(min=1.0)
-        return F.pad(torch.bmm(weights, hidden).flatten(0, 1), (0, 0, 0, 1))
+        return torch.bmm(weights, hidden).flatten(0, 1)
 
     def classify(self, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """Return logits of the two classes, float32 (B, 2), from unit vectors (B, E)."""

@@ -19,18 +19,26 @@ def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Tabl
     A new category starts as what it was until then, a category never seen, so no vector changes by growing.
     """
     after = grown_features(before, training)
-    if after == before or model.interaction is None or model.shape.interaction is None:
+    if model.interaction is None:
         return before
+    for name, known in before.categorical.items():
+        if new := len(after.categorical[name]) - len(known):
+            print(f"{name} has {new} new categories, {len(after.categorical[name])} in all", flush=True)
+    widen(model, before, after)
+    return after
+
+
+def widen(model: EmbeddingModel, before: FeatureTable, after: FeatureTable) -> None:
+    """Give the model, whose table is `before`, an embedding for every category of `after`, which has grown from it."""
+    if after == before or model.interaction is None or model.shape.interaction is None:
+        return
     for place, (name, rows) in enumerate(zip(after.categorical, after.categories, strict=True)):
         weight = model.interaction.tables[place].weight
         assert isinstance(weight, torch.Tensor)
         wider = _with_rows(weight.detach(), rows, name, before)
         model.interaction.tables[place] = nn.Embedding.from_pretrained(wider, freeze=False)
-        if new := len(after.categorical[name]) - len(before.categorical[name]):
-            print(f"{name} has {new} new categories, {len(after.categorical[name])} in all", flush=True)
     shape = model.shape.interaction.model_copy(update={"categories": after.categories})
     model.shape = model.shape.model_copy(update={"interaction": shape})
-    return after
 
 
 def _with_rows(weight: torch.Tensor, rows: int, name: str, before: FeatureTable) -> torch.Tensor:

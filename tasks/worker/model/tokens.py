@@ -75,10 +75,10 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, pad: int) -> TokenLists:
-    """Return token ids with special tokens, cut to `max_tokens` in all."""
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, pad: int, prompt: str = "") -> TokenLists:
+    """Return token ids with special tokens, cut to `max_tokens` in all; `prompt` stands before each text."""
     tokenizer.enable_truncation(max_length=max_tokens)
-    lists = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts))]
+    lists = [encoding.ids for encoding in tokenizer.encode_batch_fast([prompt + text for text in texts])]
     tokenizer.no_truncation()  # otherwise the limit would be saved with the next checkpoint
     offsets = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])

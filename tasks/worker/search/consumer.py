@@ -1,43 +1,100 @@
 """A released model as its consumers have it: the exported folder, opened with sentence-transformers alone."""
 
+import inspect
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from tasks.data.items import TEXT
 from tasks.data.rows import QUERY
+from tasks.foundation.errors import CodeError, HostError
 from tasks.worker.model.features import FILE, FeatureTable
+from tasks.worker.process.libraries import QUIET
+from tasks.worker.search import encode_released
+
+_LAST_LINES = 3  # of a failed process, in the message
+
+
+class Encoded(NamedTuple):
+    """Vectors as the exported model gives them, float32 (entries, width); width 0 without an entry."""
+
+    items: np.ndarray
+    queries: np.ndarray
 
 
 class Consumer:
-    """Makes unit vectors of queries and items."""
+    """Makes vectors of queries in this process."""
 
     def __init__(self, folder: Path) -> None:
         from sentence_transformers import SentenceTransformer
 
         # Its code, where it has any, is the pipeline's own file.
         self._model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
-        described = folder / FILE
-        table = FeatureTable.model_validate(json.loads(described.read_text())) if described.is_file() else None
-        self.item_features = (*table.numeric, *table.categorical) if table else ()
-        self.query_features = tuple(name for name in self.item_features if table and name in table.query)
-
-    def items(self, items: pa.Table) -> np.ndarray:
-        """Return float32 (items, width), from the column `text` and the features."""
-        vectors = self._model.encode_document(
-            cast(Any, _entries(items, TEXT, self.item_features)), normalize_embeddings=True, show_progress_bar=False
-        )
-        return np.asarray(vectors, dtype=np.float32)
+        self._features = _features(folder).queries
 
     def queries(self, rows: pa.Table) -> np.ndarray:
         """Return float32 (rows, width), from the column `query` and those features that queries have."""
-        vectors = self._model.encode_query(
-            cast(Any, _entries(rows, QUERY, self.query_features)), normalize_embeddings=True, show_progress_bar=False
+        entries = cast(Any, _entries(rows, QUERY, self._features))
+        return np.asarray(self._model.encode_query(entries, show_progress_bar=False), dtype=np.float32)
+
+
+def encode_apart(folder: Path, queries: pa.Table, items: pa.Table | None = None) -> Encoded:
+    """Encode in a fresh process, which knows the folder and sentence-transformers alone.
+
+    Args:
+        queries: the column `query`, and those features that queries have.
+        items: the column `text`, and the features; None: no items.
+
+    Raises:
+        CodeError: the folder can't be opened, or can't encode them.
+        HostError: the process was killed.
+    """
+    features = _features(folder)
+    entries = {
+        "items": [] if items is None else _entries(items, TEXT, features.items),
+        "queries": _entries(queries, QUERY, features.queries),
+    }
+    with tempfile.TemporaryDirectory(prefix="millrace-") as name:
+        given, made = Path(name) / "entries.json", Path(name) / "vectors.npz"
+        given.write_text(json.dumps(entries, default=str))
+        done = subprocess.run(
+            [sys.executable, "-P", inspect.getfile(encode_released), str(folder), str(given), str(made)],
+            cwd=name,
+            env={**os.environ, **QUIET},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        return np.asarray(vectors, dtype=np.float32)
+        if done.returncode < 0:
+            raise HostError(f"the process that encoded with {folder} was ended by signal {-done.returncode}")
+        if done.returncode:
+            why = " ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
+            raise CodeError(f"the exported model in {folder} can't be used by a program of its own: {why}")
+        with np.load(made) as found:
+            return Encoded(items=found["items"], queries=found["queries"])
+
+
+class _Features(NamedTuple):
+    """The names of the features of items, and those of queries among them."""
+
+    items: tuple[str, ...]
+    queries: tuple[str, ...]
+
+
+def _features(folder: Path) -> _Features:
+    if not (folder / FILE).is_file():
+        return _Features((), ())
+    table = FeatureTable.model_validate_json((folder / FILE).read_text())
+    items = (*table.numeric, *table.categorical)
+    return _Features(items, tuple(name for name in items if name in table.query))
 
 
 def _entries(table: pa.Table, text: str, features: tuple[str, ...]) -> list[Any]:

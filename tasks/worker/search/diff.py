@@ -25,9 +25,8 @@ def main() -> None:
         store = open_store(arguments.workspace)
         before, after = (Release.model_validate_json(each) for each in (arguments.before, arguments.after))
         queries = holdout_queries(store, after.rows, Config.model_validate_json(arguments.config))
-        earlier, later = (
-            search(*open_released(store, each.ref, ONE_OF_TWO_BYTES), queries) for each in (before, after)
-        )
+        opened = (open_released(store, each.ref, ONE_OF_TWO_BYTES) for each in (before, after))
+        earlier, later = (search(index, queries, consumer.queries(queries)) for consumer, index in opened)
         give(compare(earlier, later, queries, (before.number, after.number)))
 
     answer(work)

@@ -86,7 +86,9 @@ class Index:
             for of_query, scores in zip(places, found.scores[rows, :k], strict=True)
         ]
 
-    def search(self, queries: np.ndarray, k: int, own: np.ndarray | None = None) -> Found:
+    def search(
+        self, queries: np.ndarray, k: int, own: np.ndarray | None = None, below: np.ndarray | None = None
+    ) -> Found:
         """Return the nearest vectors of each query, and the rank of its own item among all.
 
         A vector with an equal score ranks before the own one, so that a collapsed model ranks badly, not perfectly; so
@@ -95,6 +97,8 @@ class Index:
         Args:
             queries: float32 (queries, width), of unit length.
             own: int64 (queries,), the place of each query's own item; -1 where it has no vector.
+            below: float32 (queries,), only vectors that score less are found; where there are fewer than `k`, the score
+                is minus infinity. None: all are.
         """
         count, k = len(queries), min(k, self.vectors)
         own = np.full(count, -1, dtype=np.int64) if own is None else own
@@ -105,6 +109,8 @@ class Index:
                 part = slice(start, start + BATCH_QUERIES)
                 scores = queries[part] @ vectors.T
                 best.ranks[part] += (~(scores < limits[part, None] - EQUAL)).sum(axis=1)
+                if below is not None:
+                    scores[~(scores < below[part, None])] = -np.inf
                 _improve(best.places[part], best.scores[part], scores, first)
         best.ranks[own < 0] = ABSENT
         return best
@@ -114,7 +120,7 @@ class Index:
         distinct, which = np.unique(np.asarray(item_ids, dtype=object).astype(str), return_inverse=True)
         places = np.full(len(distinct), -1, dtype=np.int64)
         wanted = pa.array(distinct.tolist(), pa.string())
-        for first, items in self._tables([ITEM_ID]):
+        for first, items in self.tables([ITEM_ID]):
             number = pc.index_in(items[ITEM_ID].combine_chunks(), value_set=wanted)
             rows = np.flatnonzero(number.is_valid().to_numpy(zero_copy_only=False))
             places[number.take(pa.array(rows)).to_numpy()] = first + rows
@@ -132,7 +138,7 @@ class Index:
         """Return the items at some places. Raises CorruptFolder: a shard has fewer rows than its metadata says."""
         wanted = np.unique(places[places >= 0])
         found = {}
-        for first, items in self._tables([ITEM_ID, TEXT], wanted):
+        for first, items in self.tables([ITEM_ID, TEXT], wanted):
             here = wanted[(wanted >= first) & (wanted < first + items.num_rows)]
             rows = items.take(pa.array(here - first)).to_pylist()
             found |= {
@@ -156,7 +162,7 @@ class Index:
                 yield first, part.astype(np.float32, copy=False)
                 first += len(part)
 
-    def _tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
+    def tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
         """Yield (first place, rows) of all shards, or of those row groups that hold one of the sorted places."""
         for path, first in zip(self.paths, self._starts.tolist(), strict=False):
             with pq.ParquetFile(path) as file:

@@ -42,8 +42,12 @@ def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY
     return Consumer(folder), Index(store, release.vectors_prefix, release.model_version, memory_bytes)
 
 
-def search(consumer: Consumer, index: Index, queries: pa.Table) -> Searched:
-    """Search all vectors with the queries, a table as `holdout_queries` gives it."""
+def search(index: Index, queries: pa.Table, vectors: np.ndarray) -> Searched:
+    """Search all vectors with the queries.
+
+    Args:
+        queries: a table as `holdout_queries` gives it.
+        vectors: of the queries, as the exported model gives them, float32 (queries, width).
+    """
     own = index.places_of(queries[ITEM_ID].to_pylist())
-    vectors = consumer.queries(queries) if queries.num_rows else np.zeros((0, index.width), dtype=np.float32)
-    return Searched(index, index.search(vectors, NEAREST, own))
+    return Searched(index, index.search(vectors.reshape(len(own), index.width), NEAREST, own))

@@ -1,6 +1,10 @@
-"""The proof that the exported model gives items and queries the vectors that the pipeline gave them."""
+"""The proof that the exported model gives items and queries the vectors that the pipeline gave them.
 
-from typing import Any
+The exported model runs in a process of its own, and its vectors are compared as they come, without being normalised.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,52 +23,81 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Job
-from tasks.worker.search.consumer import Consumer
+from tasks.worker.search.consumer import encode_apart
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.vectors.reuse import as_matrix
 
+NORM_TOLERANCE = 1e-3
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
-def item_cosines(job: Job, inputs: ReleaseInputs, shard: FileEntry, consumer: Consumer) -> np.ndarray:
-    """Return cosines, float32 (items,), of exported and released vectors of the first items of a shard.
+class Proof(NamedTuple):
+    """Cosines of the exported model's vectors, float32 (items,) and (queries,), to those of the pipeline.
+
+    `vectors` float32 (all queries, width) are the exported model's, of every query and not only of those compared.
+    """
+
+    items: np.ndarray
+    queries: np.ndarray
+    vectors: np.ndarray
+
+
+def prove(
+    job: Job, inputs: ReleaseInputs, shard: FileEntry, parts: ModelParts, queries: pa.Table, folder: Path
+) -> Proof:
+    """Compare the vectors of the first items of a shard and of the first queries; encode all queries.
+
+    Args:
+        shard: of the released vectors.
+        queries: as `holdout_queries` returns them.
+        folder: of the exported model.
 
     Raises:
-        CodeError: one is below `release.min_cosine`.
+        CodeError: a cosine is below `release.min_cosine`, a vector has no unit length, or the folder can't be used.
     """
-    items, released = _sample(job.store, inputs, shard, job.config.release.probe_rows)
-    cosines: np.ndarray = (released * consumer.items(items)).sum(axis=1)
-    cosines /= np.linalg.norm(released, axis=1)  # float16 rounds
-    _refuse(job, cosines, "item", items[ITEM_ID], "the released one")
-    return cosines
-
-
-def query_cosines(job: Job, parts: ModelParts, queries: pa.Table, consumer: Consumer) -> np.ndarray:
-    """Return cosines, float32 (queries,), of the exported and the trained model's vectors.
-
-    Raises:
-        CodeError: one is below `release.min_cosine`.
-    """
+    rows = job.config.release.probe_rows
+    items, released = _sample(job.store, inputs, shard, rows)
+    exported = encode_apart(folder, queries, items)
+    released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 rounds
+    of_items = _compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
     if not queries.num_rows:
-        return np.zeros(0, dtype=np.float32)
+        return Proof(of_items, np.zeros(0, dtype=np.float32), exported.queries)
+    first = queries.slice(0, rows)
+    trained = trained_queries(job, parts, first)
+    of_queries = _compared(job, exported.queries[:rows], trained, "query", first[QUERY], "that of the trained one")
+    return Proof(of_items, of_queries, exported.queries)
+
+
+def trained_queries(job: Job, parts: ModelParts, queries: pa.Table) -> np.ndarray:
+    """Return the trained model's unit vectors of queries, float32 (queries, width)."""
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         settings = embed_settings(job.config, accelerator, "fp32")
         longest = job.config.infer.max_tokens
-        tokens = tokenize(parts.tokenizer, queries[QUERY].to_pylist(), longest, parts.model.pad)
+        prompt = parts.model.shape.prompts.query
+        tokens = tokenize(parts.tokenizer, queries[QUERY].to_pylist(), longest, parts.model.pad, prompt)
         features = encode_features(parts.features, queries, "query")
-        trained = embed(parts.model, accelerator, tokens, features, settings, shared=False)
-    cosines: np.ndarray = (trained * consumer.queries(queries)).sum(axis=1)
-    _refuse(job, cosines, "query", queries[QUERY], "that of the trained one")
-    return cosines
+        return embed(parts.model, accelerator, tokens, features, settings, shared=False)
 
 
-def _refuse(job: Job, cosines: np.ndarray, what: str, names: pa.ChunkedArray, compared: str) -> None:
+def _compared(
+    job: Job, exported: np.ndarray, ours: np.ndarray, what: str, names: pa.ChunkedArray, compared: str
+) -> np.ndarray:
+    """Return the cosines of vectors, float32 (entries,); `ours` have unit length. Raises as `prove`."""
+    lengths = np.linalg.norm(exported, axis=1)
+    longest = int(np.argmax(np.abs(lengths - 1.0)))
+    if not abs(lengths[longest] - 1.0) < NORM_TOLERANCE:  # also where it is not a number
+        raise CodeError(
+            f"the exported model gives {what} {names[longest].as_py()!r} a vector of length {lengths[longest]:.6f}, "
+            "and not of unit length; nothing was released"
+        )
+    cosines: np.ndarray = (ours * exported).sum(axis=1)
     worst, least = int(np.argmin(cosines)), job.config.release.min_cosine
     if not cosines[worst] >= least:  # also where it is not a number
         raise CodeError(
             f"the exported model gives {what} {names[worst].as_py()!r} a vector with cosine {cosines[worst]:.6f} to "
             f"{compared}, below release.min_cosine {least}; nothing was released"
         )
+    return cosines
 
 
 def _sample(store: Store, inputs: ReleaseInputs, shard: FileEntry, rows: int) -> tuple[pa.Table, np.ndarray]:

@@ -70,6 +70,7 @@ def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> d
         "holdout": rule.model_dump(mode="json"),
         "tokenizer": recipe.tokenizer_sha256,
         "max_tokens": [recipe.query_tokens, recipe.item_tokens],
+        "prompts": [recipe.query_prompt, recipe.item_prompt],
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
+from collections import OrderedDict
 from pathlib import Path
 from typing import overload
 
@@ -16,23 +17,55 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 INDEXED = 512  # a sorted array is searched by every so many-th element, which are kept in memory
+REMEMBERED, MOST_REMEMBERED = 4, 2**14  # reads, and the most records of one
 
 
 class File:
-    """A file, open as long as something reads from it; it may be deleted meanwhile."""
+    """A file of records of one kind, open as long as something reads from it; it may be deleted meanwhile.
 
-    def __init__(self, path: Path) -> None:
-        self.handle = os.open(path, os.O_RDONLY)
-        self.bytes = os.fstat(self.handle).st_size
-        weakref.finalize(self, os.close, self.handle)
+    The last few reads of some records are remembered: the fields of a batch's rows are asked for one after another.
+    """
+
+    def __init__(self, path: Path, kind: DTypeLike) -> None:
+        self._handle = os.open(path, os.O_RDONLY)
+        self._kind = np.dtype(kind)
+        self._bytes = os.fstat(self._handle).st_size
+        self._remembered: OrderedDict[bytes, np.ndarray] = OrderedDict()
+        weakref.finalize(self, os.close, self._handle)
+
+    def __len__(self) -> int:
+        return self._bytes // self._kind.itemsize
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the records at `places`, int64 (n,) and not negative; neighbours are read at once."""
+        name = places.tobytes() if len(places) <= MOST_REMEMBERED else b""
+        remembered = self._remembered.get(name)  # another thread may forget it meanwhile
+        if remembered is not None:
+            return remembered
+        firsts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+        counts = np.diff(firsts, append=len(places))
+        found = b"".join(map(self._read, places[firsts].tolist(), counts.tolist()))
+        records = np.frombuffer(found, self._kind)
+        if name:
+            self._remembered[name] = records
+            if len(self._remembered) > REMEMBERED:
+                self._remembered.popitem(last=False)
+        return records
+
+    def _read(self, first: int, count: int) -> bytes:
+        size, begin = count * self._kind.itemsize, first * self._kind.itemsize
+        found = os.pread(self._handle, size, begin)
+        if len(found) < size:
+            raise IndexError(f"bytes {begin} to {begin + size} of a file of {self._bytes}")
+        return found
 
 
 class Column:
     """One field of the records of a file, or all of a file of numbers; indexed like an array, and read-only."""
 
-    def __init__(self, file: File, kind: DTypeLike, field: str | None = None) -> None:
-        self._file, self._kind, self._field = file, np.dtype(kind), field
-        self._rows = range(file.bytes // self._kind.itemsize)
+    def __init__(self, file: File, field: str | None = None, rows: range | None = None) -> None:
+        self._file, self._field = file, field
+        self._rows = range(len(file)) if rows is None else rows
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -44,16 +77,9 @@ class Column:
     def __getitem__(self, rows: slice | np.ndarray) -> Column | np.ndarray:
         """Return a part of the column, unread; or the elements at `rows`, int64 (n,), where -1 is the last one."""
         if isinstance(rows, slice):
-            part = Column.__new__(Column)
-            vars(part).update(vars(self), _rows=self._rows[rows])
-            vars(part).pop("_index", None)
-            return part
-        places = self._rows.start + np.where(rows < 0, rows + len(self), rows)
-        firsts = np.flatnonzero(np.diff(places, prepend=-2) != 1)  # neighbours are read at once
-        counts = np.diff(firsts, append=len(places))
-        found = b"".join(map(self._read, places[firsts].tolist(), counts.tolist()))
-        records = np.frombuffer(found, self._kind)
-        return records if self._field is None else records[self._field].copy()
+            return Column(self._file, self._field, self._rows[rows])
+        records = self._file.at(self._rows.start + np.where(rows < 0, rows + len(self), rows))
+        return records if self._field is None else records[self._field]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Return all of it, in memory."""
@@ -61,30 +87,14 @@ class Column:
 
     def searchsorted(self, values: np.ndarray, side: str = "left", sorter: None = None) -> np.ndarray:
         """Return where `values` belong in this ascending column, as `np.searchsorted` asks for it."""
-        begins = np.maximum(np.searchsorted(self._index, values) - 1, 0) * INDEXED
-        found = [
-            begin + np.searchsorted(self[np.arange(begin, min(begin + INDEXED, len(self)))], value)
-            for begin, value in zip(begins.tolist(), values, strict=True)
-        ]
-        return np.array(found, dtype=np.int64)
+        blocks, block_of = np.unique(np.maximum(np.searchsorted(self._index, values) - 1, 0), return_inverse=True)
+        found = np.zeros(len(values), dtype=np.int64)
+        for number, begin in enumerate((blocks * INDEXED).tolist()):
+            here = block_of == number
+            some = self[np.arange(begin, min(begin + INDEXED, len(self)))]
+            found[here] = begin + np.searchsorted(some, values[here])
+        return found
 
     @functools.cached_property
     def _index(self) -> np.ndarray:
         return np.asarray(self[np.arange(0, len(self), INDEXED)])
-
-    def _read(self, first: int, count: int) -> bytes:
-        size, begin = count * self._kind.itemsize, first * self._kind.itemsize
-        found = os.pread(self._file.handle, size, begin)
-        if len(found) < size:
-            raise IndexError(f"bytes {begin} to {begin + size} of a file of {self._file.bytes}")
-        return found
-
-
-class Records:
-    """A file of records of one kind; its fields are columns."""
-
-    def __init__(self, path: Path, kind: np.dtype) -> None:
-        self._file, self._kind = File(path), kind
-
-    def __getitem__(self, field: str) -> Column:
-        return Column(self._file, self._kind, field)

@@ -44,7 +44,7 @@ class Positives:
     @classmethod
     def open(cls, folder: Path, name: str) -> Positives:
         """Return what `write_positives` wrote under this name, left in its files."""
-        return cls(*(cast(np.ndarray, Column(File(folder / f"{name}.{each}"), np.int64)) for each in _FILES))
+        return cls(*(cast(np.ndarray, Column(File(folder / f"{name}.{each}", np.int64))) for each in _FILES))
 
     def among(self, query_key: np.ndarray, batch_key: np.ndarray) -> np.ndarray:
         """Return whether each item of a batch belongs to each query, bool (queries, items).

@@ -20,11 +20,16 @@ ROW = np.dtype([(name, "<i8") for name in (*BEGINS, *KEYS, "tokens")])
 
 
 class Recipe(NamedTuple):
-    """How texts become tokens: the tokenizer, and the most tokens of a query and of an item, special ones included."""
+    """How texts become tokens: the tokenizer, the most tokens of a query and of an item, special ones included.
+
+    The prompts stand before each query and each item.
+    """
 
     tokenizer: Tokenizer
     query_tokens: int
     item_tokens: int
+    query_prompt: str = ""
+    item_prompt: str = ""
 
     @property
     def tokenizer_sha256(self) -> str:
@@ -46,15 +51,26 @@ class Tokenised(NamedTuple):
 
 def tokenised(table: pa.Table, recipe: Recipe) -> Tokenised:
     """Return validated rows as tokens and keys; the keys are hashes, int64 and not negative."""
-    query = tokenize(recipe.tokenizer, table[QUERY].to_pylist(), recipe.query_tokens, pad=0)
-    item = tokenize(recipe.tokenizer, table[ITEM].to_pylist(), recipe.item_tokens, pad=0)
+    tokenizer = recipe.tokenizer
+    query = tokenize(tokenizer, table[QUERY].to_pylist(), recipe.query_tokens, pad=0, prompt=recipe.query_prompt)
+    item = tokenize(tokenizer, table[ITEM].to_pylist(), recipe.item_tokens, pad=0, prompt=recipe.item_prompt)
     rows = np.empty(table.num_rows, dtype=ROW)
     rows["query_begin"], rows["item_begin"] = query.offsets[:-1], item.offsets[:-1]
     rows["tokens"] = query.lengths + item.lengths
-    rows["query_key"] = _hashes(map(normal_text, table[QUERY].to_pylist()))
-    rows["text_key"] = _hashes(map(normal_text, table[ITEM].to_pylist()))
-    rows["item_key"] = _hashes(table[ITEM_ID].to_pylist())
+    rows["query_key"] = text_keys(table[QUERY])
+    rows["text_key"] = text_keys(table[ITEM])
+    rows["item_key"] = id_keys(table[ITEM_ID])
     return Tokenised(rows, query.ids, item.ids)
+
+
+def text_keys(texts: pa.ChunkedArray) -> np.ndarray:
+    """Return a key of each text, int64 (texts,), not negative; equal for texts that are equal once normalised."""
+    return _hashes(map(normal_text, texts.to_pylist()))
+
+
+def id_keys(item_ids: pa.ChunkedArray) -> np.ndarray:
+    """Return a key of each item id, int64 (items,), not negative."""
+    return _hashes(item_ids.to_pylist())
 
 
 def _hashes(texts: Iterable[str]) -> np.ndarray:

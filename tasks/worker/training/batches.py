@@ -6,8 +6,9 @@ which rows a batch has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from tasks.worker.model.embedding_model import Texts
 from tasks.worker.model.features import joined_features
 from tasks.worker.model.packing import pack
 from tasks.worker.process.job import Rank
-from tasks.worker.training.pair_arrays import Pairs
-from tasks.worker.training.plan import Plan, parts_of
+from tasks.worker.training.pair_arrays import HardNegatives, Pairs
+from tasks.worker.training.plan import Plan, in_pieces, parts_of
 
 SAMPLED_ROWS = 16_384  # the first rows of a run, by which the shape is chosen: warmup must find the same one, fast
 SAMPLED_BATCHES = 256
@@ -32,18 +33,24 @@ class BatchShape:
     pairs: int
     sequences: int
     tokens: int
+    extra: int = 0  # hard negatives of each pair
+    both_ways: bool = False  # whether items look for their queries too
 
 
 @dataclass(frozen=True)
 class Batch:
     """One worker's part of a global batch, B rows in all and b = B / world here; static shapes throughout."""
 
-    texts: Texts  # 2b texts: first the queries, then the items
+    texts: Texts  # first the b queries, then the b items, then n hard negatives of each pair
     label_class: torch.Tensor  # int64 (b,)
     pair: torch.Tensor  # float32 (b,): 1 where the row counts for the contrastive loss
-    excluded: torch.Tensor  # bool (b, B): items that are no negatives of a query: its own, known positives, padding
+    # bool (b, B * (1 + n)): of the items, then of the hard negatives of all workers, those that are no negatives of a
+    # query: its own, known positives, padding, and what stands there before.
+    excluded: torch.Tensor
+    excluded_queries: torch.Tensor  # bool (b, B): likewise the queries that are no negatives of an item; or (b, 0)
     position: torch.Tensor  # int64 (b,): where each row's own item is among the B
     pairs_in_all: torch.Tensor  # float32 (): rows of the global batch that count for the contrastive loss
+    label_weight: torch.Tensor  # float32 (b,): what a row counts in the loss of its class; 0: it has none
     labels_in_all: torch.Tensor  # float32 (): rows of the global batch with a class
 
     def to(self, device: torch.device) -> Batch:
@@ -60,27 +67,40 @@ def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> 
     """Return the batch plan of the first rows alone."""
     train = config.train
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
-    return Plan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step)
+    groups = None
+    if train.homogeneous is not None:
+        column = config.features.categorical.index(train.homogeneous)
+        groups = in_pieces(pairs.item_features.categorical, rows, lambda some: some[:, column].astype(np.int32))
+    return Plan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
 
 
-def shape_for(config: Config, first_step: int, pairs: Pairs, world: int) -> BatchShape:
-    """Return the shape of every batch: as many sequences as the batches of the run's first rows need, by packing them.
+def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False) -> BatchShape:
+    """Return the shape of every batch: as many sequences as the batches of the run's own first rows need, by packing.
 
     A text that later finds no room loses its last tokens.
+
+    Args:
+        mined: whether there is a release, so that the pairs get hard negatives if they are configured.
 
     Raises:
         ConfigError: `train.sequences` are far too few for the texts.
     """
     train = config.train
-    plan = _plan_of_first(SAMPLED_ROWS, config, first_step, pairs)
+    head = config.heads.contrastive
+    extra = head.negatives.per_query if mined and head is not None and head.negatives is not None else 0
+    both_ways = head is not None and head.symmetric
+    plan = _plan_of_first(min(SAMPLED_ROWS, pairs.own_rows), config, first_step, pairs)
     needed = largest = 1
     for number in np.unique(np.linspace(0, len(plan) - 1, SAMPLED_BATCHES, dtype=np.int64)).tolist():
         for rows in parts_of(plan.rows(number), plan.tokens, world):
             real = rows[rows >= 0]
-            lengths = np.concatenate([pairs.query.lengths_of(real), pairs.item.lengths_of(real)])
+            # Hard negatives, which warmup does not know, are taken to be as long as the items of the batch.
+            lengths = np.concatenate([pairs.query.lengths_of(real), *[pairs.item.lengths_of(real)] * (1 + extra)])
             needed = max(needed, pack(lengths, train.sequence_tokens).sequences)
             largest = max(largest, int(lengths.sum()))
-    shape = BatchShape(train.batch_rows // world, _rounded_up(needed), train.sequence_tokens)
+    shape = BatchShape(
+        train.batch_rows // world, _rounded_up(needed, train.chunks), train.sequence_tokens, extra, both_ways
+    )
     if train.sequences is None:
         return shape
     given = train.sequences // world
@@ -89,21 +109,32 @@ def shape_for(config: Config, first_step: int, pairs: Pairs, world: int) -> Batc
             f"train.sequences {train.sequences}: a batch has up to {largest * world} tokens, and they hold "
             f"{train.sequences * train.sequence_tokens}; give at least {shape.sequences * world}, or null"
         )
-    return BatchShape(shape.pairs, given, shape.tokens)
+    return replace(shape, sequences=given)
 
 
-def _rounded_up(sequences: int) -> int:
-    """Return a number at most 1/64 larger, one of few: spans whose texts are about as long share compiled graphs."""
-    step = 1 << max(0, sequences.bit_length() - 7)
+def _rounded_up(sequences: int, chunks: int) -> int:
+    """Return a number at most 1/64 larger, one of few: spans whose texts are about as long share compiled graphs.
+
+    It is a multiple of the chunks.
+    """
+    step = math.lcm(1 << max(0, sequences.bit_length() - 7), chunks)
     return -(-sequences // step) * step
 
 
-def make_batch(pairs: Pairs, whole: np.ndarray, tokens: np.ndarray, shape: BatchShape, rank: Rank) -> Batch:
+def make_batch(
+    pairs: Pairs,
+    whole: np.ndarray,
+    tokens: np.ndarray,
+    shape: BatchShape,
+    rank: Rank,
+    negatives: HardNegatives | None = None,
+) -> Batch:
     """Return this worker's part of a batch, as tensors on the host.
 
     Args:
         whole: the rows of the global batch, int64 (B,), as the plan gives them.
         tokens: int64 (rows of the run,), as the plan has them.
+        negatives: None: those that the shape has room for are padding.
     """
     parts = parts_of(whole, tokens, rank.world)
     rows, whole = parts[rank.index], parts.reshape(-1)
@@ -112,21 +143,37 @@ def make_batch(pairs: Pairs, whole: np.ndarray, tokens: np.ndarray, shape: Batch
     real = whole >= 0
     pair = np.where(real, pairs.pair[whole], 0.0).astype(np.float32)
     label_class = np.where(real, pairs.label_class[whole], -1)
+    labelled = label_class >= 0
     position = np.arange(len(whole))[mine]
     excluded = np.broadcast_to(~real, (part, len(whole))).copy()
-    for key, positives in zip((pairs.item_key, pairs.text_key), pairs.positives, strict=True):
+    # Of a row that is no pair it is not known in the batch alone which items its query finds.
+    excluded_queries = np.tile(pair == 0, (part, 1)) if shape.both_ways else np.zeros((part, 0), dtype=bool)
+    extra = _extra(negatives, whole, shape)
+    excluded_extra = np.broadcast_to((extra < 0) | _stands_before(extra), (part, len(extra))).copy()
+    for kind, (key, positives) in enumerate(zip((pairs.item_key, pairs.text_key), pairs.positives, strict=True)):
         batch_key = key[whole]
         excluded |= batch_key[mine, None] == batch_key[None, :]
         excluded |= positives.among(pairs.query_key[rows], batch_key)
+        if shape.both_ways:
+            excluded_queries |= batch_key[mine, None] == batch_key[None, :]
+            excluded_queries |= positives.among(pairs.query_key[whole], batch_key[mine]).T
+        if negatives is not None:
+            extra_key = (negatives.item_key, negatives.text_key)[kind][extra]
+            excluded_extra |= np.isin(extra_key, batch_key[real])
+            excluded_extra |= positives.among(pairs.query_key[rows], extra_key)
     excluded[np.arange(part), position] = False
+    if shape.both_ways:
+        excluded_queries[np.arange(part), position] = False
     return Batch(
-        texts=_texts(pairs, rows, shape),
+        texts=_texts(pairs, rows, shape, negatives, extra.reshape(len(whole), shape.extra)[mine].reshape(-1)),
         label_class=torch.from_numpy(label_class[mine]),
         pair=torch.from_numpy(pair[mine]),
-        excluded=torch.from_numpy(excluded),
+        excluded=torch.from_numpy(np.hstack([excluded, excluded_extra])),
+        excluded_queries=torch.from_numpy(excluded_queries),
         position=torch.from_numpy(position),
         pairs_in_all=torch.tensor(float(pair.sum())),
-        labels_in_all=torch.tensor(float((label_class >= 0).sum())),
+        label_weight=torch.from_numpy(np.where(labelled, pairs.class_weight[label_class], np.float32(0))[mine]),
+        labels_in_all=torch.tensor(float(labelled.sum())),
     )
 
 
@@ -139,35 +186,64 @@ class Batches:
     shape: BatchShape
     rank: Rank
     numbers: range
+    negatives: HardNegatives | None = None
     real_tokens: int = 0  # of the texts
     cut_tokens: int = 0  # of texts that found no room
     computed_tokens: int = 0  # of the sequences, padding included
 
     def __iter__(self) -> Iterator[Batch]:
         for number in self.numbers:
-            batch = make_batch(self.pairs, self.plan.rows(number), self.plan.tokens, self.shape, self.rank)
-            rows = parts_of(self.plan.rows(number), self.plan.tokens, self.rank.world)[self.rank.index]
+            if number not in self.numbers:
+                return  # it has become shorter
+            whole, tokens = self.plan.rows(number), self.plan.tokens
+            batch = make_batch(self.pairs, whole, tokens, self.shape, self.rank, self.negatives)
+            rows = parts_of(whole, tokens, self.rank.world)[self.rank.index]
             real = int((batch.texts.segments >= 0).sum())
             self.real_tokens += real
-            self.cut_tokens += int(self.plan.tokens[rows[rows >= 0]].sum()) - real
+            extra = _extra(self.negatives, rows, self.shape)
+            mined = self.negatives.tokens.lengths[extra[extra >= 0]].sum() if self.negatives is not None else 0
+            self.cut_tokens += int(tokens[rows[rows >= 0]].sum() + mined) - real
             self.computed_tokens += batch.texts.segments.numel()
             yield batch
+
+    def end_before(self, number: int) -> None:
+        """Make no batch from this one on."""
+        self.numbers = range(self.numbers.start, min(number, self.numbers.stop))
 
     def rows(self, number: int) -> int:
         """Return how many rows the global batch has."""
         return int((self.plan.rows(number) >= 0).sum())
 
 
-def _texts(pairs: Pairs, rows: np.ndarray, shape: BatchShape) -> Texts:
-    """Return the queries of `rows`, then their items; a row of PADDING has two texts without tokens."""
-    sides = ((pairs.query, pairs.query_features), (pairs.item, pairs.item_features))
+def _extra(negatives: HardNegatives | None, rows: np.ndarray, shape: BatchShape) -> np.ndarray:
+    """Return the numbers of the hard negatives of rows, int64 (rows * shape.extra,), -1 where there is none."""
+    if negatives is None:
+        return np.full(len(rows) * shape.extra, -1, dtype=np.int64)
+    return np.where(rows[:, None] >= 0, negatives.of_row[rows], -1).astype(np.int64).reshape(-1)
+
+
+def _stands_before(numbers: np.ndarray) -> np.ndarray:
+    """Return whether an equal number stands before each, bool."""
+    again = np.ones(len(numbers), dtype=bool)
+    again[np.unique(numbers, return_index=True)[1]] = False
+    return again
+
+
+def _texts(
+    pairs: Pairs, rows: np.ndarray, shape: BatchShape, negatives: HardNegatives | None, extra: np.ndarray
+) -> Texts:
+    """Return the queries of `rows`, their items, and hard negatives; PADDING and -1 have texts without tokens."""
+    sides = [(pairs.query, pairs.query_features, rows), (pairs.item, pairs.item_features, rows)]
+    if negatives is not None:
+        sides.append((negatives.tokens, negatives.features, extra))
     ids, starts, lengths, before = [], [], [], 0
-    for tokens, _ in sides:
-        found, offsets = tokens.of(rows)
+    for tokens, _, numbers in sides:
+        found, offsets = tokens.of(numbers)
         ids.append(found)
         starts.append(offsets[:-1] + before)
         lengths.append(np.diff(offsets))
         before += len(found)
     packing = pack(np.concatenate(lengths), shape.tokens, shape.sequences)
     laid = packing.tokens(np.concatenate(ids), np.concatenate(starts), shape.tokens, pairs.query.pad)
-    return Texts.of(packing, laid, joined_features([features.at(rows) for _, features in sides]))
+    arrays = joined_features([features.at(numbers) for _, features, numbers in sides])
+    return Texts.of(packing, laid, arrays, (2 + shape.extra) * shape.pairs)

@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, normalizers
+from tokenizers.normalizers import Lowercase
 from transformers import AutoConfig, AutoModel, BertConfig
 
 from configs.schema.config import Config
+from configs.schema.training import Prompts
 from tasks.data.rows import ITEM, QUERY
-from tasks.foundation.errors import ConfigError
-from tasks.preflight.encoder import pretrained_folder
+from tasks.preflight.encoder import describe_encoder, pretrained_folder
+from tasks.pretrained.folder import DENSE_WEIGHTS
+from tasks.pretrained.shapes import TextShape
 from tasks.worker.model.embedding_model import EmbeddingModel, shape_of
 from tasks.worker.model.features import FeatureTable, fit_features
 from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
@@ -33,20 +38,30 @@ def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
 
 
 def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> ModelParts:
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"model.pretrained: {folder} has no config.json; give a local Hugging Face model folder")
-    tokenizer = load_tokenizer(folder)
-    encoder_config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    longest = config.longest_tokens
-    if longest > encoder_config.max_position_embeddings:
-        raise ConfigError(
-            f"a text of {longest} tokens is longer than the {encoder_config.max_position_embeddings} positions of the "
-            f"encoder in {folder}"
-        )
+    described, text = describe_encoder(config, folder)
+    tokenizer = load_tokenizer(described.encoder)
+    if described.lower_case:
+        _lower_case(tokenizer)
+    encoder_config = AutoConfig.from_pretrained(described.encoder, local_files_only=True)
     set_dropout(encoder_config, config.model.dropout)
-    model = EmbeddingModel(encoder_config, shape_of(config, encoder_config.hidden_size, table))
-    model.encoder.load_state_dict(AutoModel.from_pretrained(folder, local_files_only=True).state_dict())
+    model = EmbeddingModel(encoder_config, shape_of(config, encoder_config.hidden_size, table, text))
+    model.encoder.load_state_dict(AutoModel.from_pretrained(described.encoder, local_files_only=True).state_dict())
+    for layer, of in zip(model.dense, described.dense_folders, strict=True):
+        layer.load_state_dict({name.removeprefix("linear."): value for name, value in _dense_weights(of).items()})
+    if not described.normalized:
+        print(f"{folder} gives vectors of any length; those trained from it have unit length", flush=True)
     return ModelParts(model, tokenizer, table, encoder_config)
+
+
+def _lower_case(tokenizer: Tokenizer) -> None:
+    """Lower-case texts before whatever else the tokenizer does to them."""
+    rest = tokenizer.normalizer
+    tokenizer.normalizer = Lowercase() if rest is None else normalizers.Sequence([Lowercase(), rest])
+
+
+def _dense_weights(folder: Path) -> dict[str, torch.Tensor]:
+    path = next(folder / name for name in DENSE_WEIGHTS if (folder / name).is_file())
+    return load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True, map_location="cpu")
 
 
 def _from_scratch(config: Config, rows: Iterable[pa.Table], table: FeatureTable) -> ModelParts:
@@ -64,5 +79,6 @@ def _from_scratch(config: Config, rows: Iterable[pa.Table], table: FeatureTable)
         architectures=["BertModel"],
     )
     set_dropout(encoder_config, config.model.dropout)
-    model = EmbeddingModel(encoder_config, shape_of(config, scratch.hidden_size, table))
+    text = TextShape(pooling=config.model.pooling or "mean", prompts=config.model.prompts or Prompts())
+    model = EmbeddingModel(encoder_config, shape_of(config, scratch.hidden_size, table, text))
     return ModelParts(model, tokenizer, table, encoder_config)

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,7 +26,11 @@ from tasks.worker.model.features import FeatureTable
 from tasks.worker.training.optimizer import optimizer_tensors, restore_optimizer
 
 KIND = "checkpoint"
+RELEASED = "model.safetensors"  # what is evaluated and released
+TRAINED = "trained.safetensors"  # what training goes on from, where that is not the same
 SHAPE_FILE = "shape.json"
+# The names that kinds of encoders have for it.
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 PARTIAL_KEPT = 2  # of one run: the newest, and the one before in case the newest is corrupt
 
 
@@ -46,12 +51,18 @@ def checkpoint_prefix(lineage: str, step: int) -> str:
 
 def set_dropout(encoder_config: PretrainedConfig, dropout: float) -> None:
     """Set dropout: each run takes it from its configuration, not from the pretrained model."""
-    encoder_config.hidden_dropout_prob = dropout
-    encoder_config.attention_probs_dropout_prob = dropout
+    for name in DROPOUTS:
+        if hasattr(encoder_config, name):
+            setattr(encoder_config, name, dropout)
 
 
-def load_parts(store: Store, ref: CheckpointRef, dropout: float = 0.0) -> ModelParts:
+def load_parts(
+    store: Store, ref: CheckpointRef, dropout: float = 0.0, weights: Literal["released", "trained"] = "released"
+) -> ModelParts:
     """Return the model of a checkpoint, on the CPU, with the shape it was trained in.
+
+    Args:
+        weights: which; they differ where a running average is released.
 
     Raises:
         StoreError: the checkpoint is missing, corrupt, or not the one in `ref`.
@@ -61,7 +72,9 @@ def load_parts(store: Store, ref: CheckpointRef, dropout: float = 0.0) -> ModelP
     set_dropout(encoder_config, dropout)
     table = FeatureTable.model_validate_json((folder / features.FILE).read_text())
     model = EmbeddingModel(encoder_config, ModelShape.model_validate_json((folder / SHAPE_FILE).read_text()))
-    model.load_state_dict(load_file(folder / "model.safetensors"))
+    own = weights == "trained" and (folder / TRAINED).is_file()
+    model.load_state_dict(load_file(folder / (TRAINED if own else RELEASED)))
+    model.solved = CheckpointState.model_validate_json((folder / "state.json").read_text()).head
     return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config)
 
 
@@ -90,7 +103,8 @@ def _verified(store: Store, ref: CheckpointRef) -> Path:
 def find_partial(store: Store, lineage: str, run_key: str, after: int) -> CheckpointRef | None:
     """Return the newest intact checkpoint that an earlier attempt of this run wrote after step `after`, its parent's.
 
-    Corrupt checkpoints are quarantined; folders whose writing or deletion was interrupted are deleted.
+    One that needs another, the best so far, is intact only if that is. Corrupt checkpoints are quarantined; folders
+    whose writing or deletion was interrupted are deleted.
     """
     found = None
     for prefix in reversed(_prefixes(store, lineage, after)):
@@ -98,6 +112,8 @@ def find_partial(store: Store, lineage: str, run_key: str, after: int) -> Checkp
             manifest = read_manifest(store, prefix)
             if found is None and manifest.facts.get("run_key") == run_key:
                 open_folder(store, prefix, KIND)
+                if (best := manifest.facts.get("best")) is not None:
+                    open_folder(store, checkpoint_prefix(lineage, best), KIND)
                 found = CheckpointRef(prefix=prefix, step=manifest.facts["step"], sha256=manifest.sha256)
         except MissingFolder:
             store.delete(prefix)
@@ -107,18 +123,30 @@ def find_partial(store: Store, lineage: str, run_key: str, after: int) -> Checkp
 
 
 def drop_partials(store: Store, lineage: str, run_key: str, after: int, keep: int) -> None:
-    """Delete a run's partial checkpoints after step `after`, its parent's, except the newest `keep`."""
-    own = []
+    """Delete a run's partial checkpoints after step `after`, except the newest `keep` and what those need.
+
+    `after` is the step of its parent.
+    """
+    own: dict[str, int | None] = {}  # folder -> step of the best, which it needs
     for prefix in _prefixes(store, lineage, after):
         try:
             facts = read_manifest(store, prefix).facts
         except MissingFolder:
             continue  # being written
         if facts["run_key"] == run_key and not facts["complete"]:
-            own.append(prefix)
-    for prefix in own[: max(0, len(own) - keep)]:
-        store.delete(f"{prefix}/MANIFEST.json")
-        store.delete(prefix)
+            own[prefix] = facts.get("best")
+    kept = list(own)[max(0, len(own) - keep) :]
+    kept += [checkpoint_prefix(lineage, best) for best in (own[prefix] for prefix in kept) if best is not None]
+    for prefix in sorted(own.keys() - set(kept)):
+        _drop(store, prefix)
+
+
+def _drop(store: Store, prefix: str) -> None:
+    store.delete(f"{prefix}/MANIFEST.json")
+    store.delete(prefix)
+
+
+Files = dict[str, dict[str, torch.Tensor]]  # name of a file -> its tensors, on the host
 
 
 class CheckpointWriter:
@@ -127,21 +155,31 @@ class CheckpointWriter:
     One write at a time: a new write first waits for the one before. An error of the thread is raised at the next call.
     """
 
-    def __init__(self, store: Store, parts: ModelParts, optimizer: torch.optim.AdamW) -> None:
+    def __init__(
+        self, store: Store, parts: ModelParts, optimizer: torch.optim.AdamW, released: ModelParts | None = None
+    ) -> None:
+        """Write `parts`, which is trained, and `released`, which is evaluated and released, where that is another."""
         self.store = store
+        self.released = released or parts
         self.parts = parts
         self.optimizer = optimizer
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._last: CheckpointRef | None = None
 
-    def save(self, state: CheckpointState) -> None:
-        """Start to write the model as it is now. Raises StoreError, OSError: the write before this one failed."""
+    def save(self, state: CheckpointState, best_step: int | None = None) -> None:
+        """Start to write the model as it is now. Raises StoreError, OSError: the write before this one failed.
+
+        Args:
+            best_step: of another checkpoint of this run, without which this one is of no use.
+        """
         self.wait()
         model = self.parts.model
-        weights = {name: _on_host(value) for name, value in model.state_dict().items()}
-        moments = optimizer_tensors(model, self.optimizer)
-        self._thread = threading.Thread(target=self._write, args=(state, weights, moments), name="checkpoint")
+        tensors: Files = {RELEASED: weights_on_host(self.released.model)}
+        if self.released.model is not model:
+            tensors[TRAINED] = weights_on_host(model)
+        tensors["optimizer.safetensors"] = optimizer_tensors(model, self.optimizer)
+        self._thread = threading.Thread(target=self._write, args=(state, tensors, best_step), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> CheckpointRef | None:
@@ -154,18 +192,15 @@ class CheckpointWriter:
             raise error
         return self._last
 
-    def _write(
-        self, state: CheckpointState, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor]
-    ) -> None:
+    def _write(self, state: CheckpointState, tensors: Files, best_step: int | None) -> None:
         try:
-            self._last = self._commit(state, weights, moments)
+            self._last = self._commit(state, tensors, best_step)
         except BaseException as error:  # passed to the training thread
             self._error = error
 
-    def _commit(
-        self, state: CheckpointState, weights: dict[str, torch.Tensor], moments: dict[str, torch.Tensor]
-    ) -> CheckpointRef:
+    def _commit(self, state: CheckpointState, tensors: Files, best_step: int | None) -> CheckpointRef:
         prefix = checkpoint_prefix(state.lineage, state.step)
+        weights = tensors.get(TRAINED, tensors[RELEASED])  # a mean of finite weights is finite
         if broken := [name for name, value in weights.items() if not value.isfinite().all()]:
             raise CodeError(
                 f"at step {state.step} the weights {broken[0]} are not finite any more, so no checkpoint was written; "
@@ -173,17 +208,24 @@ class CheckpointWriter:
             )
         with tempfile.TemporaryDirectory(prefix="millrace-") as name:
             folder = Path(name)
-            save_file(weights, folder / "model.safetensors")
-            save_file(moments, folder / "optimizer.safetensors")
+            for file, content in tensors.items():
+                save_file(content, folder / file)
             (folder / "state.json").write_bytes(state.to_json())
             (folder / features.FILE).write_bytes(self.parts.features.to_json())
             (folder / SHAPE_FILE).write_bytes(self.parts.model.shape.to_json())
             self.parts.tokenizer.save(str(folder / tokens.FILE))
             self.parts.encoder_config.save_pretrained(folder)
-            _clear_unfinished(self.store, prefix, state.run_key)
+            _clear_unfinished(self.store, prefix, state)
             facts = {"step": state.step, "run_key": state.run_key, "complete": state.complete}
+            if best_step is not None:
+                facts["best"] = best_step
             manifest = commit(self.store, prefix, folder, KIND, facts)
         return CheckpointRef(prefix=prefix, step=state.step, sha256=manifest.sha256)
+
+
+def weights_on_host(model: EmbeddingModel) -> dict[str, torch.Tensor]:
+    """Return copies of a model's weights, float32."""
+    return {name: _on_host(value) for name, value in model.state_dict().items()}
 
 
 def _on_host(weight: torch.Tensor) -> torch.Tensor:
@@ -192,15 +234,20 @@ def _on_host(weight: torch.Tensor) -> torch.Tensor:
     return copy.float() if copy.dtype == torch.bfloat16 else copy
 
 
-def _clear_unfinished(store: Store, prefix: str, run_key: str) -> None:
-    """Remove an unfinished checkpoint of this step: one whose writing was interrupted, or one of an abandoned run."""
+def _clear_unfinished(store: Store, prefix: str, state: CheckpointState) -> None:
+    """Remove an unfinished checkpoint of this step.
+
+    Its writing was interrupted, or it is of an abandoned run, or the run that stopped there turned out to be complete.
+    """
     try:
         facts = read_manifest(store, prefix).facts
     except MissingFolder:
         store.delete(prefix)
         return
-    if not facts["complete"] and facts["run_key"] != run_key:
+    if not facts["complete"] and facts["run_key"] != state.run_key:
         quarantine(store, prefix)
+    elif not facts["complete"] and state.complete:
+        _drop(store, prefix)
 
 
 def _prefixes(store: Store, lineage: str, after: int) -> list[str]:

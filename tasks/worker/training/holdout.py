@@ -11,8 +11,10 @@ import torch
 from configs.schema.config import Config
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.measures.row_metrics import metrics_of
+from tasks.pretrained.encoders import positions_for_text
 from tasks.worker.accelerators import Accelerator
-from tasks.worker.model.embed import EmbedSettings, classify, embed
+from tasks.worker.model.classify import classify
+from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.ranking.ranks import rank_targets
@@ -47,11 +49,13 @@ class Embedded:
 class Judged:
     """A model's answer for each row.
 
-    `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1, `losses` float32 (rows,) in nats.
+    `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1, `predicted` int8 (rows,) the class that it
+    names, `losses` float32 (rows,) in nats.
     """
 
     ranks: np.ndarray
     probabilities: np.ndarray | None
+    predicted: np.ndarray | None
     losses: np.ndarray | None = None
 
     def metrics(self, holdout: Holdout, among: np.ndarray | None = None) -> dict[str, float]:
@@ -63,6 +67,7 @@ class Judged:
             pair=holdout.pair[rows],
             label_class=holdout.label_class[rows],
             probabilities=None if self.probabilities is None else self.probabilities[rows],
+            predicted=None if self.predicted is None else self.predicted[rows],
         )
 
 
@@ -111,8 +116,10 @@ def side_of(
 ) -> tuple[TokenLists, FeatureArrays]:
     """Return one side of the rows as input of a model, by the name of its column with the text."""
     # As long as the texts served, not those trained; a champion may have been made for shorter texts.
-    longest = min(config.infer.max_tokens, parts.encoder_config.max_position_embeddings)
-    tokens = tokenize(parts.tokenizer, rows[text].to_pylist(), longest, parts.model.pad)
+    positions = positions_for_text(parts.encoder_config.to_dict())
+    longest = config.infer.max_tokens if positions is None else min(config.infer.max_tokens, positions)
+    prompt = getattr(parts.model.shape.prompts, text)
+    tokens = tokenize(parts.tokenizer, rows[text].to_pylist(), longest, parts.model.pad, prompt)
     return tokens, encode_features(parts.features, rows, text)
 
 
@@ -152,13 +159,15 @@ def judge_vectors(
         scale: of the losses, as `rank_targets` takes it.
     """
     queries, corpus, rank = embedded.queries, embedded.corpus, accelerator.rank
-    probabilities = None
+    probabilities = predicted = None
     if parts.model.classifier is not None:
-        probabilities = classify(parts.model, accelerator, queries, corpus[holdout.target], settings)
+        probabilities = classify(parts.model, accelerator, queries, corpus[holdout.target])
+        predicted = (probabilities >= parts.model.threshold).astype(np.int8)
     ranks, losses = rank_targets(queries, corpus, holdout.target, (rank.index, rank.world), holdout.relevant, scale)
     return Judged(
         accelerator.sum(torch.from_numpy(ranks)).numpy(),
         probabilities,
+        predicted,
         None if losses is None else accelerator.sum(torch.from_numpy(losses)).numpy(),
     )
 

@@ -18,6 +18,7 @@ from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.foundation.errors import CancelledError, CodeError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.embed import embed_settings
+from tasks.worker.retention.best import best_step, out_of_patience
 from tasks.worker.training.checkpoint import PARTIAL_KEPT, CheckpointWriter, ModelParts, drop_partials
 from tasks.worker.training.holdout import Holdout, judge
 from tasks.worker.training.step import TrainStep
@@ -25,7 +26,10 @@ from tasks.worker.training.step import TrainStep
 
 @dataclass(eq=False)
 class LoopRecorder:
-    """Records losses, holdout curve and checkpoints of one run, at the steps when they are due."""
+    """Records losses, holdout curve and checkpoints of one run, at the steps when they are due.
+
+    `parts` is the model that is evaluated; `last_step` becomes smaller where the development rows end the run early.
+    """
 
     spec: JobSpec
     store: Store
@@ -40,11 +44,17 @@ class LoopRecorder:
     def __post_init__(self) -> None:
         self.losses = list(self.state.losses)
         self.curve = list(self.state.curve)
+        self.development = list(self.state.development)
         self.events = SummaryWriter(str(self.folder)) if self.accelerator.rank.is_main else None
 
     def losses_due(self, step: int) -> bool:
-        """Return whether losses are due: every `train.log_every_steps`, at the last step, and at checkpoints."""
-        return not step % self.spec.config.train.log_every_steps or self.checkpoint_due(step) or step == self.last_step
+        """Return whether losses are due: every `train.log_every_steps`, at the last step, and at checkpoints.
+
+        Development rows may make each step at which they are judged a checkpoint, or the last one.
+        """
+        config = self.spec.config.train
+        judged = config.keep_best is not None and self.holdout_due(step)
+        return not step % config.log_every_steps or self.checkpoint_due(step) or step == self.last_step or judged
 
     def losses_if_due(self, step: int, train_step: TrainStep, stop: bool) -> None:
         """Read the mean losses of the steps since the last reading, if a reading is due.
@@ -86,15 +96,49 @@ class LoopRecorder:
         if not self.holdout_due(step) or not len(holdout.query) or done:
             return
         self.accelerator.name_work(f"evaluation after step {step}")
-        config = self.spec.config
-        settings = embed_settings(config, self.accelerator, config.train.precision)
-        judged = judge(self.parts, holdout, self.accelerator, settings)
-        self.curve.append(CurvePoint(step=step, metrics=judged.metrics(holdout)))
+        self.curve.append(CurvePoint(step=step, metrics=self._judge(holdout)))
         self._event("holdout", self.curve[-1])
 
+    def evaluate_if_due(self, step: int, holdout: Holdout, development: Holdout | None) -> None:
+        """Evaluate the model after `step` on the holdout and, where there are any, on the development rows."""
+        self.holdout_if_due(step, holdout)
+        if development is not None:
+            self._choose_if_due(step, development)
+
+    def _choose_if_due(self, step: int, development: Holdout) -> None:
+        """Judge the model after `step` by the development rows, when the holdout is due, but not before the first step.
+
+        The last step is the one after which there was no gain for too long. All workers get the same numbers, and so
+        end at the same step.
+        """
+        settings = self.spec.config.train.keep_best
+        done = self.development and self.development[-1].step == step
+        if settings is None or done or not self.holdout_due(step) or step == self.state.first_step:
+            return
+        self.accelerator.name_work(f"evaluation after step {step}")
+        self.development.append(CurvePoint(step=step, metrics=self._judge(development)))
+        self._event("development", self.development[-1])
+        if out_of_patience(self.development, settings):
+            self.last_step = step
+
+    def _judge(self, rows: Holdout) -> dict[str, float]:
+        config = self.spec.config
+        settings = embed_settings(config, self.accelerator, config.train.precision)
+        return judge(self.parts, rows, self.accelerator, settings).metrics(rows)
+
+    @property
+    def best_step(self) -> int | None:
+        """The best step so far by the development rows; None where there are none."""
+        settings = self.spec.config.train.keep_best
+        return None if settings is None else best_step(self.development, settings)
+
     def checkpoint_due(self, step: int) -> bool:
-        """Return whether a partial one is due: every `train.checkpoint_every_steps`, but not after the last step."""
-        return not step % self.spec.config.train.checkpoint_every_steps and step != self.last_step
+        """Return whether a partial one is due: every `train.checkpoint_every_steps`, but not after the last step.
+
+        The best step so far has one too.
+        """
+        due = not step % self.spec.config.train.checkpoint_every_steps or step == self.best_step
+        return due and step != self.last_step
 
     def checkpoint_if_due(self, step: int) -> None:
         """Start to write a partial checkpoint, if one is due."""
@@ -102,7 +146,7 @@ class LoopRecorder:
             return
         self.accelerator.cut()  # it must contain the losses that are still on the device
         if self.accelerator.rank.is_main:
-            self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
+            self._save_partial(step)
             self._drop_partials(keep=PARTIAL_KEPT)
 
     def stop_if_agreed(self, step: int) -> None:
@@ -119,7 +163,7 @@ class LoopRecorder:
             return
         self.accelerator.cut()  # it must contain the losses that are still on the device
         if self.accelerator.rank.is_main:
-            self.writer.save(self._state(step, complete=False, consumed=self.state.consumed))
+            self._save_partial(step)
             self.writer.wait()
         self.accelerator.barrier()  # a worker that ends earlier would end the others
         raise CancelledError(
@@ -149,13 +193,25 @@ class LoopRecorder:
                 self.store.upload(path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
             self.events = None
 
+    def _save_partial(self, step: int) -> None:
+        best = self.best_step
+        state = self._state(step, complete=False, consumed=self.state.consumed)
+        self.writer.save(state, best_step=None if best == step else best)
+
     def _drop_partials(self, keep: int) -> None:
         lineage = self.spec.config.lineage
         drop_partials(self.store, lineage, self.spec.run_key, after=self.state.first_step, keep=keep)
 
+    @property
+    def kept_step(self) -> int | None:
+        """The step whose weights the run keeps, if that is not the last one."""
+        return None if self.best_step == self.last_step else self.best_step
+
     def _state(self, step: int, complete: bool, consumed: tuple[RowsRef, ...]) -> CheckpointState:
-        changes = {"step": step, "complete": complete, "consumed": consumed}
-        curves = {"losses": tuple(self.losses), "curve": tuple(self.curve)}
+        changes = {"step": step, "complete": complete, "consumed": consumed, "head": self.parts.model.solved}
+        curves = {name: tuple(getattr(self, name)) for name in ("losses", "curve", "development")}
+        if complete:
+            changes["kept_step"] = self.kept_step
         return self.state.model_copy(update=changes | curves)
 
     def _event(self, group: str, point: CurvePoint) -> None:

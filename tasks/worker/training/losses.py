@@ -14,23 +14,38 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.batches import Batch
 
+FOCUS = 2.0  # gamma of the focal loss, the paper's best
+
 
 class Given(NamedTuple):
-    """The arguments of a loss. `query` and `item` are this worker's embeddings: unit vectors, float32 (b, E)."""
+    """The arguments of a loss: this worker's embeddings, unit vectors.
+
+    `query` and `item` float32 (b, E); `extra` float32 (b * n, E), the hard negatives of its pairs.
+    """
 
     model: EmbeddingModel
     batch: Batch
     accelerator: Accelerator
     query: torch.Tensor
     item: torch.Tensor
+    extra: torch.Tensor
 
 
 def batch_losses(
-    model: EmbeddingModel, batch: Batch, heads: HeadsConfig, accelerator: Accelerator
+    model: EmbeddingModel,
+    batch: Batch,
+    heads: HeadsConfig,
+    accelerator: Accelerator,
+    pooled: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return this worker's part of each loss: float32 scalars on the device. `loss` is their weighted sum."""
-    query, item = model(batch.texts).chunk(2)
-    given = Given(model, batch, accelerator, query, item)
+    """Return this worker's part of each loss: float32 scalars on the device. `loss` is their weighted sum.
+
+    Args:
+        pooled: the texts of the batch as `model.pool` returns them; None: it is called here.
+    """
+    pooled = model.pool(batch.texts) if pooled is None else pooled
+    vectors, pairs = model.vectors(pooled, batch.texts), len(batch.position)
+    given = Given(model, batch, accelerator, vectors[:pairs], vectors[pairs : 2 * pairs], vectors[2 * pairs :])
     parts: dict[str, torch.Tensor] = {}
     total = given.query.new_zeros(())
     with torch.autocast(given.query.device.type, enabled=False):  # scaled cosines in bf16 would be off by up to 0.06
@@ -42,30 +57,70 @@ def batch_losses(
     return {"loss": total, **parts}
 
 
-def contrastive_part(query: torch.Tensor, items: torch.Tensor, batch: Batch, scale: float) -> torch.Tensor:
-    """Return -log softmax of the own item among all items of the batch; query (b, E), items (B, E), unit vectors."""
-    logits = (scale * query @ items.T).masked_fill(batch.excluded, float("-inf"))
+def contrastive_part(
+    query: torch.Tensor, items: torch.Tensor, batch: Batch, scale: float | torch.Tensor
+) -> torch.Tensor:
+    """Return -log softmax of the own item among all items of the batch, hard negatives included.
+
+    Unit vectors: query (b, E), items (B * (1 + n), E).
+    """
+    return _own_among(query, items, batch.excluded, batch, scale)
+
+
+def reverse_part(item: torch.Tensor, queries: torch.Tensor, batch: Batch, scale: float | torch.Tensor) -> torch.Tensor:
+    """Return -log softmax of the own query among all queries of the batch; item (b, E), queries (B, E), likewise."""
+    return _own_among(item, queries, batch.excluded_queries, batch, scale)
+
+
+def _own_among(
+    these: torch.Tensor, others: torch.Tensor, excluded: torch.Tensor, batch: Batch, scale: float | torch.Tensor
+) -> torch.Tensor:
+    logits = (scale * these @ others.T).masked_fill(excluded, float("-inf"))
     each = F.cross_entropy(logits, batch.position, reduction="none")
     return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
 
 
-def classification_part(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Return the cross entropy over the rows that have a class; logits (b, 2)."""
-    known = batch.label_class >= 0
+def classification_part(logits: torch.Tensor, batch: Batch, focal: bool = False) -> torch.Tensor:
+    """Return the cross entropy of the rows that have a class, each times its weight; logits (b, classes).
+
+    Args:
+        focal: rows that are judged right already count little (Lin et al. 2017, arXiv:1708.02002, equation 4).
+    """
     each = F.cross_entropy(logits, batch.label_class.clamp(min=0), reduction="none")
-    return (each * known).sum() / batch.labels_in_all.clamp(min=1.0)
+    if focal:
+        each = each * (1.0 - torch.exp(-each)) ** FOCUS
+    return (each * batch.label_weight).sum() / batch.labels_in_all.clamp(min=1.0)
 
 
 def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
-    return contrastive_part(given.query, given.accelerator.gather(given.item), given.batch, head.scale)
+    scale, accelerator = given.model.scale_or(head.scale), given.accelerator
+    items = accelerator.gather(given.item)
+    if len(given.extra):
+        items = torch.cat([items, accelerator.gather(given.extra)])
+    part = contrastive_part(given.query, items, given.batch, scale)
+    if head.symmetric:
+        part = (part + reverse_part(given.item, accelerator.gather(given.query), given.batch, scale)) / 2
+    return part
+
+
+def _at_all_widths(given: Given, head: ContrastiveHead) -> torch.Tensor:
+    """Return the sum over the whole embeddings and their Matryoshka widths (Kusupati et al. 2022, arXiv:2205.13147)."""
+    return sum((_contrastive(narrowed(given, width), head) for width in head.matryoshka), _contrastive(given, head))
+
+
+def narrowed(given: Given, width: int) -> Given:
+    """Return the first `width` numbers of all embeddings, normalised again."""
+    whole = {name: value for name, value in given._asdict().items() if isinstance(value, torch.Tensor)}
+    return given._replace(**{name: F.normalize(value[:, :width], dim=1) for name, value in whole.items()})
 
 
 def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
-    return classification_part(given.model.classify(given.query, given.item), given.batch)
+    logits = given.model.classify(given.query, given.item)
+    return classification_part(logits, given.batch, focal=head.loss == "focal")
 
 
 # One entry for each head of the configuration.
 LOSSES: dict[str, Callable[[Given, Any], torch.Tensor]] = {
-    "contrastive": _contrastive,
+    "contrastive": _at_all_widths,
     "classification": _classification,
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
 from tasks.worker.accelerators.base import Accelerator
 
@@ -23,15 +25,47 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     return float(config.learning_rate / (1 + (step - config.warmup_steps) / config.decay_steps) ** 0.5)
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig, accelerator: Accelerator) -> torch.optim.AdamW:
-    """Return AdamW over all parameters, with decay of matrices only, not of biases and normalisation weights."""
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    plain = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+def decay_factor(step: int, steps: range, settings: DecayConfig | None) -> float:
+    """Return what the rate of global step `step` is multiplied by at the end of a run.
+
+    It falls linearly from 1 to `floor` at the last of the run's `steps`, and after the run the schedule's own rate is
+    back: training goes on from the decayed weights (Wen et al. 2024, arXiv:2410.05192, WSD-S).
+    """
+    if settings is None or not steps:
+        return 1.0
+    decaying = math.ceil(settings.share * len(steps))
+    done = step - (steps.stop - decaying) + 1
+    return 1.0 - (1.0 - settings.floor) * max(0, done) / decaying
+
+
+def set_rates(optimizer: torch.optim.AdamW, step: int, steps: range, config: TrainConfig) -> None:
+    """Set the rate of each group for global step `step` of a run that takes `steps`."""
+    rate = learning_rate(step, config) * decay_factor(step, steps, config.decay_before_release)
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["rate_factor"]
+
+
+def make_optimizer(
+    model: nn.Module, config: TrainConfig, accelerator: Accelerator, rate_factors: Mapping[str, float] | None = None
+) -> torch.optim.AdamW:
+    """Return AdamW over all parameters, with decay of matrices only, not of biases and normalisation weights.
+
+    Args:
+        rate_factors: of parts of the model that have a rate of their own, by name: train.learning_rate times this.
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {(1.0, config.weight_decay): [], (1.0, 0.0): []}
+    for name, parameter in model.named_parameters():
+        factor = (rate_factors or {}).get(name.partition(".")[0], 1.0)
+        decay = config.weight_decay if parameter.ndim >= 2 else 0.0
+        groups.setdefault((factor, decay), []).append(parameter)
+    described = [
+        {"params": parameters, "weight_decay": decay, "rate_factor": factor}
+        for (factor, decay), parameters in groups.items()
+    ]
     in_bf16 = any(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
     if in_bf16 or accelerator.graphs is not None:
-        return HostCountedAdamW(groups, config.learning_rate, accelerator)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, **accelerator.adamw_options)  # type: ignore[arg-type]
+        return HostCountedAdamW(described, config.learning_rate, accelerator)
+    return torch.optim.AdamW(described, lr=config.learning_rate, **accelerator.adamw_options)  # type: ignore[arg-type]
 
 
 class HostCountedAdamW(torch.optim.AdamW):

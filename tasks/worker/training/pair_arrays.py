@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -12,9 +13,27 @@ import numpy as np
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS
-from tasks.worker.tokens.columns import Column, File, Records
+from tasks.worker.tokens.columns import Column, File
 from tasks.worker.tokens.positives import Positives
 from tasks.worker.tokens.tokenised import ROW
+
+CLASSES = 2  # of labels
+_FACTS = "facts.json"
+
+
+@dataclass(frozen=True)
+class HardNegatives:
+    """Items that some pairs of a run get as extra negatives.
+
+    `of_row` int32 (rows, per_query): numbers of items, -1 where there are fewer. `item_key` and `text_key` int64
+    (items,) are made as those of `Pairs`.
+    """
+
+    of_row: np.ndarray
+    tokens: TokenLists
+    features: FeatureArrays
+    item_key: np.ndarray
+    text_key: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -24,7 +43,8 @@ class Pairs:
     `tokens` int64 are those of query and item together. `item_key` int64 is equal for rows about one item, `text_key`
     int64 for rows with one normalised item text, and `query_key` int64 for rows with one normalised query; `positives`
     has the items, and the texts, of each query; `pair` float32 is 1 where query and item belong together; `label_class`
-    int64 is 0, 1 or -1 for unlabelled.
+    int64 is 0, 1 or -1 for unlabelled; `class_weight` float32 (CLASSES,) is what a row of a class counts in the loss of
+    its class. The first `own_rows` are of the run's own spans, the others are replayed.
     """
 
     query: TokenLists
@@ -38,6 +58,8 @@ class Pairs:
     positives: tuple[Positives, Positives]
     pair: np.ndarray
     label_class: np.ndarray
+    class_weight: np.ndarray
+    own_rows: int
 
     def __len__(self) -> int:
         return len(self.query)
@@ -57,31 +79,40 @@ def row_type(features: FeatureTable) -> np.dtype:
     return np.dtype([*ROW.descr, *own], align=True)
 
 
+def write_facts(folder: Path, own_rows: int, class_weight: np.ndarray) -> None:
+    """Write what `Pairs` say of all rows together."""
+    facts = {"own_rows": own_rows, "class_weight": class_weight.tolist()}
+    (folder / _FACTS).write_text(json.dumps(facts))
+
+
 def open_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
     """Return the rows in the files of a folder, which may be deleted afterwards; batches read theirs from the files.
 
     Args:
-        folder: ROWS holds records of `row_type`, one more than there are rows, for the ends of the last row's tokens.
+        folder: ROWS holds records of `row_type`, one more than there are rows, for the ends of the last row's tokens;
+            the facts are those of `write_facts`.
         pad: the id that pads tokens.
     """
-    ids = [cast(np.ndarray, Column(File(folder / name), np.int32)) for name in (QUERY_IDS, ITEM_IDS)]
-    rows = cast(np.ndarray, Records(folder / ROWS, row_type(features)))  # read like an array of records
-    return _pairs(folder, rows, ids, pad)
+    ids = [cast(np.ndarray, Column(File(folder / name, np.int32))) for name in (QUERY_IDS, ITEM_IDS)]
+    file = File(folder / ROWS, row_type(features))
+    return _pairs(folder, lambda name: cast(np.ndarray, Column(file, name)), ids, pad)
 
 
 def read_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
     """Return the same in memory, except for the positives."""
     ids = [np.fromfile(folder / name, np.int32) for name in (QUERY_IDS, ITEM_IDS)]
-    return _pairs(folder, np.fromfile(folder / ROWS, row_type(features)), ids, pad)
+    rows = np.fromfile(folder / ROWS, row_type(features))
+    return _pairs(folder, lambda name: rows[name], ids, pad)
 
 
-def _pairs(folder: Path, rows: np.ndarray, ids: Sequence[np.ndarray], pad: int) -> Pairs:
+def _pairs(folder: Path, column: Callable[[str], np.ndarray], ids: Sequence[np.ndarray], pad: int) -> Pairs:
     def of(name: str) -> np.ndarray:
-        return rows[name][:-1]
+        return column(name)[:-1]
 
+    facts = json.loads((folder / _FACTS).read_text())
     return Pairs(
-        query=TokenLists(ids[0], rows["query_begin"], pad),
-        item=TokenLists(ids[1], rows["item_begin"], pad),
+        query=TokenLists(ids[0], column("query_begin"), pad),
+        item=TokenLists(ids[1], column("item_begin"), pad),
         query_features=FeatureArrays(of("query_numeric"), of("query_categorical")),
         item_features=FeatureArrays(of("item_numeric"), of("item_categorical")),
         tokens=of("tokens"),
@@ -91,4 +122,6 @@ def _pairs(folder: Path, rows: np.ndarray, ids: Sequence[np.ndarray], pad: int) 
         positives=(Positives.open(folder, "item_key"), Positives.open(folder, "text_key")),
         pair=of("pair"),
         label_class=of("label_class"),
+        class_weight=np.array(facts["class_weight"], dtype=np.float32),
+        own_rows=facts["own_rows"],
     )

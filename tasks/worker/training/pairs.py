@@ -16,16 +16,18 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout import read_sides
+from tasks.data.holdout import read_sides, split_holdout
 from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.process.job import Job
+from tasks.worker.retention.best import without_development_rows
+from tasks.worker.retention.replay import Replay, ReplayedRows
 from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
 from tasks.worker.tokens.positives import ROWS_AT_ONCE, write_positives
 from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pair_arrays import Pairs, open_pair_files, read_pair_files, row_type
+from tasks.worker.training.pair_arrays import CLASSES, Pairs, open_pair_files, read_pair_files, row_type, write_facts
 
 POLL_SECONDS = 1.0
 
@@ -40,6 +42,19 @@ def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
     return classes
 
 
+def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
+    """Return what a row of each class counts in the loss of its class, float32 (CLASSES,).
+
+    Balanced: rows / (classes * rows of the class), so that all classes together count the same (King and Zeng 2001).
+
+    Args:
+        counts: int64 (CLASSES,), the rows of each class in the run.
+    """
+    if heads.classification is None or heads.classification.loss != "balanced":
+        return np.ones(CLASSES, dtype=np.float32)
+    return (counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))).astype(np.float32)
+
+
 def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
     """Return whether query and item belong together, bool (rows,)."""
     if heads.contrastive is not None and heads.contrastive.positives_only:
@@ -48,14 +63,17 @@ def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
 
 
 class TrainingRows:
-    """The rows of spans to train on, read again each time they are iterated over: no text stays in memory."""
+    """The rows of spans to train on, read again each time they are iterated over: no text stays in memory.
 
-    def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config) -> None:
+    `rule` says which rows these are; None: the one of the configuration.
+    """
+
+    def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config, rule: HoldoutRule | None = None) -> None:
         self._store, self.refs = store, refs
-        self._columns, self._rule = used_columns(config), HoldoutRule.of(config.evaluate)
+        self._columns, self.rule = used_columns(config), rule or HoldoutRule.of(config.evaluate)
 
     def __iter__(self) -> Iterator[pa.Table]:
-        for training, _ in read_sides(self._store, self.refs, self._rule, self._columns):
+        for training, _ in read_sides(self._store, self.refs, self.rule, self._columns):
             if training.num_rows:
                 yield training
 
@@ -82,16 +100,19 @@ def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> P
         tokens.mkdir()
         pairs.mkdir()
         write_tokens(tokens, rows, _recipe(parts, config))
-        _write_pairs(pairs, [(tokens, rows)], parts, config)
+        _write_pairs(pairs, [(tokens, rows)], 1, parts, config)
         return read_pair_files(pairs, parts.features, parts.model.pad)
 
 
-def open_pairs(job: Job, training: TrainingRows, parts: ModelParts, barrier: Callable[[], object]) -> Pairs:
-    """Return all training rows of a run in files, which one worker of each machine makes for all of them.
+def open_pairs(
+    job: Job, training: TrainingRows, replayed: ReplayedRows, parts: ModelParts, barrier: Callable[[], object]
+) -> Pairs:
+    """Return all rows that a run is trained on, in files, which one worker of each machine makes for all of them.
 
     The files are deleted once all workers have opened them: the system keeps them as long as they are in use.
 
     Args:
+        replayed: stand after the others. They are others in each run, so their tokens are not kept in the workspace.
         barrier: waits for every worker of the stage.
     """
     rank = job.rank
@@ -103,10 +124,13 @@ def open_pairs(job: Job, training: TrainingRows, parts: ModelParts, barrier: Cal
         barrier()
         return pairs
     with job.scratch() as folder:
-        recipe, rule = _recipe(parts, job.config), HoldoutRule.of(job.config.evaluate)
-        tokens = [open_tokens(job.store, ref, rule, recipe)[0] for ref in training.refs]
-        spans = [TrainingRows(job.store, [ref], job.config) for ref in training.refs]
-        _write_pairs(folder, zip(tokens, spans, strict=True), parts, job.config)
+        recipe, again = _recipe(parts, job.config), folder / "replayed"
+        tokens = [open_tokens(job.store, ref, training.rule, recipe)[0] for ref in training.refs]
+        spans = [TrainingRows(job.store, [ref], job.config, training.rule) for ref in training.refs]
+        again.mkdir()
+        write_tokens(again, replayed, recipe)
+        sources = [*zip(tokens, spans, strict=True), (again, replayed)]
+        _write_pairs(folder, sources, len(spans), parts, job.config)
         pairs = open_pair_files(folder, parts.features, parts.model.pad)
         if rank.world > 1:  # through the store: it can take longer than a process group waits
             job.store.write(signal, str(folder).encode())
@@ -115,31 +139,33 @@ def open_pairs(job: Job, training: TrainingRows, parts: ModelParts, barrier: Cal
 
 
 def _recipe(parts: ModelParts, config: Config) -> Recipe:
-    most = config.train.max_tokens
-    return Recipe(parts.tokenizer, most.query, most.item)
+    most, prompts = config.train.max_tokens, parts.model.shape.prompts
+    return Recipe(parts.tokenizer, most.query, most.item, prompts.query, prompts.item)
 
 
 def _write_pairs(
-    folder: Path, spans: Iterable[tuple[Path, Iterable[pa.Table]]], parts: ModelParts, config: Config
+    folder: Path, sources: Sequence[tuple[Path, Iterable[pa.Table]]], own: int, parts: ModelParts, config: Config
 ) -> None:
     """Write the files that `open_pair_files` opens, holding some thousand rows in memory at a time.
 
     Args:
-        spans: a folder with the tokens of rows, and these rows.
+        sources: a folder with the tokens of rows, and these rows.
+        own: the first so many have the run's own rows, the others replayed ones.
     """
     kind, ids = row_type(parts.features), (QUERY_IDS, ITEM_IDS)
-    count, begins = 0, dict.fromkeys(BEGINS, 0)
+    counts, begins = [0] * len(sources), dict.fromkeys(BEGINS, 0)
+    of_class, last = np.zeros(CLASSES, dtype=np.int64), np.zeros(1, dtype=kind)
     with contextlib.ExitStack() as opened:
         out = {name: opened.enter_context((folder / name).open("wb")) for name in (ROWS, *ids)}
-        last = np.zeros(1, dtype=kind)
-        for tokens, tables in spans:
+        for number, (tokens, tables) in enumerate(sources):
             with (tokens / ROWS).open("rb") as held:
                 for table in tables:
                     rows = _records(np.fromfile(held, ROW, table.num_rows), table, parts, config)
                     for name, begin in begins.items():
                         rows[name] += begin
                     out[ROWS].write(rows.tobytes())
-                    count += len(rows)
+                    counts[number] += len(rows)
+                    of_class += np.bincount(rows["label_class"][rows["label_class"] >= 0], minlength=CLASSES)
                 ends = np.fromfile(held, ROW, 1)
             for name in begins:
                 begins[name] += int(ends[name][0])
@@ -148,8 +174,9 @@ def _write_pairs(
                 with (tokens / name).open("rb") as some:
                     shutil.copyfileobj(some, out[name])
         out[ROWS].write(last.tobytes())
+    write_facts(folder, sum(counts[:own]), class_weights(of_class, config.heads))
     for name in ("item_key", "text_key"):
-        write_positives(_belonging(folder / ROWS, kind, name), count, folder, name)
+        write_positives(_belonging(folder / ROWS, kind, name), sum(counts), folder, name)
 
 
 def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Config) -> np.ndarray:
@@ -180,13 +207,38 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
     Raises:
         DataError: all rows are held out.
     """
-    training = TrainingRows(job.store, inputs.rows, job.config)
+    training = TrainingRows(job.store, inputs.rows, job.config, _training_rule(job.config, inputs.rows))
     if next(iter(training), None) is None:
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
             f"span {job.spec.span.name}: all {rows} rows are held out, or like one that is; none is left to train on"
         )
     return training, _newest_holdout(job, (*inputs.history, *inputs.rows))
+
+
+def _training_rule(config: Config, rows: Sequence[RowsRef]) -> HoldoutRule:
+    """Return the rule whose training side has no development rows of a run."""
+    return without_development_rows(HoldoutRule.of(config.evaluate), config.train.keep_best, rows)
+
+
+def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
+    """Return the rows of the history that a run is trained on again: `train.replay` of its pairs."""
+    first_step = inputs.parent.step if inputs.parent else 0
+    replay = Replay.of(job.config.train.replay, inputs.rows, inputs.history, first_step)
+    return ReplayedRows(job.store, replay, HoldoutRule.of(job.config.evaluate), used_columns(job.config))
+
+
+def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
+    """Return the development rows of a run, in order; None without `train.keep_best`, or where chance gave it none."""
+    rule, wider = HoldoutRule.of(job.config.evaluate), _training_rule(job.config, inputs.rows)
+    if wider == rule:
+        return None
+    sides = read_sides(job.store, inputs.rows, wider, used_columns(job.config))
+    found = [split_holdout(held, rule).training for _, held in sides]
+    if not sum(table.num_rows for table in found):
+        print("no row is left for development, so the last step is kept: the run has few rows", flush=True)
+        return None
+    return pa.concat_tables(found, promote_options="permissive")
 
 
 def _newest_holdout(job: Job, refs: Sequence[RowsRef]) -> pa.Table:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 PADDING = -1
+MIXED = -1  # the group of a batch with several
 BLOCK_BATCHES = 64  # rows are exchanged between so many batches: enough choice, and quickly made
 READ_ROWS = 2**18  # at once, of all rows of a run
 BALANCING_STRATA = 8  # of a block, dealt to even out the batches; the others are dealt at random
@@ -32,6 +33,7 @@ class Plan:
     batch_rows: int
     epochs: int
     seed: int
+    groups: np.ndarray | None = None  # integers (rows,): batches have rows of one group where that is possible
 
     def __len__(self) -> int:
         return self.epochs * self._batches
@@ -63,44 +65,93 @@ class Plan:
         random = np.random.default_rng([self.seed, epoch])
         order = np.arange(len(self.tokens), dtype=kind)
         random.shuffle(order)
-        dealt = np.full(-(-len(order) // self._batches) * self._batches, PADDING, dtype=kind)
-        _sort_by_length(order, self._lengths(), dealt)
-        dealt = dealt.reshape(-1, self._batches)
-        return random.permuted(dealt, axis=1, out=dealt)
-
-    def _lengths(self) -> np.ndarray:
-        """Return the tokens of all rows in little memory, uint16; rows with more count as the longest."""
-        most = np.iinfo(np.uint16).max
-        found = np.empty(len(self.tokens), dtype=np.uint16)
-        for start in range(0, len(found), READ_ROWS):
-            some = np.arange(start, min(start + READ_ROWS, len(found)))
-            found[some] = np.minimum(self.tokens[some], most)
-        return found
+        lengths = in_pieces(self.tokens, len(self.tokens), _short)
+        if self.groups is not None:
+            return _by_group(order, lengths, self.groups, self.batch_rows, random)
+        return _strata(order, lengths, self._batches, random)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _block(self, epoch: int, block: int, blocks: int) -> np.ndarray:
         """Return the batches of a block, int64 (batches, batch_rows)."""
         first, last = self._first(block, blocks), self._first(block + 1, blocks)
-        rows = self._dealt(epoch)[:, first:last].reshape(-1).astype(np.int64)
-        rows = rows[rows >= 0]
+        columns = self._dealt(epoch)[:, first:last].astype(np.int64)
         random = np.random.default_rng([self.seed, epoch, block])
-        dealt = _deal(self.tokens[rows], last - first, random)
-        _separate(dealt, [key[rows] for key in self.keys])
         out = np.full((last - first, self.batch_rows), PADDING, dtype=np.int64)
-        for batch, members in enumerate(dealt):
-            found = members[members >= 0]
-            out[batch, : len(found)] = rows[found]
+        for batches in self._exchanging(columns):
+            rows = columns[:, batches].reshape(-1)
+            rows = rows[rows >= 0]
+            dealt = _deal(self.tokens[rows], len(batches), random)
+            _separate(dealt, [key[rows] for key in self.keys])
+            for batch, members in zip(batches, dealt, strict=True):
+                found = members[members >= 0]
+                out[batch, : len(found)] = rows[found]
         return out
+
+    def _exchanging(self, columns: np.ndarray) -> list[list[int]]:
+        """Return the batches, as columns, whose rows may be exchanged: all, or those of one group, or of several."""
+        if self.groups is None:
+            return [list(range(columns.shape[1]))]
+        alike: dict[int, list[int]] = {}
+        for batch, rows in enumerate(columns.T):
+            groups = self.groups[rows[rows >= 0]]
+            alike.setdefault(int(groups[0]) if (groups == groups[0]).all() else MIXED, []).append(batch)
+        return list(alike.values())
+
+
+def in_pieces(values: np.ndarray, rows: int, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return `change` of the first rows, in memory; of the values themselves, some are in memory at a time."""
+    return np.concatenate(
+        [change(values[np.arange(start, min(start + READ_ROWS, rows))]) for start in range(0, max(rows, 1), READ_ROWS)]
+    )
+
+
+def _short(tokens: np.ndarray) -> np.ndarray:
+    """Return numbers of tokens in little memory, uint16; rows with more count as the longest."""
+    return np.minimum(tokens, np.iinfo(np.uint16).max).astype(np.uint16)
+
+
+def _strata(order: np.ndarray, lengths: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
+    """Return rows in random order as batches, (strata, batches): the rows of a stratum are about equally long."""
+    dealt = np.full(-(-len(order) // batches) * batches, PADDING, dtype=order.dtype)
+    _sort_by_length(order, lengths, dealt)
+    dealt = dealt.reshape(-1, batches)
+    return random.permuted(dealt, axis=1, out=dealt)
+
+
+def _by_group(
+    order: np.ndarray, lengths: np.ndarray, groups: np.ndarray, batch_rows: int, random: np.random.Generator
+) -> np.ndarray:
+    """Return rows in random order as batches of one group, (batch_rows, batches), by `_strata` of each group.
+
+    What is left of each group is in batches with that of others, other ones in each epoch.
+    """
+    order = order[np.argsort(groups[order], kind="stable")]
+    parts = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+    batches, rest = [], []
+    for number in random.permutation(len(parts)).tolist():
+        rows = parts[number]
+        full = len(rows) // batch_rows
+        rest.append(rows[full * batch_rows :])
+        if full:
+            batches.append(_strata(rows[: full * batch_rows], lengths, full, random))
+    left = np.concatenate(rest)
+    missing = -len(left) % batch_rows
+    batches.append(np.pad(left, (0, missing), constant_values=PADDING).reshape(-1, batch_rows).T)
+    together = np.hstack(batches)
+    return together[:, random.permutation(together.shape[1])]
 
 
 def _sort_by_length(order: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:
     """Write rows in the order of their length, the longest first and equal ones as they are in `order`, to `out`.
 
     It counts how many rows have each length, and holds hardly more in memory than its arguments.
+
+    Args:
+        lengths: uint16, of all rows.
     """
     counts = np.zeros(int(lengths.max(initial=0)) + 1, dtype=np.int64)
-    for start in range(0, len(lengths), READ_ROWS):
-        counts += np.bincount(lengths[start : start + READ_ROWS], minlength=len(counts))
+    for start in range(0, len(order), READ_ROWS):
+        counts += np.bincount(lengths[order[start : start + READ_ROWS]], minlength=len(counts))
     after = np.cumsum(counts[::-1])[::-1] - counts  # longer rows; then also those of the length that were written
     for start in range(0, len(order), READ_ROWS):
         some = order[start : start + READ_ROWS]

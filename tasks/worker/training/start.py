@@ -3,6 +3,7 @@
 Nothing is trained here. Warmup begins in the same way, so that it meets the same graphs as training.
 """
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -15,13 +16,22 @@ from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import ConfigError
+from tasks.preflight.encoder import check_widths
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embedding_model import shape_of
-from tasks.worker.model.growth import grow
+from tasks.worker.model.growth import grow, widen
 from tasks.worker.process.job import Job
+from tasks.worker.retention.averages import RunningAverage, put_weights
 from tasks.worker.training.build import build_parts
-from tasks.worker.training.checkpoint import ModelParts, checkpoint_prefix, find_partial, load_optimizer, load_parts
+from tasks.worker.training.checkpoint import (
+    ModelParts,
+    checkpoint_prefix,
+    find_partial,
+    load_optimizer,
+    load_parts,
+    weights_on_host,
+)
 from tasks.worker.training.optimizer import make_optimizer
 
 # The names of the encoder's sizes in model.scratch, and in the encoder's own config.
@@ -44,12 +54,21 @@ class Source:
 
 @dataclass(frozen=True)
 class Start:
-    """The beginning of a run: model and optimiser on the device, the state, and the checkpoint they came from."""
+    """The beginning of a run: model and optimiser on the device, the state, and the checkpoint they came from.
+
+    `average` is what is evaluated and released in place of the model; None where the model itself is.
+    """
 
     parts: ModelParts
+    average: RunningAverage | None
     optimizer: torch.optim.AdamW
     state: CheckpointState
     checkpoint: CheckpointRef | None
+
+    @property
+    def released(self) -> ModelParts:
+        """What is evaluated and released."""
+        return self.parts if self.average is None else replace(self.parts, model=self.average.model)
 
 
 def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Source:
@@ -75,9 +94,10 @@ def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelP
     else:
         whose = "continuing from this run's own" if source.own else "starting from the lineage's"
         print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
-        parts = load_parts(job.store, checkpoint, config.model.dropout)
+        parts = load_parts(job.store, checkpoint, config.model.dropout, weights="trained")
         if not source.own:  # its vocabularies have grown before
             parts = replace(parts, features=grow(parts.model, parts.features, training))
+        parts.model.learn_scale(config.heads.learnt_scale)
     _check_shape(parts, config)
     return parts
 
@@ -87,11 +107,14 @@ def make_start(
 ) -> Start:
     """Move model and optimiser to the device, in their form between two steps."""
     config = job.config
+    average = _start_average(job, source, parts, accelerator)
     if precision == "bf16-weights":
         parts.model.encoder.to(torch.bfloat16)
     accelerator.to_device(parts.model)
     parts.model.train()
-    optimizer = make_optimizer(parts.model, config.train, accelerator)
+    head = config.heads.classification
+    factors = {} if head is None else {"classifier": head.learning_rate_factor}
+    optimizer = make_optimizer(parts.model, config.train, accelerator, factors)
     first_step = inputs.parent.step if inputs.parent else 0
     state = CheckpointState(
         lineage=config.lineage,
@@ -110,7 +133,49 @@ def make_start(
         loaded = load_optimizer(job.store, source.checkpoint, parts.model, optimizer)
         state = loaded if source.own else state
     accelerator.settle(parts.model, optimizer)
-    return Start(parts, optimizer, state, source.checkpoint)
+    return Start(parts, average, optimizer, state, source.checkpoint)
+
+
+def _start_average(job: Job, source: Source, parts: ModelParts, accelerator: Accelerator) -> RunningAverage | None:
+    """Return the average of the checkpoint on the device, in its form between two steps; None where none is asked."""
+    averaging = job.config.train.averaging
+    if averaging is None or averaging.ema_half_life_steps is None:
+        return None
+    model = copy.deepcopy(parts.model).requires_grad_(False)
+    if source.checkpoint is not None:
+        model.load_state_dict(model.state_dict() | released_weights(job, source.checkpoint, parts))
+    accelerator.to_device(model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1)  # as a step leaves it, for compiled devices
+    return RunningAverage(model, averaging.ema_half_life_steps, accelerator)
+
+
+def released_weights(job: Job, checkpoint: CheckpointRef, parts: ModelParts) -> dict[str, torch.Tensor]:
+    """Return the released weights of a checkpoint, float32 on the host, with a row for each category of `parts`."""
+    earlier = load_parts(job.store, checkpoint)
+    widen(earlier.model, earlier.features, parts.features)
+    return weights_on_host(earlier.model)
+
+
+def first_weights(
+    job: Job, inputs: TrainInputs, parts: ModelParts, training: Iterable[pa.Table]
+) -> dict[str, torch.Tensor] | None:
+    """Return what a run began with, as `released_weights`: its parent's or pretrained ones; None for random ones."""
+    if inputs.parent is not None:
+        return released_weights(job, inputs.parent, parts)
+    if job.config.model.from_scratch is not None:
+        return None
+    return weights_on_host(build_parts(job.config, training).model)
+
+
+def load_weights(job: Job, checkpoint: CheckpointRef, start: Start, accelerator: Accelerator) -> None:
+    """Go back to the weights and the optimiser state of another checkpoint of this run."""
+    trained = load_parts(job.store, checkpoint, weights="trained")
+    put_weights(start.parts.model, weights_on_host(trained.model), accelerator)
+    if start.average is not None:
+        put_weights(start.average.model, weights_on_host(load_parts(job.store, checkpoint).model), accelerator)
+    load_optimizer(job.store, checkpoint, start.parts.model, start.optimizer)
 
 
 def ref_at(job: Job, step: int) -> CheckpointRef:
@@ -121,7 +186,12 @@ def ref_at(job: Job, step: int) -> CheckpointRef:
 
 def _check_shape(parts: ModelParts, config: Config) -> None:
     encoder, table, scratch = parts.encoder_config, parts.features, config.model.from_scratch
-    wanted = shape_of(config, encoder.hidden_size, table).model_dump()
+    check_widths(config, parts.model.width)
+    shape, model = parts.model.shape, config.model
+    said = shape.model_copy(
+        update={"pooling": model.pooling or shape.pooling, "prompts": model.prompts or shape.prompts}
+    )
+    wanted = shape_of(config, encoder.hidden_size, table, said).model_dump()
     held = parts.model.shape.model_dump()
     if scratch is not None:
         wanted |= {ours: getattr(scratch, ours) for ours in _ENCODER_SIZES}

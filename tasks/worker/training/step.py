@@ -7,10 +7,12 @@ import torch
 from configs.schema.config import Config
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
+from tasks.worker.model.chunks import Chunks
 from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.retention.averages import RunningAverage
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.losses import batch_losses
-from tasks.worker.training.optimizer import learning_rate
+from tasks.worker.training.optimizer import set_rates
 
 
 @dataclass(eq=False)
@@ -18,7 +20,7 @@ class TrainStep:
     """Forward, backward, sum over the workers, clip, update; on compiled devices two graphs, cut here and only here.
 
     The first graph ends after the backward pass, so that the second, with the update in it, is the same for batches of
-    any shape.
+    any shape. A batch in chunks has a graph for the chunks before and after that of the losses.
     """
 
     model: EmbeddingModel
@@ -26,6 +28,8 @@ class TrainStep:
     accelerator: Accelerator
     config: Config
     precision: Precision
+    steps: range = range(0)  # of the run; empty: not known, so no rate decays before its end
+    average: RunningAverage | None = None
     _names: tuple[str, ...] = ()
     _sums: torch.Tensor | None = None  # float32 (losses,) on the device
     _steps: int = 0
@@ -36,17 +40,26 @@ class TrainStep:
         Returns:
             Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
         """
-        self.accelerator.seed(self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, self.config.train)
+        seed = self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index
+        self.accelerator.seed(seed)
+        set_rates(self.optimizer, step, self.steps, self.config.train)
         self.optimizer.zero_grad(set_to_none=True)
+        chunks, pooled = None, None
+        if self.config.train.chunks > 1:
+            count = self.config.train.chunks
+            chunks = Chunks(self.model, batch.texts, count, self.accelerator, self.precision, seed)
+            pooled = chunks.pooled
         with self.accelerator.autocast(self.precision):
-            losses = batch_losses(self.model, batch, self.config.heads, self.accelerator)
+            losses = batch_losses(self.model, batch, self.config.heads, self.accelerator, pooled)
         losses["loss"].backward()
         self.accelerator.cut()
+        if chunks is not None:
+            chunks.backward()
         self.accelerator.reduce_gradients(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.model, step)
         parts = {name: loss.detach() for name, loss in losses.items()}
         self._add(parts)
         self.accelerator.cut()

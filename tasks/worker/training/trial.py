@@ -4,7 +4,6 @@ It uses the same step, evaluation and checkpoint as training, on the run's own r
 """
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed_settings
 from tasks.worker.process.job import Job
-from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, make_batch, plan_for, shape_for
+from tasks.worker.training.batches import BatchShape, make_batch, plan_for
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.holdout import judge, sample_holdout
-from tasks.worker.training.pairs import first_rows, make_pairs
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.start import Start
 from tasks.worker.training.step import TrainStep
 
@@ -42,15 +41,15 @@ def run_trial(
     start: Start,
     accelerator: Accelerator,
     precision: Precision,
-    training: Iterable[pa.Table],
+    pairs: Pairs,
+    shape: BatchShape,
     held: pa.Table,
     folder: Path,
 ) -> Trial:
     """Try every computation; `folder` is an empty local one for the checkpoint, which never reaches the workspace."""
-    config, parts, first_step = job.config, start.parts, start.state.first_step
-    pairs = make_pairs(first_rows(training, SAMPLED_ROWS), parts, config)
-    plan, shape = plan_for(config, first_step, pairs), shape_for(config, first_step, pairs, job.rank.world)
-    step = TrainStep(parts.model, start.optimizer, accelerator, config, precision)
+    config, parts = job.config, start.parts
+    plan = plan_for(config, start.state.first_step, pairs)
+    step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, average=start.average)
     batches = (make_batch(pairs, plan.rows(0), plan.tokens, shape, job.rank) for _ in range(config.warmup.steps))
     losses, seconds, began = [], [], time.monotonic()
     accelerator.name_work(f"training step, {shape.sequences} x {shape.tokens} tokens")
@@ -64,13 +63,13 @@ def run_trial(
     began = time.monotonic()
     accelerator.name_work("evaluation")
     holdout = sample_holdout(held, parts, config)
-    judged = judge(parts, holdout, accelerator, embed_settings(config, accelerator, config.train.precision))
+    judged = judge(start.released, holdout, accelerator, embed_settings(config, accelerator, config.train.precision))
     validated = time.monotonic()
     for settings in _embeddings(config, accelerator):
-        compile_embedding(parts.model, accelerator, settings)
+        compile_embedding(start.released.model, accelerator, settings)
     embedded = time.monotonic()
     accelerator.name_work("checkpoint")
-    writer = CheckpointWriter(DirectoryStore(folder), parts, start.optimizer)
+    writer = CheckpointWriter(DirectoryStore(folder), parts, start.optimizer, start.released)
     writer.save(start.state)
     writer.wait()
     accelerator.cut()

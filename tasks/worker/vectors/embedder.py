@@ -113,7 +113,8 @@ class Embedder:
         """Return vectors, float32 (items, width), made by this worker alone."""
         infer, parts = self._job.config.infer, self._parts
         settings = embed_settings(self._job.config, self._accelerator, infer.precision)
-        tokens = tokenize(parts.tokenizer, items[TEXT].to_pylist(), infer.max_tokens, parts.model.pad)
+        prompt = parts.model.shape.prompts.item
+        tokens = tokenize(parts.tokenizer, items[TEXT].to_pylist(), infer.max_tokens, parts.model.pad, prompt)
         features = encode_features(parts.features, items, "item")
         return embed(parts.model, self._accelerator, tokens, features, settings, shared=False)
 

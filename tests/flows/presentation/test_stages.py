@@ -202,6 +202,14 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
     assert part(made, "Graphs")
 
 
+def test_train_shows_replayed_pairs_and_the_step_that_was_kept(done: Done) -> None:
+    development = points((15, {"mrr@10": 0.5}), (20, {"mrr@10": 0.25}))
+    made = done.of(Stage.train, done.run.trained, rows_replayed=10, development=development, kept_step=15)
+    assert row(made, "pairs of earlier spans") == ["10 of 40 (25.0 %)"]
+    assert row(made, "step whose weights are kept") == ["15, the best by the development rows"]
+    assert row(made, "15") == ["0.5000"]
+
+
 def test_without_measurements_there_is_no_figure(done: Done) -> None:
     made = done.of(Stage.train, done.run.trained, losses=(), curve=())
     assert made.figures == ()
@@ -248,6 +256,19 @@ def test_the_larger_class_stands_next_to_accuracy() -> None:
         ["accuracy of always naming the larger class", "0.8000"],
         ["auc", "0.7000"],
     ]
+
+
+def test_a_head_that_only_names_the_larger_class_is_warned_about(done: Done) -> None:
+    def lines(**metrics: float) -> str:
+        outcome = done.run.judged.outcome.model_copy(update={"challenger": {"recall@10": 0.5, **metrics}})
+        judged = {"outcome": outcome, "larger_class": 0.96, "auc_by_chance": 0.54}
+        return " ".join(done.of(Stage.evaluate, done.run.judged, **judged).lines)
+
+    weak = lines(macro_f1=0.48, auc=0.535)
+    assert "macro F1 of 0.4800 is not above the 0.4898 of naming the larger class" in weak
+    assert "AUC of 0.5350 can't be told from that of guessing" in weak
+    assert "Warning" not in lines(macro_f1=0.49, auc=0.55)
+    assert "Warning" not in lines()
 
 
 def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRunner) -> None:

@@ -32,4 +32,5 @@ def row_results(
         ranks={role: np.array(values, dtype=np.int32) for role, values in ranks.items()},
         losses={role: np.log(np.array(values, dtype=np.float32)) for role, values in ranks.items()},
         probabilities={role: np.array(values, dtype=np.float32) for role, values in (probabilities or {}).items()},
+        predicted={role: (np.array(values) >= 0.5).astype(np.int8) for role, values in (probabilities or {}).items()},
     )

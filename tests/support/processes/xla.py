@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,9 @@ SETTINGS = (
     "health.max_slowest_to_median=1000",
     *FEATURES,
     CLASSIFIER,
+    "heads.classification.loss=balanced",
+    "heads.classification.learning_rate_factor=3",
+    "heads.classification.refit_rows=200",
 )
 
 
@@ -70,11 +74,11 @@ def train_with_an_odd_shape(
     made: list[BatchShape] = []
     make_batch = batches.make_batch
 
-    def grown(pairs: Pairs, whole: np.ndarray, tokens: np.ndarray, shape: BatchShape, rank: Rank) -> Batch:
+    def grown(pairs: Pairs, whole: np.ndarray, tokens: np.ndarray, shape: BatchShape, *others: Any) -> Batch:
         made.append(shape)
         if len(made) == 4:
             shape = dataclasses.replace(shape, sequences=shape.sequences + 1)
-        return make_batch(pairs, whole, tokens, shape, rank)
+        return make_batch(pairs, whole, tokens, shape, *others)
 
     batches.make_batch = grown
     return train_on(rank, workspace, rows, compiled, None, *overrides)

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from tasks.gates.bootstrap import Answers, draw, measure, rows_needed
-from tasks.measures.row_metrics import CLASSIFICATION
+from tasks.measures.row_metrics import CLASSIFICATION, NAMED
 
 ROWS = 150
 
@@ -18,6 +18,7 @@ def answers(metric: str, groups: np.ndarray | None = None) -> Answers:
     classes = (random.random(ROWS) < 0.4).astype(np.int64)
     if metric in CLASSIFICATION:
         values = tuple(np.clip(0.5 * classes + (1 - skill) * random.random(ROWS), 0, 1) for skill in (0.2, 0.1))
+        values = tuple((each >= 0.5).astype(float) for each in values) if metric in NAMED else values
     elif metric == "recall@10":
         values = tuple((hard + 0.3 * random.random(ROWS) < skill).astype(float) for skill in (0.7, 0.6))
     else:

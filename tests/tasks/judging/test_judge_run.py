@@ -83,6 +83,7 @@ def test_slices_are_measured_for_both_models_and_the_larger_class_is_known(store
     ]
     assert all(each.champion is not None and each.champion["recall@10"] == 1.0 for each in judged.slices)
     assert judged.larger_class == 0.75
+    assert judged.auc_by_chance == pytest.approx(0.5 + 1.645 * (41 / (12 * 30 * 10)) ** 0.5, abs=1e-3)
 
 
 def test_other_rules_judge_again_and_every_judgement_stays_on_record(store: DirectoryStore) -> None:

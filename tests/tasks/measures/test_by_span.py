@@ -24,6 +24,7 @@ def results() -> RowResults:
         ranks=ranks,
         losses={},
         probabilities={},
+        predicted={},
     )
 
 

@@ -17,8 +17,9 @@ def test_retrieval_metrics_of_known_ranks():
 
 
 def test_classification_metrics_of_known_probabilities():
-    metrics = classification_metrics(np.array([1, 1, 1, 0, 0]), np.array([0.9, 0.5, 0.2, 0.6, 0.1]))
-    # predicted 1 1 0 1 0: class 1 has precision 2/3 and recall 2/3, class 0 has 1/2 and 1/2
+    predicted = np.array([1, 1, 0, 1, 0])
+    metrics = classification_metrics(np.array([1, 1, 1, 0, 0]), np.array([0.9, 0.5, 0.2, 0.6, 0.1]), predicted)
+    # class 1 has precision 2/3 and recall 2/3, class 0 has 1/2 and 1/2
     assert metrics["accuracy"] == pytest.approx(3 / 5)
     assert metrics["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
     # of the six pairs of a 1 and a 0, the 1 has the higher probability in four
@@ -27,13 +28,13 @@ def test_classification_metrics_of_known_probabilities():
 
 @pytest.mark.parametrize(("cls", "macro_f1"), [(1, 0.5), (0, 0.0)])
 def test_a_single_class_has_no_auc(cls: int, macro_f1: float):
-    metrics = classification_metrics(np.full(3, cls), np.array([0.9, 0.8, 0.7]))
+    metrics = classification_metrics(np.full(3, cls), np.array([0.9, 0.8, 0.7]), np.ones(3))
     assert metrics == {"accuracy": float(cls), "macro_f1": macro_f1}
 
 
 def test_no_rows_give_no_metrics():
     assert retrieval_metrics(np.array([], dtype=np.int64)) == {}
-    assert classification_metrics(np.array([], dtype=np.int64), np.array([])) == {}
+    assert classification_metrics(np.array([], dtype=np.int64), np.array([]), np.array([])) == {}
 
 
 def test_the_loss_is_the_mean_of_the_rows_that_are_pairs():
@@ -43,6 +44,7 @@ def test_the_loss_is_the_mean_of_the_rows_that_are_pairs():
         pair=np.array([True, True, False]),
         label_class=np.array([-1, -1, -1]),
         probabilities=None,
+        predicted=None,
     )
     assert found["loss"] == 1.0
     assert "accuracy" not in found
@@ -52,7 +54,7 @@ def test_classification_metrics_are_those_of_scikit_learn():
     random = np.random.default_rng(2)
     classes, probabilities = random.integers(0, 2, 300), random.integers(0, 20, 300) / 19  # with ties
     predicted = (probabilities >= 0.5).astype(int)
-    assert classification_metrics(classes, probabilities) == {
+    assert classification_metrics(classes, probabilities, predicted) == {
         "accuracy": pytest.approx(accuracy_score(classes, predicted)),
         "macro_f1": pytest.approx(f1_score(classes, predicted, average="macro")),
         "auc": pytest.approx(roc_auc_score(classes, probabilities)),

@@ -65,8 +65,22 @@ def test_spans_of_an_earlier_version_are_left_to_validate(tmp_path: Path) -> Non
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_pretrained_folder_without_a_file_is_refused(store: DirectoryStore, tmp_path: Path, missing: str) -> None:
     folder = tmp_path / "encoder"
-    shutil.copytree(pretrained_folder(MINILM), folder, ignore=shutil.ignore_patterns(missing))
+    shutil.copytree(pretrained_folder(MINILM), folder)
+    (folder / missing).unlink()
     with pytest.raises(ConfigError, match=rf"model\.pretrained: {folder} has no {missing}"):
+        check(store, f"model.pretrained={folder}")
+
+
+def test_what_a_pretrained_folder_has_and_cannot_be_honoured_is_refused(store: DirectoryStore, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    shutil.copytree(pretrained_folder(MINILM), folder)
+    with pytest.raises(ConfigError, match=r"model\.pooling is cls, and .* was trained with mean"):
+        check(store, f"model.pretrained={folder}", "model.pooling=cls")
+    with pytest.raises(ConfigError, match="matryoshka has 384, and the embedding is 384 wide"):
+        check(store, f"model.pretrained={folder}", "heads.contrastive.matryoshka=[64, 384]")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "modernbert"}))
+    with pytest.raises(ConfigError, match="model_type 'modernbert' can't be trained"):
         check(store, f"model.pretrained={folder}")
 
 
@@ -81,7 +95,8 @@ def test_shapes_must_fit_the_positions_of_the_encoder(store: DirectoryStore, tmp
     folder.mkdir()
     for name in ("tokenizer.json", "model.safetensors"):
         (folder / name).touch()
-    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 100}))
+    facts = {"model_type": "roberta", "max_position_embeddings": 102, "pad_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(facts))
     with pytest.raises(ConfigError, match="128 tokens is longer than the 100 positions"):
         check(store, f"model.pretrained={folder}")
     (folder / "config.json").write_text("[")

@@ -18,11 +18,12 @@ from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
 from tasks.evaluating.rivals import fixed_points
 from tasks.foundation.errors import CodeError, ConfigError, StoreError
+from tasks.planning.mined_release import mined_release
 from tasks.planning.next_run import plan_run
 from tasks.pruning.prune import prune
 from tasks.pruning.prune_plan import PrunePlan
 from tasks.runs import branches, lineage, releases
-from tasks.runs.plan import planned_runs
+from tasks.runs.plan import planned_runs, save_plan
 from tasks.runs.results import read_result, result_key
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed
@@ -214,6 +215,23 @@ def test_tokens_stay_for_runs_that_are_kept_and_go_with_their_rows(store, runner
     assert deleted == {"tokens/old", "tokens/gone"}
     left = {key.split("/")[1] for key in store.list("tokens")}
     assert left == {"kept", "compared", "begun"}
+
+
+def test_hard_negatives_and_the_release_they_come_from_stay_until_all_runs_are_finished(store, runner):
+    config = small_config("heads.contrastive.negatives={per_query: 1}")
+    commit_files(store, "negatives/k", {"rows.parquet": "mined"}, "negatives")
+    plan = plan_run(store, config)
+    save_plan(store, plan)
+    mined = mined_release(store, plan)
+    assert mined is not None
+    for month in MONTHS[:3]:
+        ingest_feed(store, month)
+        refreshed(store)
+    pruned(store, keep=1)
+    open_folder(store, "negatives/k", "negatives")
+    open_folder(store, mined.vectors, "vectors")
+    carry_out(plan)
+    assert "negatives/k" in {folder.folder for folder in pruned(store, keep=1).folders}
 
 
 def test_notes_of_shards_go_with_the_shards(store, runner):

@@ -96,6 +96,13 @@ def test_a_champion_is_measured_on_the_same_rows(workspace: Workspace, challenge
     assert itself.champion_version == challenger.version
 
 
+def test_narrower_widths_are_measured_by_the_first_numbers_of_the_vectors(workspace: Workspace, challenger: ModelRef):
+    store, rows = workspace
+    measured = run(store, (rows,), challenger, "heads.contrastive.matryoshka=[1, 24]").measured[0]
+    assert list(measured.recall_by_width) == [1, 24]
+    assert measured.recall_by_width[1] < 0.5 < measured.recall_by_width[24], "one number is 1 or -1"
+
+
 # --- a part of a larger catalogue ---------------------------------------------------------------------------------
 
 
@@ -225,7 +232,8 @@ def test_a_checkpoint_with_another_checksum_is_refused(workspace: Workspace, cha
 
 def run_as_rank(rank: Rank, uri: str, inputs: EvaluateInputs) -> EvaluateOutcome:
     store = DirectoryStore(Path(uri))
-    return evaluate.run(make_job(store, tiny_config(CLASSIFIER), inputs, rank=rank))
+    config = tiny_config(CLASSIFIER, "heads.contrastive.matryoshka=[8]")
+    return evaluate.run(make_job(store, config, inputs, rank=rank))
 
 
 def test_two_workers_measure_the_same_as_one(workspace: Workspace, challenger: ModelRef):

@@ -22,7 +22,8 @@ from tasks.contracts.references import ModelRef, ReleasedRef
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
 from tasks.worker.catalogue.read import Catalogue
-from tasks.worker.search.consumer import Consumer
+from tasks.worker.search import proof
+from tasks.worker.search.consumer import Encoded, encode_apart
 from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.workspace.jobs import (
@@ -286,8 +287,21 @@ def change_pooling(parts: ModelParts, folder: Path) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize("tamper", [negate_weights, change_pooling])
-def test_an_export_that_gives_other_vectors_is_refused(unreleased: Released, monkeypatch, tamper):
+def drop_normalize(parts: ModelParts, folder: Path) -> None:
+    path = folder / "modules.json"
+    if path.exists():
+        path.write_text(json.dumps(json.loads(path.read_text())[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (negate_weights, r"below release\.min_cosine 0\.9999"),
+        (change_pooling, r"below release\.min_cosine 0\.9999"),
+        (drop_normalize, "not of unit length"),
+    ],
+)
+def test_an_export_that_gives_other_vectors_is_refused(unreleased: Released, monkeypatch, tamper, message: str):
     original = release.export_model
 
     def tampered(parts: ModelParts, config: Config, version: str, folder: Path) -> None:
@@ -296,21 +310,19 @@ def test_an_export_that_gives_other_vectors_is_refused(unreleased: Released, mon
         tamper(parts, folder)
 
     monkeypatch.setattr(release, "export_model", tampered)
-    with pytest.raises(CodeError, match=r"below release\.min_cosine 0\.9999; nothing was released"):
+    with pytest.raises(CodeError, match=f"{message}; nothing was released"):
         unreleased.release()
     assert not unreleased.store.list("models")
 
 
 @pytest.mark.parametrize("of", ["items", "queries"])
 def test_a_vector_that_is_not_a_number_is_refused(unreleased: Released, monkeypatch: pytest.MonkeyPatch, of: str):
-    original = getattr(Consumer, of)
+    def broken(*args) -> Encoded:
+        encoded = encode_apart(*args)
+        getattr(encoded, of)[3] = np.nan
+        return encoded
 
-    def broken(*args) -> np.ndarray:
-        vectors = original(*args)
-        vectors[3] = np.nan
-        return vectors
-
-    monkeypatch.setattr(Consumer, of, broken)
+    monkeypatch.setattr(proof, "encode_apart", broken)
     with pytest.raises(CodeError, match="nothing was released"):
         unreleased.release()
     assert not unreleased.store.list("models")

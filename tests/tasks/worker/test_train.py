@@ -163,7 +163,8 @@ def test_the_next_run_continues_at_the_last_checkpoint(tmp_path: Path, monkeypat
     later = write_rows(store, "2026-02", 80, tmp_path)
     steps: list[int] = []
     monkeypatch.setattr(
-        "tasks.worker.training.step.learning_rate", lambda step, train: steps.append(step) or learning_rate(step, train)
+        "tasks.worker.training.optimizer.learning_rate",
+        lambda step, train: steps.append(step) or learning_rate(step, train),
     )
     inputs = TrainInputs(rows=(later,), history=(rows,), parent=first.checkpoint)
     second = train.run(make_job(store, config, inputs, run_key="second"))

@@ -114,6 +114,32 @@ def test_dropout_and_lower_precision_make_no_new_graphs(tmp_path: Path, setting:
     assert {tensor.dtype for tensor in tensors_of(store, outcome.checkpoint).values()} == {torch.float32}
 
 
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "averaging", ["{ema_half_life_steps: 3}", "{parent_share: 0.3}"], ids=["a running average", "a merge"]
+)
+def test_what_is_against_forgetting_makes_no_new_graphs_and_the_same_model_as_on_cpu(tmp_path: Path, averaging: str):
+    settings = (
+        f"train.averaging={averaging}",
+        "train.keep_best={metric: mrr@10, rows: 16, patience: null}",
+        "train.decay_before_release={share: 0.5, floor: 0.1}",
+    )
+    store, rows = make_workspace(tmp_path / "xla")
+    plain, plain_rows = make_workspace(tmp_path / "cpu")
+    config = tiny_config(*CPU)
+    parents = [train_model(s, config, r, run_key="first") for s, r in ((store, rows), (plain, plain_rows))]
+    compiled = run_ranks(1, warm_up, store.root, rows, *settings)[0].compiled
+    outcome = run_ranks(1, train_on, store.root, rows, compiled, parents[0].checkpoint, *settings)[0]
+    assert outcome.graphs.misses == 0
+    expected = train_model(plain, tiny_config(*CPU, *settings), plain_rows, parents[1].checkpoint)
+    assert losses(outcome) == pytest.approx(losses(expected), rel=1e-3)
+    assert outcome.kept_step == expected.kept_step
+    ours, theirs = tensors_of(store, outcome.checkpoint), tensors_of(plain, expected.checkpoint)
+    assert kinds(ours) == kinds(theirs)
+    for name, weight in theirs.items():
+        torch.testing.assert_close(ours[name], weight, rtol=1e-2, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
 def test_losses_and_metrics_are_equal_to_cpu_without_xla(trained: TrainOutcome, on_cpu):
     assert losses(trained) == pytest.approx(losses(on_cpu[1]), rel=1e-4)
     assert trained.curve == tuple(on_cpu[1].curve)

@@ -210,7 +210,7 @@ def test_a_failed_trial_keeps_its_graphs(tmp_path: Path):
     [manifest] = [key for key in store.list("compile") if key.endswith("MANIFEST.json")]
     facts = read_manifest(store, manifest.removesuffix("/MANIFEST.json")).facts
     assert not facts["complete"]
-    assert {"training step, 16 x 8 tokens"} <= {graph["where"] for graph in facts["graphs"].values()}
+    assert any(graph["where"].startswith("training step, ") for graph in facts["graphs"].values())
     again = run_ranks(1, warm_up, store.root, rows)[0]
     assert again.graphs.hits == len(facts["graphs"])
     assert read_manifest(store, again.compiled.prefix).facts["complete"]

@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 
 from configs.schema.config import Config
 from tasks.worker.formats.export import export_model
+from tasks.worker.formats.head import score, scoring_code
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
@@ -51,11 +52,21 @@ def test_no_exported_file_is_a_pickle(exported: Callable[[str], Exported], kind:
     assert suffixes <= {".json", ".safetensors"} | ({".py"} if kind == "crossed" else set())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_classification_head_is_not_exported(exported: Callable[[str], Exported], kind: str):
-    names = [name for path in exported(kind)[0].rglob("*.safetensors") for name in load_file(path)]
-    assert names
-    assert not [name for name in names if "classifier" in name]
+def test_the_classification_head_is_a_folder_apart(exported: Callable[[str], Exported]):
+    folder, parts, _ = exported("plain")
+    names = {path.parent.name for path in folder.rglob("*.safetensors") for name in load_file(path) if name == "bias"}
+    assert names == {"classification"}
+    settings = json.loads((folder / "classification" / "config.json").read_text())
+    assert settings == {"input": "pair", "threshold": 0.5, "classes": ["label <= 2", "label >= 4"]}
+    lines = scoring_code(parts.model, str(folder))
+    random = np.random.default_rng(3)
+    sides = {name: random.normal(size=(5, parts.model.width)).astype(np.float32) for name in ("queries", "items")}
+    exec(lines, scored := dict(sides))
+    with torch.no_grad():
+        logits = parts.model.classify(torch.from_numpy(sides["queries"]), torch.from_numpy(sides["items"]))
+    assert scored["probability"] == pytest.approx(logits.softmax(1)[:, 1].numpy(), abs=1e-6)
+    assert scored["named"].tolist() == (logits.argmax(1) == 1).tolist()
+    assert score(folder, **sides) == pytest.approx(scored["probability"], abs=1e-6)
 
 
 def test_texts_are_cut_where_serving_cuts_them(exported: Callable[[str], Exported]):

@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from tasks.worker.accelerators import open_accelerator
-from tasks.worker.model.embed import EmbedSettings, classify, compile_embedding, embed
+from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
+from tests.support.models.packed import packed
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
-from tests.support.workspace.packed import packed
 
 TEXTS = [f"a {'red' if number % 2 else 'blue'} lamp" + " and a chair" * (number % 4) for number in range(21)]
 SETTINGS = EmbedSettings(2, 32, "fp32")
@@ -71,20 +71,14 @@ def test_a_text_longer_than_a_sequence_is_cut(parts: ModelParts):
 
 
 def spied_shapes(monkeypatch: pytest.MonkeyPatch) -> set[tuple[tuple[int, ...], ...]]:
-    """The shapes of all inputs of the model and of its classifier from now on."""
-    seen = set()
-    forward, classified = EmbeddingModel.forward, EmbeddingModel.classify
+    """The shapes of all inputs of the model from now on."""
+    seen, forward = set(), EmbeddingModel.forward
 
     def spy(self: EmbeddingModel, texts: Texts) -> torch.Tensor:
         seen.add(tuple(tuple(each.shape) for each in vars(texts).values()))
         return forward(self, texts)
 
-    def spy_classify(self: EmbeddingModel, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
-        seen.add((tuple(query.shape), tuple(item.shape)))
-        return classified(self, query, item)
-
     monkeypatch.setattr(EmbeddingModel, "forward", spy)
-    monkeypatch.setattr(EmbeddingModel, "classify", spy_classify)
     return seen
 
 
@@ -92,12 +86,9 @@ def test_all_batches_have_the_shape_that_is_compiled(parts: ModelParts, monkeypa
     seen = spied_shapes(monkeypatch)
     with open_accelerator("cpu", ALONE) as accelerator:
         compile_embedding(parts.model, accelerator, SETTINGS)
-        compiled = set(seen)
         for count in (1, 5, 21):
-            vectors = embed(parts.model, accelerator, *inputs(parts, TEXTS[:count]), SETTINGS)
-            classify(parts.model, accelerator, vectors, vectors, SETTINGS)
-    assert seen == compiled
-    assert len(compiled) == 2
+            embed(parts.model, accelerator, *inputs(parts, TEXTS[:count]), SETTINGS)
+    assert len(seen) == 1
 
 
 def test_texts_without_tokens_have_vectors_of_zeros(parts: ModelParts):

@@ -12,10 +12,12 @@ from transformers import (
 )
 
 from configs.schema.config import Config
+from configs.schema.training import Pooling
+from tasks.pretrained.shapes import TextShape
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts, shape_of
 from tasks.worker.model.features import FeatureArrays, FeatureTable, Scale
+from tests.support.models.packed import packed
 from tests.support.workspace.jobs import CLASSIFIER, tiny_config
-from tests.support.workspace.packed import packed
 
 TABLE = FeatureTable(
     numeric={"price": Scale(mean=1.0, deviation=2.0)},
@@ -38,7 +40,7 @@ def make(*overrides: str, dropout: float = 0.0) -> EmbeddingModel:
         attention_probs_dropout_prob=dropout,
     )
     torch.manual_seed(0)
-    return EmbeddingModel(encoder, shape_of(config, 16, TABLE))
+    return EmbeddingModel(encoder, shape_of(config, 16, TABLE, TextShape(pooling=config.model.pooling or "mean")))
 
 
 def ids_of(rows: int = 4) -> list[list[int]]:
@@ -103,7 +105,12 @@ def test_a_text_without_tokens_has_not_the_vector_of_another():
 
 
 SMALL: dict[str, Any] = {"vocab_size": 50, "max_position_embeddings": 20}
-BERT_LIKE: dict[str, Any] = SMALL | {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+BERT_LIKE: dict[str, Any] = SMALL | {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 ENCODERS = {
     "bert": BertConfig(**BERT_LIKE),
     "roberta": RobertaConfig(**BERT_LIKE, pad_token_id=1),
@@ -115,9 +122,9 @@ ENCODERS = {
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_packed_texts_have_the_vectors_that_the_encoder_gives_each_alone(kind: str, pooling: str):
+def test_packed_texts_have_the_vectors_that_the_encoder_gives_each_alone(kind: str, pooling: Pooling):
     torch.manual_seed(0)
-    model = EmbeddingModel(ENCODERS[kind], shape_of(tiny_config(f"model.pooling={pooling}"), 16, NO_FEATURES)).eval()
+    model = EmbeddingModel(ENCODERS[kind], shape_of(tiny_config(), 16, NO_FEATURES, TextShape(pooling=pooling))).eval()
     vectors = model(packed(ids_of(), 64))  # more tokens than the encoder has positions
     for ids, vector in zip(ids_of(), vectors, strict=True):
         [hidden] = model.encoder(torch.tensor([ids])).last_hidden_state
@@ -162,7 +169,7 @@ def test_dropout_is_off_only_in_evaluation():
 )
 def test_the_shape_has_the_settings_that_weights_depend_on(override: str, field: str):
     def shape(config: Config) -> dict[str, object]:
-        return shape_of(config, 16, TABLE).model_dump()
+        return shape_of(config, 16, TABLE, TextShape(pooling=config.model.pooling or "mean")).model_dump()
 
     plain, changed = shape(tiny_config()), shape(tiny_config(override))
     assert [name for name in plain if plain[name] != changed[name]] == [field]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.load import load_config
+from configs.load import BASE, load_config
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 from tasks.worker.neuron.environment import compiler_flags, neuron_environment
@@ -66,6 +66,26 @@ def test_the_variables_follow_from_the_configuration(overrides, precision, nodes
 )
 def test_the_compiler_flags_follow_from_the_configuration(overrides, flags):
     assert compiler_flags(config(*overrides).compiler) == flags
+
+
+# The whole environment of each stage's workers, which is what the presets are for.
+CC_FLAGS = "--target=trn1 --model-type=transformer"
+
+
+@pytest.mark.parametrize(
+    ("preset", "stage", "expected"),
+    [
+        ("trainium", "train", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --auto-cast=none"}),
+        ("trainium-m5", "train", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O1 --auto-cast=all --auto-cast-type=bf16"}),
+        ("trainium-m5", "infer", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O1 --auto-cast=all --auto-cast-type=bf16"}),
+        ("trainium-stochastic", "train", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --auto-cast=none"} | ROUNDED),
+        ("trainium-stochastic", "infer", {"NEURON_CC_FLAGS": f"{CC_FLAGS} -O2 --auto-cast=none"}),
+    ],
+)
+def test_a_preset_sets_its_variables_and_no_other(preset, stage, expected):
+    settings = load_config(BASE.with_name(f"{preset}.yaml"))
+    precision = {"train": settings.train.precision, "infer": settings.infer.precision}[stage]
+    assert neuron_environment(settings, precision, CACHE, inherited={}) == ALWAYS | expected
 
 
 def test_the_cache_is_an_absolute_path(tmp_path, monkeypatch):

@@ -57,14 +57,15 @@ def never(*_: Any) -> None:
 
 def test_the_tokens_are_those_of_the_training_rows(tmp_path: Path, rows: RowsRef):
     store = make_workspace(tmp_path / "again", rows=60, distinct=12)[0]
-    folder, manifest = open_tokens(store, rows, RULE, RECIPE)
+    prompted = RECIPE._replace(query_prompt="want ", item_prompt="blue ")
+    folder, manifest = open_tokens(store, rows, RULE, prompted)
     training = split_holdout(all_rows(store, [rows], tiny_config()), RULE).training
     records = np.fromfile(folder / cache.ROWS, ROW)
     assert manifest.facts["rows"] == training.num_rows == len(records) - 1
     assert manifest.facts["of"] == rows.prefix
-    for column, side, most in ((QUERY, "query", 7), (ITEM, "item", 5)):
+    for column, side, most, prompt in ((QUERY, "query", 7, "want "), (ITEM, "item", 5, "blue ")):
         texts = training[column].to_pylist()
-        expected = tokenize(RECIPE.tokenizer, texts, most, pad=0)
+        expected = tokenize(RECIPE.tokenizer, texts, most, pad=0, prompt=prompt)
         assert np.fromfile(folder / f"{side}.int32", np.int32).tolist() == expected.ids.tolist()
         assert records[f"{side}_begin"].tolist() == expected.offsets.tolist()
     for key, column in (("query_key", QUERY), ("text_key", ITEM), ("item_key", "item_id")):
@@ -96,9 +97,11 @@ def test_rows_with_the_same_content_share_their_tokens(store: Store, rows: RowsR
         (RULE, RECIPE._replace(tokenizer=a_tokenizer(["other words", "and more of them"]))),
         (RULE, RECIPE._replace(query_tokens=6)),
         (RULE, RECIPE._replace(item_tokens=4)),
+        (RULE, RECIPE._replace(query_prompt="want ")),
+        (RULE, RECIPE._replace(item_prompt="blue ")),
         (RULE.model_copy(update={"share": 0.4}), RECIPE),
     ],
-    ids=["tokenizer", "query tokens", "item tokens", "holdout"],
+    ids=["tokenizer", "query tokens", "item tokens", "query prompt", "item prompt", "holdout"],
 )
 def test_other_tokens_are_another_folder(tmp_path: Path, rule: HoldoutRule, recipe: Recipe):
     store, rows = make_workspace(tmp_path, rows=60, distinct=12)

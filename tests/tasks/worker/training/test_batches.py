@@ -59,6 +59,8 @@ def make_pairs(
         positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
         pair=belongs,
         label_class=random.integers(-1, 2, rows),
+        class_weight=random.uniform(1, 2, 2).astype(np.float32),
+        own_rows=rows,
     )
 
 
@@ -211,9 +213,10 @@ def test_without_a_number_every_text_of_the_first_rows_has_room(world: int):
     assert real == pairs.query.lengths.sum() + pairs.item.lengths.sum()
 
 
-def test_warmup_finds_the_shape_of_training_by_the_first_rows(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(batches, "SAMPLED_ROWS", 200)
-    pairs = make_pairs(300, longest=16)
+@pytest.mark.parametrize(("sampled", "own"), [(200, 300), (1000, 200)], ids=["many rows", "others are replayed"])
+def test_warmup_finds_the_shape_of_training_by_the_first_rows(monkeypatch: pytest.MonkeyPatch, sampled: int, own: int):
+    monkeypatch.setattr(batches, "SAMPLED_ROWS", sampled)
+    pairs = dataclasses.replace(make_pairs(300, longest=16), own_rows=own)
     query, item = (TokenLists(side.ids, side.offsets[:201], 0) for side in (pairs.query, pairs.item))
     first = dataclasses.replace(make_pairs(200), query=query, item=item, tokens=pairs.tokens[:200])
     assert shape_of(first) == shape_of(pairs)

@@ -69,7 +69,9 @@ def test_metrics_over_a_part_of_the_rows():
         pair=np.array([True, True, False, True]),
         label_class=np.array([1, 0, -1, 1]),
     )
-    found = Judged(ranks=np.array([1, 20, 1, 2]), probabilities=np.array([0.9, 0.8, 0.1, 0.7]))
+    found = Judged(
+        ranks=np.array([1, 20, 1, 2]), probabilities=np.array([0.9, 0.8, 0.1, 0.7]), predicted=np.array([1, 1, 0, 1])
+    )
     everything = found.metrics(holdout)
     assert everything["recall@10"] == pytest.approx(2 / 3)
     assert everything["recall@1"] == pytest.approx(1 / 3), "the third row is no pair"

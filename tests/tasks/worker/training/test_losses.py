@@ -15,9 +15,9 @@ from tasks.worker.training.losses import batch_losses, classification_part, cont
 from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import make_pairs
 from tasks.worker.training.plan import PADDING
+from tests.support.models.packed import packed
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
-from tests.support.workspace.packed import packed
 
 ALONE = Rank(0, 1, 0)
 BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")
@@ -35,8 +35,10 @@ def batch_of(
         label_class=torch.tensor(label_class),
         pair=torch.tensor(pair),
         excluded=torch.tensor(excluded),
+        excluded_queries=torch.zeros(rows, 0, dtype=torch.bool),
         position=torch.arange(rows),
         pairs_in_all=torch.tensor(sum(pair)),
+        label_weight=torch.tensor([float(one >= 0) for one in label_class]),
         labels_in_all=torch.tensor(float(sum(one >= 0 for one in label_class))),
     )
 
@@ -67,6 +69,14 @@ def test_the_classification_loss_of_known_logits():
     logits = torch.tensor([[0.0, 2.0], [1.0, 0.0], [5.0, 5.0]])
     loss = classification_part(logits, batch_of([[False] * 3] * 3, label_class=[1, 1, -1]))
     assert loss.item() == pytest.approx((math.log(1 + math.exp(-2)) + math.log(1 + math.exp(1))) / 2)
+
+
+def test_rows_judged_right_already_count_little_in_the_focal_loss():
+    logits = torch.tensor([[0.0, 4.0], [0.0, 0.0]])
+    batch = batch_of([[False] * 2] * 2, label_class=[1, 1])
+    sure, unsure = math.log(1 + math.exp(-4)), math.log(2)
+    expected = ((1 - math.exp(-sure)) ** 2 * sure + 0.25 * unsure) / 2
+    assert classification_part(logits, batch, focal=True).item() == pytest.approx(expected)
 
 
 def test_a_batch_without_pairs_and_labels_has_loss_zero():

@@ -5,15 +5,18 @@ import pytest
 import torch
 from torch import nn
 
+from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
 from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.optimizer import (
     HostCountedAdamW,
+    decay_factor,
     learning_rate,
     make_optimizer,
     optimizer_tensors,
     restore_optimizer,
+    set_rates,
 )
 from tests.support.workspace.jobs import tiny_config
 
@@ -48,6 +51,23 @@ def test_without_warmup_the_first_step_has_the_peak():
     assert learning_rate(0, config) == 0.01
 
 
+@pytest.mark.parametrize(
+    ("step", "factor"),
+    [(100, 1.0), (115, 1.0), (116, 0.8), (117, 0.6), (118, 0.4), (119, 0.2), (99, 1.0)],
+)
+def test_the_rate_falls_linearly_to_the_floor_at_the_last_step_of_a_run(step: int, factor: float):
+    settings = DecayConfig(share=0.2, floor=0.2)
+    assert decay_factor(step, range(100, 120), settings) == pytest.approx(factor)
+    assert decay_factor(step, range(100, 120), None) == 1.0
+
+
+def test_the_next_run_has_the_rate_of_the_schedule():
+    settings = DecayConfig(share=0.5, floor=0.1)
+    assert decay_factor(119, range(100, 120), settings) == pytest.approx(0.1)
+    assert decay_factor(120, range(120, 140), settings) == 1.0
+    assert decay_factor(120, range(120, 121), settings) == pytest.approx(0.1), "a run of one step has nothing else"
+
+
 def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
@@ -70,6 +90,21 @@ def test_only_matrices_decay():
     for name, parameter in net.named_parameters():
         factor = 0.95 if parameter.ndim == 2 else 1.0
         torch.testing.assert_close(parameter.detach(), before[name] * factor)
+
+
+def test_a_part_of_the_model_may_have_a_rate_of_its_own():
+    net = model()
+    optimizer = make_optimizer(net, CONFIG, CPU, {"2": 50.0})
+    set_rates(optimizer, 10, range(20), CONFIG)
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    take_steps(net, optimizer, 1)
+    moved = {name: (value - before[name]).abs().max().item() for name, value in net.named_parameters()}
+    assert moved["0.weight"] == pytest.approx(0.01, rel=0.1), "AdamW's first step has the length of the rate"
+    assert moved["2.weight"] == pytest.approx(0.5, rel=0.1)
+    assert moved["2.bias"] == pytest.approx(0.5, rel=0.1)
+    other = make_optimizer(net, CONFIG, CPU, {"2": 50.0})
+    restore_optimizer(net, other, optimizer_tensors(net, optimizer))
+    assert other.state_dict()["state"].keys() == optimizer.state_dict()["state"].keys()
 
 
 def test_a_restored_optimiser_continues_bit_for_bit():

@@ -1,0 +1,67 @@
+"""The configuration of what training does against forgetting: every key, its meaning, unit and bounds."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from configs.schema.compute import Positive
+from configs.schema.metrics import METRICS, Family, MetricName, names_of
+from tasks.foundation.records import Record
+
+MEASURED_IN_THE_LOOP = (*names_of(Family.ranking), *names_of(Family.classification))
+
+Inside = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class AveragingConfig(Record):
+    """Which mean of weights is evaluated and released; one of the two."""
+
+    ema_half_life_steps: float | None = Field(
+        default=None,
+        gt=0,
+        description="an exponential moving average along the lineage: after so many steps a weight counts half; "
+        "training itself goes on from the weights that are not averaged",
+    )
+    parent_share: Inside | None = Field(
+        default=None,
+        description="at the end of a run, the share of the weights that it began with in the mean with its own; the "
+        "next run goes on from the mean",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.ema_half_life_steps is None) is (self.parent_share is None):
+            raise ValueError("train.averaging takes one of ema_half_life_steps and parent_share; null averages nothing")
+        return self
+
+
+class KeepBestConfig(Record):
+    """Which step's weights a run keeps: the best by development rows, which are split off the training rows."""
+
+    metric: MetricName = Field(description="one of ranking or classification, measured every evaluate_every_steps")
+    rows: Positive = Field(
+        description="development rows: about so many rows of the run, by a stable hash, and at most a tenth of them; "
+        "the run is not trained on them"
+    )
+    patience: Positive | None = Field(description="evaluations without a gain that end the run; null: none does")
+
+    @field_validator("metric")
+    @classmethod
+    def _measured_in_the_loop(cls, metric: str) -> str:
+        if metric not in MEASURED_IN_THE_LOOP:
+            raise ValueError(f"train.keep_best: {metric} is not measured in training; use one of {_NAMES}")
+        return metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        return METRICS[self.metric].better == "higher"
+
+
+class DecayConfig(Record):
+    """The end of a run: the rate falls linearly below that of the schedule, which goes on with the next run."""
+
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(description="of the run's steps, the last ones")
+    floor: Inside = Field(description="the rate of the last step, as a share of the schedule's")
+
+
+_NAMES = ", ".join(MEASURED_IN_THE_LOOP)

@@ -1,0 +1,60 @@
+"""Which release the hard negatives of a run are mined from: the current one when its warmup first began.
+
+It is written down then, so that a run that goes on after a release or a rollback still has the same negatives.
+"""
+
+import contextlib
+
+from pydantic import Field
+
+from infra.store.base import Conflict, Store
+from infra.store.records import find_record, read_record
+from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.references import MinedRelease
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.foundation.records import Record
+from tasks.runs import releases
+
+_WAY_OUT = "restore it from a backup, or move it away: the run then takes the current release"
+
+
+class Choice(Record):
+    """`runs/<run key>/train/mined_release.json`."""
+
+    release: MinedRelease | None = Field(description="null: there was none with all items")
+
+
+def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
+    """Return the release that a run mines; None before the first one, or if the run needs no hard negatives.
+
+    Raises:
+        StoreError: the current release, or what was written down, is not readable; names the file.
+    """
+    head = plan.config.heads.contrastive
+    if head is None or head.negatives is None:
+        return None
+    key = _key(plan.run_key)
+    if not store.exists(key):
+        with contextlib.suppress(Conflict):  # another process was faster
+            store.create(key, Choice(release=_current(store)).to_json())
+    return read_record(store, key, Choice, _WAY_OUT).release
+
+
+def chosen_release(store: Store, run_key: str) -> MinedRelease | None:
+    """Return the release that a run mines; None if it mines none, or has not chosen yet. Raises StoreError likewise."""
+    choice = find_record(store, _key(run_key), Choice, _WAY_OUT)
+    return choice.release if choice is not None else None
+
+
+def _key(run_key: str) -> str:
+    return f"{stage_prefix(run_key, Stage.train)}/mined_release.json"
+
+
+def _current(store: Store) -> MinedRelease | None:
+    release = releases.current(store)
+    if release is None or release.catalogue is None:
+        return None
+    return MinedRelease(
+        number=release.number, model=release.model, vectors=release.vectors_prefix, catalogue=release.catalogue
+    )

@@ -1,0 +1,58 @@
+"""The kinds of encoder that can be trained, by `model_type` of their config.json."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tasks.foundation.errors import ConfigError
+
+
+class Encoder(NamedTuple):
+    """What a kind of encoder needs beyond token ids.
+
+    `after_padding`: its first position has the number of the padding token and one; else it is 0. `causal`: a token
+    sees none after it. `own_attention`: its attention can't be replaced by another implementation.
+    """
+
+    after_padding: bool = False
+    causal: bool = False
+    own_attention: bool = False
+
+
+# Each attends in every layer to all tokens that its mask shows, and takes positions from outside, so that several texts
+# can stand in one sequence.
+ENCODERS = {
+    "bert": Encoder(),
+    "distilbert": Encoder(),
+    "electra": Encoder(),
+    "roberta": Encoder(after_padding=True),
+    "xlm-roberta": Encoder(after_padding=True),
+    "camembert": Encoder(after_padding=True),
+    "mpnet": Encoder(after_padding=True, own_attention=True),
+    "qwen2": Encoder(causal=True),
+    "qwen3": Encoder(causal=True),
+    "llama": Encoder(causal=True),
+}
+
+
+def kind_of(model_type: str | None) -> Encoder:
+    """Return what an encoder of this kind needs. Raises ConfigError: it can't be trained."""
+    if model_type not in ENCODERS:
+        raise ConfigError(
+            f"an encoder with the model_type {model_type!r} can't be trained; give model.pretrained a folder with one "
+            f"of {', '.join(ENCODERS)}"
+        )
+    return ENCODERS[model_type]
+
+
+def first_position(model_type: str, padding_id: int) -> int:
+    """Return the number of a text's first position."""
+    return padding_id + 1 if kind_of(model_type).after_padding else 0
+
+
+def positions_for_text(encoder_config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a text may have by an encoder's config.json; None where it does not say."""
+    positions = encoder_config.get("max_position_embeddings")
+    if not isinstance(positions, int):
+        return None
+    padding_id = encoder_config.get("pad_token_id")
+    return positions - first_position(encoder_config["model_type"], padding_id if isinstance(padding_id, int) else 0)

@@ -1,0 +1,67 @@
+"""The classification head of a released model: a folder of its own, which the embedding does not need.
+
+Loading it takes safetensors and JSON alone; `SCORING` is how, as the model card says and the release proves.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from configs.schema.training import ClassificationHead
+from tasks.worker.model.embedding_model import EmbeddingModel
+
+FOLDER = "classification"
+SCORING = """\
+import json
+from pathlib import Path
+import numpy as np
+from safetensors.numpy import load_file
+
+settings = json.loads(Path("FOLDER/classification/config.json").read_text())
+head = load_file("FOLDER/classification/model.safetensors")
+inputs = INPUTS
+logits = inputs @ head["weight"].T + head["bias"]
+probability = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))  # of class 1
+named = probability >= settings["threshold"]  # whether it is class 1
+"""
+INPUTS = {"query": "queries", "pair": "np.concatenate([queries, items, queries * items], axis=1)"}
+
+
+def write_head(model: EmbeddingModel, head: ClassificationHead | None, folder: Path) -> None:
+    """Write the head into an exported model's folder; nothing for a model without one.
+
+    Args:
+        head: of the configuration, which says what the classes are.
+    """
+    if model.classifier is None:
+        return
+    (folder / FOLDER).mkdir()
+    numbers = {name: value.detach().cpu().numpy() for name, value in model.classifier.state_dict().items()}
+    save_file(numbers, folder / FOLDER / "model.safetensors")
+    classes = ["", ""] if head is None else [f"label <= {head.negative_max:g}", f"label >= {head.positive_min:g}"]
+    settings: dict[str, Any] = {"input": model.shape.classifier, "threshold": model.threshold, "classes": classes}
+    (folder / FOLDER / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def scoring_code(model: EmbeddingModel, folder: str) -> str:
+    """Return the lines of Python that score `queries`, and `items` where the head sees them, with an exported head."""
+    return SCORING.replace("FOLDER", folder).replace("INPUTS", INPUTS[model.shape.classifier or "query"])
+
+
+def score(folder: Path, queries: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return probabilities of class 1, float32 (rows,), by the head in an exported folder, as the model card says.
+
+    Args:
+        queries: float32 (rows, width), unit vectors.
+        items: likewise, of the items that they are judged with.
+    """
+    settings = json.loads((folder / FOLDER / "config.json").read_text())
+    head = load_file(folder / FOLDER / "model.safetensors")
+    pair = settings["input"] == "pair"
+    inputs = np.concatenate([queries, items, queries * items], axis=1) if pair else queries
+    logits = inputs @ head["weight"].T + head["bias"]
+    found: np.ndarray = (1 + np.tanh((logits[:, 1] - logits[:, 0]) / 2)) / 2
+    return found

@@ -1,0 +1,108 @@
+"""A classification head solved on fixed vectors: balanced logistic regression, calibrated, with a threshold.
+
+Strength, calibration and threshold are chosen by predictions for rows that the fit had not seen: the rows are in folds,
+and each fold is predicted by a fit on the others.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+import scipy.special
+from sklearn.linear_model import LogisticRegression
+
+from tasks.measures.row_metrics import area_under_roc, classification_metrics
+
+FOLDS = 5
+STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs of about unit length
+LEAST_ROWS = 2 * FOLDS  # of each class, so that every fit has some
+MOST_STEPS = 1000
+
+
+class Solved(NamedTuple):
+    """A head: logits are inputs @ weight.T + bias, and a row is of class 1 from `threshold` on.
+
+    The metrics are of the rows in the folds that the fits had not seen.
+    """
+
+    weight: np.ndarray  # float32 (classes, inputs)
+    bias: np.ndarray  # float32 (classes,)
+    threshold: float
+    strength: float
+    metrics: dict[str, float]
+
+
+def solve(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray) -> Solved:
+    """Return the head with the best cross-validated AUC among the strengths; the same input gives the same head.
+
+    Args:
+        inputs: float32 (rows, inputs).
+        classes: int64 (rows,): 0 or 1, at least LEAST_ROWS of each.
+        folds: int64 (rows,): 0 to FOLDS - 1; rows that resemble each other should share theirs.
+    """
+    unseen = {strength: _unseen_scores(inputs, classes, folds, strength) for strength in STRENGTHS}
+    areas = {strength: area_under_roc(classes, scores) or 0.0 for strength, scores in unseen.items()}
+    strength = max(areas, key=lambda each: areas[each])
+    slope, shift = _calibration(unseen[strength], classes)
+    probabilities = scipy.special.expit(slope * unseen[strength] + shift)
+    threshold = best_threshold(classes, probabilities)
+    fitted = _fit(inputs, classes, strength)
+    half = np.stack([-fitted.coef_[0], fitted.coef_[0]]) / 2  # the difference of two logits is the score
+    return Solved(
+        weight=(slope * half).astype(np.float32),
+        bias=(np.array([-0.5, 0.5]) * (slope * np.ravel(fitted.intercept_)[0] + shift)).astype(np.float32),
+        threshold=threshold,
+        strength=strength,
+        metrics=classification_metrics(classes, probabilities, probabilities >= threshold),
+    )
+
+
+def best_threshold(classes: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return the threshold with the highest macro F1, halfway between two probabilities; of equal ones the lowest.
+
+    Args:
+        classes: int64 (rows,): 0 or 1.
+        probabilities: float (rows,), of class 1.
+    """
+    values, place = np.unique(probabilities, return_inverse=True)
+    if len(values) < 2:
+        return 0.5
+    ones = np.bincount(place, weights=classes)
+    zeros = np.bincount(place, weights=1 - classes)
+    right_1 = np.cumsum(ones[::-1])[::-1][1:]  # with the threshold below each value but the first
+    right_0 = np.cumsum(zeros)[:-1]
+    named_1 = np.cumsum((ones + zeros)[::-1])[::-1][1:]
+    scores = right_1 / (named_1 + ones.sum()) + right_0 / (len(classes) - named_1 + zeros.sum())
+    best = int(np.argmax(scores))
+    return float((values[best] + values[best + 1]) / 2)
+
+
+def _unseen_scores(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, strength: float) -> np.ndarray:
+    """Return the score of each row by a fit without its fold, float64 (rows,)."""
+    scores = np.zeros(len(classes))
+    for fold in range(FOLDS):
+        own = folds == fold
+        if own.any():
+            scores[own] = _fit(inputs[~own], classes[~own], strength).decision_function(inputs[own])
+    return scores
+
+
+def _fit(inputs: np.ndarray, classes: np.ndarray, strength: float) -> LogisticRegression:
+    return LogisticRegression(C=strength, class_weight="balanced", max_iter=MOST_STEPS).fit(inputs, classes)
+
+
+def _calibration(scores: np.ndarray, classes: np.ndarray) -> tuple[float, float]:
+    """Return slope and shift of the scores whose logistic function is calibrated (Platt 1999, with his targets)."""
+    ones = classes.sum()
+    zeros = len(classes) - ones
+    targets = np.where(classes == 1, (ones + 1) / (ones + 2), 1 / (zeros + 2))
+
+    def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = numbers[0] * scores + numbers[1]
+        wrong = scipy.special.expit(logits) - targets
+        value = np.logaddexp(0, logits) - targets * logits
+        return float(value.mean()), np.array([(wrong * scores).mean(), wrong.mean()])
+
+    start = np.array([1.0, np.log((ones + 1) / (zeros + 1))])
+    slope, shift = scipy.optimize.minimize(loss, start, jac=True, method="BFGS").x
+    return max(0.0, float(slope)), float(shift)  # a slope below zero would be learnt from noise

@@ -1,0 +1,140 @@
+"""The classification head compared with what a user would fit to the same training rows, on the same holdout rows.
+
+    python -m tests.benchmarks.quality.classification --reviews path/to/reviews.jsonl.gz
+
+It trains over all spans, then fits logistic regressions with balanced classes: on words, on the vectors of MiniLM as
+it is, and on those of the trained encoder. Without --reviews it does so on the demo's shop alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.evaluation import Role
+from tasks.data.holdout import read_sides
+from tasks.data.rows import ITEM, QUERY, ROW_ID
+from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
+from tasks.preflight.encoder import pretrained_folder
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.model.embed import embed, embed_settings
+from tasks.worker.process.job import Rank
+from tasks.worker.training.checkpoint import load_parts
+from tasks.worker.training.holdout import side_of
+from tasks.worker.training.pairs import label_classes, used_columns
+from tests.benchmarks.quality.classifiers import Rows, Vectors, majority, on_vectors, on_words
+from tests.benchmarks.quality.training import DataSet, Trained, demo_data, review_data, train_over
+from tests.benchmarks.theirs import BATCH_ROWS, FOLDER, MAX_TOKENS
+
+METRICS = ("auc", "macro_f1")
+CONFIDENCE = 0.95
+HEAD = "Millrace's head"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, fit and print a table for each data set, as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reviews", type=Path, help="reviews as JSON lines; without it the demo's shop alone")
+    parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of the training")
+    asked = parser.parse_args(arguments)
+    for data in [demo_data(), *([review_data(asked.reviews)] if asked.reviews else [])]:
+        with tempfile.TemporaryDirectory(prefix="millrace-classification-") as folder:
+            compare(data, train_over(data, Path(folder), tuple(asked.settings)))
+
+
+def compare(data: DataSet, trained: Trained) -> None:
+    """Print the table of one data set: each way to classify, and how much better the head is, with an interval."""
+    head = trained.config.heads.classification
+    assert head is not None
+    pair = head.input == "pair"
+    training, held = _tables(trained)
+    results = trained.results
+    known = np.flatnonzero((results.label_class >= 0) & ~results.golden)
+    place = {row_id: number for number, row_id in enumerate(held[ROW_ID].to_pylist())}
+    held = held.take([place[row_id] for row_id in results.row_id[known]])
+    rows, test = (_with_class(table, trained) for table in (training, held))
+    assert np.array_equal(test.classes, results.label_class[known])
+    found = {
+        HEAD: results.probabilities[Role.challenger][known].astype(np.float64),
+        "the majority": majority(rows, test),
+        "words (TF-IDF), logistic regression": on_words(rows, test, pair),
+    }
+    for name, vectors in (
+        ("MiniLM as it is, logistic regression", _frozen((rows, test))),
+        ("the trained encoder, logistic regression", _of_trained(trained, (training, held))),
+    ):
+        found[name] = on_vectors(vectors[0], rows.classes, vectors[1], pair)
+    zeros = int((test.classes == 0).sum())
+    print(
+        f"\n{data.name}: {len(test.classes)} holdout rows with a class, {zeros} of them negative "
+        f"({zeros / len(test.classes):.1%}); {len(rows.classes)} training rows; the head less the other, "
+        f"{CONFIDENCE:.0%}\n\n| | AUC | head less it | macro F1 | head less it |\n|---|---:|---:|---:|---:|"
+    )
+    for name, probabilities in found.items():
+        cells = [
+            _cells(metric, results.query_key[known], test.classes, found[HEAD], probabilities) for metric in METRICS
+        ]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def _tables(trained: Trained) -> tuple[pa.Table, pa.Table]:
+    """Return the training rows that have a class, and all rows that are held out."""
+    rule = HoldoutRule.of(trained.config.evaluate)
+    sides = list(read_sides(trained.store, trained.rows, rule, used_columns(trained.config)))
+    training, held = (
+        pa.concat_tables([getattr(each, name) for each in sides], promote_options="permissive")
+        for name in ("training", "held")
+    )
+    return training.filter(pa.array(label_classes(training, trained.config.heads) >= 0)), held
+
+
+def _with_class(table: pa.Table, trained: Trained) -> Rows:
+    return Rows(table[QUERY].to_pylist(), table[ITEM].to_pylist(), label_classes(table, trained.config.heads))
+
+
+def _frozen(sets: Sequence[Rows]) -> list[Vectors]:
+    """Return the vectors of each set of rows by MiniLM as it is."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(pretrained_folder(FOLDER)), device="cpu")
+    model.max_seq_length = MAX_TOKENS
+
+    def encode(texts: list[str]) -> np.ndarray:
+        vectors = model.encode(texts, batch_size=BATCH_ROWS, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(vectors)
+
+    return [Vectors(encode(rows.queries), encode(rows.items)) for rows in sets]
+
+
+def _of_trained(trained: Trained, tables: Sequence[pa.Table]) -> list[Vectors]:
+    """Return the vectors of each table's rows by the trained model, with their features."""
+    config, parts = trained.config, load_parts(trained.store, trained.model.checkpoint)
+    with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
+        settings = embed_settings(config, accelerator, config.infer.precision)
+
+        def encode(table: pa.Table, side: Literal["query", "item"]) -> np.ndarray:
+            return embed(parts.model, accelerator, *side_of(table, side, parts, config), settings)
+
+        return [Vectors(encode(table, QUERY), encode(table, ITEM)) for table in tables]
+
+
+def _cells(metric: str, queries: np.ndarray, classes: np.ndarray, head: np.ndarray, other: np.ndarray) -> str:
+    """Return a metric of the other, and that of the head less it with an interval, as two cells."""
+    answers = Answers(metric, queries, classes, (head, other))
+    ours, theirs = measure(answers)
+    if head is other:
+        return f"{theirs:.3f} | "
+    drawn = draw(answers, DRAWS, (0,))
+    low, high = np.nanquantile(drawn[0] - drawn[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return f"{theirs:.3f} | {ours - theirs:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+if __name__ == "__main__":
+    main()

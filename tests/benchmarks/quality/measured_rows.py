@@ -1,0 +1,90 @@
+"""The answers of one training to each measured row, kept in a file, and how sure differences between trainings are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.contracts.evaluation import Role
+from tasks.foundation.records import Record
+from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
+from tasks.measures.row_metrics import CLASSIFICATION
+from tasks.measures.row_metrics import RANKING as RANKING_METRICS
+from tasks.measures.row_results import RowResults
+
+CONFIDENCE = 0.95
+
+
+class MeasuredRows(Record):
+    """One entry for each row in every tuple, in the order of `row_id`."""
+
+    config_sha256: str
+    seconds: float
+    row_id: tuple[str, ...]
+    query_key: tuple[int, ...]
+    pair: tuple[bool, ...]
+    rank: tuple[int, ...]
+    label_class: tuple[int, ...]
+    probability: tuple[float, ...] | None
+
+
+class Difference(Record):
+    """A metric's means over the seeds: of a variant, and of it less the base, with the bounds of an interval."""
+
+    value: float
+    difference: float
+    low: float
+    high: float
+
+
+def measured_rows(results: RowResults, among: np.ndarray, config_sha256: str, seconds: float) -> MeasuredRows:
+    """Return the challenger's answers to the rows where the bool array `among` is true, without the golden set."""
+    rows = np.flatnonzero(among & ~results.golden)
+    rows = rows[np.argsort(results.row_id[rows], kind="stable")]
+    probabilities = results.probabilities.get(Role.challenger)
+    return MeasuredRows(
+        config_sha256=config_sha256,
+        seconds=seconds,
+        row_id=tuple(results.row_id[rows].tolist()),
+        query_key=tuple(results.query_key[rows].tolist()),
+        pair=tuple(results.pair[rows].tolist()),
+        rank=tuple(results.ranks[Role.challenger][rows].tolist()),
+        label_class=tuple(results.label_class[rows].tolist()),
+        probability=None if probabilities is None else tuple(probabilities[rows].tolist()),
+    )
+
+
+def compare(metric: str, base: Sequence[MeasuredRows], variant: Sequence[MeasuredRows]) -> Difference | None:
+    """Return the metric of a variant next to the base, trained with the same seeds; None if one has not the metric.
+
+    All trainings are measured on each draw of the rows, so the interval is about rows and not about seeds.
+
+    Raises:
+        ValueError: they were measured on other rows.
+    """
+    both = (*base, *variant)
+    if any(each.row_id != base[0].row_id for each in both):
+        raise ValueError(
+            "the trainings were measured on other rows; delete the results of one data set and start again"
+        )
+    if metric in CLASSIFICATION and any(each.probability is None for each in both):
+        return None
+    answers = _answers(metric, both)
+    values, drawn, many = np.array(measure(answers)), draw(answers, DRAWS, (0,)), len(base)
+    differences = drawn[many:].mean(axis=0) - drawn[:many].mean(axis=0)
+    low, high = np.nanquantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    value = values[many:].mean()
+    return Difference(value=value, difference=value - values[:many].mean(), low=low, high=high)
+
+
+def _answers(metric: str, trainings: Sequence[MeasuredRows]) -> Answers:
+    classes, queries = np.array(trainings[0].label_class), np.array(trainings[0].query_key)
+    if metric in CLASSIFICATION:
+        known = classes >= 0
+        values = tuple(np.array(each.probability, dtype=np.float64)[known] for each in trainings)
+    else:
+        known = np.array(trainings[0].pair)
+        formula = RANKING_METRICS[metric]
+        values = tuple(np.asarray(formula(np.array(each.rank)[known]), dtype=np.float64) for each in trainings)
+    return Answers(metric, queries[known], classes[known], values)

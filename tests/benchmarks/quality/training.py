@@ -1,0 +1,123 @@
+"""A lineage trained over all spans of a data set, in this process: the stages as the flow has them, without Prefect."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+from configs.load import load_config
+from configs.schema.config import Config
+from flows.demo import __main__ as demo
+from flows.demo.shop import write_shop
+from infra.store.base import Store
+from infra.store.factory import open_store
+from tasks.contracts.outcomes import EvaluateOutcome
+from tasks.contracts.references import ModelRef, RowsRef
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.spans import SpanKind
+from tasks.contracts.stages import Stage
+from tasks.data.ingest import ingest
+from tasks.data.sources import Format
+from tasks.data.span_versions import list_spans
+from tasks.measures.row_results import RowResults, read_row_results
+from tasks.planning.next_run import plan_run
+from tasks.runs.results import read_result
+from tasks.train import model_of
+from tests.benchmarks import reviews
+from tests.support.fakes.own_process import OwnProcess
+from tests.support.fakes.stages import Run, carry_out
+
+# What all trainings here share. No gate stops a lineage; vectors between the runs need not be exact.
+SETTINGS = ("evaluate.gates=[]", "release.gates=[]", "infer.precision=auto", "release.min_cosine=0.99", "compute=local")
+
+
+class DataSet(NamedTuple):
+    """A data set: its configuration, its spans (empty: all there are), and how a workspace gets its rows."""
+
+    name: str
+    config_file: Path
+    spans: tuple[str, ...]
+    ingest_into: Callable[[Store, Path], object]
+
+
+class Trained(NamedTuple):
+    """The lineage after its last span."""
+
+    store: Store
+    config: Config
+    model: ModelRef
+    rows: tuple[RowsRef, ...]  # of all spans
+    results: RowResults  # of the last evaluation, which is over the holdout of all spans
+    seconds: float  # of training, without the start of processes
+
+
+def review_data(source: Path) -> DataSet:
+    """Return the quarters of a reviews file, JSON lines."""
+
+    def ingest_into(store: Store, scratch: Path) -> object:
+        return ingest(store, source, Format.jsonl, "timestamp", SpanKind.quarter, reviews.COLUMNS)
+
+    return DataSet("reviews", reviews.CONFIG_FILE, tuple(reviews.QUARTERS), ingest_into)
+
+
+def demo_data() -> DataSet:
+    """Return the months of the demo's shop, without the broken export."""
+
+    def ingest_into(store: Store, scratch: Path) -> object:
+        source = scratch / "shop.jsonl.gz"
+        write_shop(source, demo.SPANS, demo.ROWS_PER_SPAN, demo.SEED, dt.date(2026, 1, 1))
+        return ingest(store, source, Format.jsonl, "searched_at", SpanKind.month, demo.COLUMNS)
+
+    return DataSet("demo", demo.CONFIG_FILE, (), ingest_into)
+
+
+def resolved(data: DataSet, overrides: tuple[str, ...]) -> Config:
+    """Return the configuration of a training. Raises ConfigError: it can't be."""
+    return load_config(data.config_file, [*SETTINGS, *overrides])
+
+
+def train_over(data: DataSet, folder: Path, overrides: tuple[str, ...] = ()) -> Trained:
+    """Train a new lineage over all spans, one after the other, in a new workspace in `folder`.
+
+    Raises:
+        StageError: a stage failed, or a model was refused.
+    """
+    config, store = resolved(data, overrides), open_store(str(folder / "workspace"))
+    data.ingest_into(store, folder)
+    seconds, last = 0.0, None
+    with (
+        _in_this_process(store),
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stdout(nowhere),
+    ):  # progress of workers
+        for span in data.spans or tuple(span.name for span in list_spans(store)):
+            print(f"{data.name} {span} {' '.join(overrides)}", file=sys.stderr)
+            plan = plan_run(store, config, span)
+            last = plan, carry_out(plan)
+            trained = read_result(store, plan.run_key, Stage.train)
+            assert trained is not None
+            seconds += trained.phases.productive
+    assert last is not None
+    return _after(store, config, *last, seconds)
+
+
+def _after(store: Store, config: Config, plan: RunPlan, run: Run, seconds: float) -> Trained:
+    evaluated = read_result(store, plan.run_key, Stage.evaluate)
+    assert evaluated is not None
+    assert isinstance(evaluated.outcome, EvaluateOutcome)
+    assert evaluated.outcome.rows_key is not None
+    results = read_row_results(store, evaluated.outcome.rows_key)
+    return Trained(store, config, model_of(run.trained), (*plan.history, *run.validated.rows), results, seconds)
+
+
+@contextmanager
+def _in_this_process(store: Store) -> Iterator[None]:
+    runner = OwnProcess(store)
+    with patch("infra.compute.factory.make_runner", lambda config, store, stage: runner):
+        yield
