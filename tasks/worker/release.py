@@ -6,6 +6,7 @@ The control plane judges what this measured and moves the pointer to the current
 import importlib.metadata
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from infra.store.base import Store
@@ -19,7 +20,6 @@ from tasks.worker.formats.head_proof import head_difference
 from tasks.worker.formats.model_card import NAME, model_card
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
-from tasks.worker.search.consumer import encode_apart
 from tasks.worker.search.index import Index
 from tasks.worker.search.measure import MODEL_KIND, Searched, search
 from tasks.worker.search.proof import prove
@@ -50,7 +50,7 @@ def run(job: Job) -> ReleaseOutcome:
             )
         folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
         queries = holdout_queries(store, inputs.rows, job.config)
-        proof = prove(job, inputs, manifest.files[0], parts, queries, folder)
+        proof = prove(job, inputs, manifest.files[0], parts, queries, folder, _folder_before(store, inputs))
         probed = queries.slice(0, job.config.release.probe_rows)
         of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
         if folder == scratch:
@@ -59,7 +59,7 @@ def run(job: Job) -> ReleaseOutcome:
             )
         index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
         searched = search(index, queries, proof.vectors)
-    earlier = _search_earlier(store, inputs, queries)
+    earlier = _search_earlier(store, inputs, queries, proof.vectors_before)
     return ReleaseOutcome(
         model=prefix,
         min_cosine=float(proof.items.min()),
@@ -94,15 +94,27 @@ def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) ->
     return folder
 
 
-def _search_earlier(store: Store, inputs: ReleaseInputs, queries: pa.Table) -> Searched | None:
-    """Return the answers of the release before; None where there is none, or its files can't be read any more."""
+def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
+    """Return the folder of the model of the release before; None where there is none, or it can't be read any more."""
     if inputs.before is None:
         return None
     try:
-        folder, _ = open_folder(store, inputs.before.model_prefix, MODEL_KIND)
-        index = Index(store, inputs.before.vectors_prefix, inputs.before.model_version, VECTORS_KEPT_BYTES)
-        return search(index, queries, encode_apart(folder, queries).queries)
+        return open_folder(store, inputs.before.model_prefix, MODEL_KIND)[0]
     except (MissingFolder, CorruptFolder) as error:  # it may be pruned; the new release does not depend on it
+        print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
+        return None
+
+
+def _search_earlier(
+    store: Store, inputs: ReleaseInputs, queries: pa.Table, vectors: np.ndarray | None
+) -> Searched | None:
+    """Return the answers of the release before; None where there is none, or its files can't be read any more."""
+    if inputs.before is None or vectors is None:
+        return None
+    try:
+        index = Index(store, inputs.before.vectors_prefix, inputs.before.model_version, VECTORS_KEPT_BYTES)
+        return search(index, queries, vectors)
+    except (MissingFolder, CorruptFolder) as error:
         print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
         return None
 

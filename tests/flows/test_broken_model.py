@@ -18,6 +18,7 @@ from tasks.data.mapping import parse_map
 from tasks.data.sources import Format
 from tasks.runs import releases
 from tasks.runs.run_report import RunReport
+from tests.support.fakes.encoding import encode_here
 from tests.support.fakes.own_process import OwnProcess
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import COLUMNS, SETTINGS, SPANS
@@ -34,6 +35,7 @@ def test_after_a_broken_model_the_next_span_is_released_from_the_last_accepted_c
 ) -> None:
     store = DirectoryStore(tmp_path / "workspace")
     runner = OwnProcess(store)
+    encode_here(monkeypatch)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     settings = SETTINGS | {
         "evaluate": {"slices": [], "gates": GATES, "holdout_share": 0.3},

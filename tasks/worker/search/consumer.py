@@ -45,41 +45,61 @@ class Consumer:
         return np.asarray(self._model.encode_query(entries, show_progress_bar=False), dtype=np.float32)
 
 
-def encode_apart(folder: Path, queries: pa.Table, items: pa.Table | None = None) -> Encoded:
-    """Encode in a fresh process, which knows the folder and sentence-transformers alone.
+class Given(NamedTuple):
+    """What to encode with an exported model."""
 
-    Args:
-        queries: the column `query`, and those features that queries have.
-        items: the column `text`, and the features; None: no items.
+    folder: Path
+    queries: pa.Table  # the column `query`, and those features that queries have
+    items: pa.Table | None = None  # the column `text`, and the features
+
+
+def encode_apart(*given: Given) -> tuple[Encoded, ...]:
+    """Encode in a fresh process, one for all models: it takes seconds to start.
+
+    It knows the folders and sentence-transformers alone.
 
     Raises:
-        CodeError: the folder can't be opened, or can't encode them.
+        CodeError: a folder can't be opened, or can't encode what is given.
         HostError: the process was killed.
     """
-    features = _features(folder)
-    entries = {
-        "items": [] if items is None else _entries(items, TEXT, features.items),
-        "queries": _entries(queries, QUERY, features.queries),
-    }
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
-        given, made = Path(name) / "entries.json", Path(name) / "vectors.npz"
-        given.write_text(json.dumps(entries, default=str))
-        done = subprocess.run(
-            [sys.executable, "-P", inspect.getfile(encode_released), str(folder), str(given), str(made)],
-            cwd=name,
-            env={**os.environ, **QUIET},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode < 0:
-            raise HostError(f"the process that encoded with {folder} was ended by signal {-done.returncode}")
-        if done.returncode:
-            why = " ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
-            raise CodeError(f"the exported model in {folder} can't be used by a program of its own: {why}")
-        with np.load(made) as found:
-            return Encoded(items=found["items"], queries=found["queries"])
+        arguments, made = [], []
+        for number, (folder, queries, items) in enumerate(given):
+            features = _features(folder)
+            entries = {
+                "items": [] if items is None else _entries(items, TEXT, features.items),
+                "queries": _entries(queries, QUERY, features.queries),
+            }
+            path = Path(name) / f"entries-{number}.json"
+            path.write_text(json.dumps(entries, default=str))
+            made.append(Path(name) / f"vectors-{number}.npz")
+            arguments += [str(folder), str(path), str(made[-1])]
+        _run_apart(arguments, name)
+        return tuple(_read(path) for path in made)
+
+
+def _run_apart(arguments: list[str], folder: str) -> None:
+    """Run the program in a process of its own, in this folder. Raises as `encode_apart`."""
+    done = subprocess.run(
+        [sys.executable, "-P", inspect.getfile(encode_released), *arguments],
+        cwd=folder,
+        env={**os.environ, **QUIET},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    models = " and ".join(arguments[::3])
+    if done.returncode < 0:
+        raise HostError(f"the process that encoded with {models} was ended by signal {-done.returncode}")
+    if done.returncode:
+        why = " ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
+        raise CodeError(f"the exported model in {models} can't be used by a program of its own: {why}")
+
+
+def _read(path: Path) -> Encoded:
+    with np.load(path) as found:
+        return Encoded(items=found["items"], queries=found["queries"])
 
 
 class _Features(NamedTuple):

@@ -1,8 +1,8 @@
 """Encodes queries and items with the model in a folder, as any program of a consumer does.
 
-`python encode_released.py FOLDER ENTRIES VECTORS`: ENTRIES is a JSON file with the lists `queries` and `items`, texts
-or dicts with features; VECTORS becomes an .npz file of the same two names, float32 (entries, width). Nothing of the
-pipeline is imported, and no vector is changed.
+`python encode_released.py FOLDER ENTRIES VECTORS ...`: ENTRIES is a JSON file with the lists `queries` and `items`,
+texts or dicts with features; VECTORS becomes an .npz file of the same two names, float32 (entries, width). Three more
+for each further model. Nothing of the pipeline is imported, and no vector is changed.
 """
 
 import json
@@ -12,20 +12,25 @@ from pathlib import Path
 import numpy as np
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Encode what the command line names."""
-    folder, entries, vectors = (Path(argument) for argument in sys.argv[1:])
+    for number in range(0, len(arguments), 3):
+        encode(*(Path(argument) for argument in arguments[number : number + 3]))
+
+
+def encode(folder: Path, entries: Path, vectors: Path) -> None:
+    """Write the vectors of the entries by the model in a folder."""
     from sentence_transformers import SentenceTransformer
 
     with_code = any(folder.glob("*.py"))
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=with_code)
     given = json.loads(entries.read_text())
     found = {}
-    for side, encode in (("queries", model.encode_query), ("items", model.encode_document)):
-        made = encode(given[side], show_progress_bar=False) if given[side] else np.zeros((0, 0))
+    for side, encode_side in (("queries", model.encode_query), ("items", model.encode_document)):
+        made = encode_side(given[side], show_progress_bar=False) if given[side] else np.zeros((0, 0))
         found[side] = np.asarray(made, dtype=np.float32)
     np.savez(vectors, **found)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -23,7 +23,7 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Job
-from tasks.worker.search.consumer import encode_apart
+from tasks.worker.search.consumer import Given, encode_apart
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.vectors.reuse import as_matrix
 
@@ -34,16 +34,24 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 class Proof(NamedTuple):
     """Cosines of the exported model's vectors, float32 (items,) and (queries,), to those of the pipeline.
 
-    `vectors` float32 (all queries, width) are the exported model's, of every query and not only of those compared.
+    `vectors` float32 (all queries, width) are the exported model's, of every query and not only of those compared;
+    `vectors_before` are those of the release before, None without one.
     """
 
     items: np.ndarray
     queries: np.ndarray
     vectors: np.ndarray
+    vectors_before: np.ndarray | None
 
 
 def prove(
-    job: Job, inputs: ReleaseInputs, shard: FileEntry, parts: ModelParts, queries: pa.Table, folder: Path
+    job: Job,
+    inputs: ReleaseInputs,
+    shard: FileEntry,
+    parts: ModelParts,
+    queries: pa.Table,
+    folder: Path,
+    folder_before: Path | None,
 ) -> Proof:
     """Compare the vectors of the first items of a shard and of the first queries; encode all queries.
 
@@ -51,21 +59,24 @@ def prove(
         shard: of the released vectors.
         queries: as `holdout_queries` returns them.
         folder: of the exported model.
+        folder_before: of the release before, which encodes all queries too; None: without.
 
     Raises:
         CodeError: a cosine is below `release.min_cosine`, a vector has no unit length, or the folder can't be used.
     """
     rows = job.config.release.probe_rows
     items, released = _sample(job.store, inputs, shard, rows)
-    exported = encode_apart(folder, queries, items)
+    before = [] if folder_before is None else [Given(folder_before, queries)]
+    exported, *earlier = encode_apart(Given(folder, queries, items), *before)
+    vectors_before = earlier[0].queries if earlier else None
     released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 rounds
     of_items = _compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
     if not queries.num_rows:
-        return Proof(of_items, np.zeros(0, dtype=np.float32), exported.queries)
+        return Proof(of_items, np.zeros(0, dtype=np.float32), exported.queries, vectors_before)
     first = queries.slice(0, rows)
     trained = trained_queries(job, parts, first)
     of_queries = _compared(job, exported.queries[:rows], trained, "query", first[QUERY], "that of the trained one")
-    return Proof(of_items, of_queries, exported.queries)
+    return Proof(of_items, of_queries, exported.queries, vectors_before)
 
 
 def trained_queries(job: Job, parts: ModelParts, queries: pa.Table) -> np.ndarray:

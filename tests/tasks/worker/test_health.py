@@ -162,7 +162,8 @@ def test_workers_whose_collectives_do_nothing_are_refused(store, tmp_path, monke
     assert not store.exists("runs/run/health/result.json")
     findings = read_findings(store, "runs/run/health/attempt-1")
     assert findings is not None
-    failed = [check for check in findings.checks if not check.passed]
+    # A busy machine may add a warning about a slow worker.
+    failed = [check for check in findings.checks if not check.passed and check.severity == "critical"]
     assert [check.action for check in failed] == ["retry elsewhere"] * len(failed)
     sentences = " ".join(check.sentence for check in failed)
     assert "worker 0 got 1 at element 0" in sentences

@@ -23,9 +23,10 @@ from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
 from tasks.worker.catalogue.read import Catalogue
 from tasks.worker.search import proof
-from tasks.worker.search.consumer import Encoded, encode_apart
+from tasks.worker.search.consumer import Encoded, Given, encode_apart
 from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
+from tests.support.fakes.encoding import encode_here
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
@@ -53,13 +54,14 @@ CROSSED = {
     "implicit": (*FEATURES, "model.interaction.kind=implicit", "model.embedding_width=24"),
     "both": tuple(FEATURES),
 }
+APART = ("mean", "explicit")  # encoded in a fresh process, as in production; the others in this one
 PLAIN_KINDS = [pytest.param(kind, marks=needs_minilm) if kind == "minilm" else kind for kind in PLAIN]
 
 
 class Released:
     """A trained, released model and its vectors, in its own workspace."""
 
-    def __init__(self, folder: Path, overrides: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, overrides: tuple[str, ...], apart: bool) -> None:
         self.store, self.rows = make_workspace(folder, rows=90, distinct=70)
         # Far from the interaction's start, where it adds nothing.
         learning = ["train.learning_rate=1e-2", "train.warmup_steps=0", "train.epochs=5"]
@@ -67,13 +69,16 @@ class Released:
         self.model: ModelRef = model_of(train_model(self.store, self.config, self.rows))
         self.catalogue = make_catalogue(self.store, self.config, self.rows)
         self.vectors = infer_vectors(self.store, self.config, self.rows, self.model)
-        self.outcome = self.release()
+        self.outcome = self.release(apart=apart)
 
-    def release(self, before: ReleasedRef | None = None) -> ReleaseOutcome:
+    def release(self, before: ReleasedRef | None = None, apart: bool = False) -> ReleaseOutcome:
         inputs = ReleaseInputs(
             model=self.model, vectors=self.vectors.prefix, catalogue=self.catalogue, rows=(self.rows,), before=before
         )
-        return release.run(make_job(self.store, self.config, inputs))
+        with pytest.MonkeyPatch.context() as patch:
+            if not apart:
+                encode_here(patch)
+            return release.run(make_job(self.store, self.config, inputs))
 
     @property
     def folder(self) -> str:
@@ -103,7 +108,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory):
 
     def get(kind: str) -> Released:
         if kind not in made:
-            made[kind] = Released(tmp_path_factory.mktemp(kind), (PLAIN | CROSSED)[kind])
+            made[kind] = Released(tmp_path_factory.mktemp(kind), (PLAIN | CROSSED)[kind], kind in APART)
         return made[kind]
 
     return get
@@ -317,9 +322,9 @@ def test_an_export_that_gives_other_vectors_is_refused(unreleased: Released, mon
 
 @pytest.mark.parametrize("of", ["items", "queries"])
 def test_a_vector_that_is_not_a_number_is_refused(unreleased: Released, monkeypatch: pytest.MonkeyPatch, of: str):
-    def broken(*args) -> Encoded:
-        encoded = encode_apart(*args)
-        getattr(encoded, of)[3] = np.nan
+    def broken(*given: Given) -> tuple[Encoded, ...]:
+        encoded = encode_apart(*given)
+        getattr(encoded[0], of)[3] = np.nan
         return encoded
 
     monkeypatch.setattr(proof, "encode_apart", broken)

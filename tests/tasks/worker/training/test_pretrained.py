@@ -21,6 +21,7 @@ from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts
+from tests.support.fakes.encoding import encode_here
 from tests.support.models.pretrained import KINDS, write_pretrained
 from tests.support.workspace.jobs import (
     FEATURES,
@@ -96,7 +97,10 @@ def test_every_kind_of_encoder_computes_in_bf16(folder_of: Callable[[str], Path]
 
 
 @pytest.mark.parametrize("kind", ["cls", "tanh", "xlm-roberta"])
-def test_a_folder_is_trained_released_and_begun_with_again(folder_of: Callable[[str], Path], tmp_path: Path, kind: str):
+def test_a_folder_is_trained_released_and_begun_with_again(
+    folder_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    encode_here(monkeypatch)
     config = config_for(folder_of(kind), "train.epochs=2", "heads.contrastive.matryoshka=[8, 12]")
     store, rows = make_workspace(tmp_path, rows=40, distinct=30)
     model = model_of(train_model(store, config, rows))
@@ -130,7 +134,10 @@ def test_the_dense_layers_of_a_folder_are_trained(folder_of: Callable[[str], Pat
     assert not torch.allclose(trained.state_dict()["0.weight"], first.state_dict()["0.weight"])
 
 
-def test_features_cross_with_the_vector_after_the_dense_layers(folder_of: Callable[[str], Path], tmp_path: Path):
+def test_features_cross_with_the_vector_after_the_dense_layers(
+    folder_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    encode_here(monkeypatch)
     config = config_for(folder_of("tanh"), *FEATURES)
     store, rows = make_workspace(tmp_path, rows=40, distinct=30)
     model = model_of(train_model(store, config, rows))
