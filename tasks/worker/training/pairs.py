@@ -29,7 +29,7 @@ from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.pair_arrays import CLASSES, Pairs, open_pair_files, read_pair_files, row_type, write_facts
 
-POLL_SECONDS = 1.0
+FIRST_DELAY_SECONDS, POLL_SECONDS = 0.02, 1.0  # each wait is twice as long as the one before
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -118,9 +118,7 @@ def open_pairs(
     rank = job.rank
     signal = f"{job.spec.attempt_prefix}/pairs-{rank.index - rank.local}"
     if rank.local:
-        while not job.store.exists(signal):
-            time.sleep(POLL_SECONDS)
-        pairs = open_pair_files(Path(job.store.read(signal).decode()), parts.features, parts.model.pad)
+        pairs = open_pair_files(_made_by_the_first(job.store, signal), parts.features, parts.model.pad)
         barrier()
         return pairs
     with job.scratch() as folder:
@@ -136,6 +134,15 @@ def open_pairs(
             job.store.write(signal, str(folder).encode())
         barrier()
     return pairs
+
+
+def _made_by_the_first(store: Store, signal: str) -> Path:
+    """Wait for the folder that the first worker of this machine makes; one left by a killed try has the same rows."""
+    delay_seconds = FIRST_DELAY_SECONDS
+    while not store.exists(signal) or not (folder := Path(store.read(signal).decode())).is_dir():
+        time.sleep(delay_seconds)
+        delay_seconds = min(2 * delay_seconds, POLL_SECONDS)
+    return folder
 
 
 def _recipe(parts: ModelParts, config: Config) -> Recipe:
