@@ -10,7 +10,9 @@ PEERS := .venv/peers-installed
 install: $(INSTALLED)
 
 # --no-compile: Python compiles what it imports, a small part of the 22,000 files, when it first does. The last line does so
-# once, instead of in each of the first processes at the same time.
+# once, instead of in each of the first processes at the same time. Where the environment forbids to keep what was
+# compiled, as many containers do, every process would compile all of it again and take twice its time.
+unexport PYTHONDONTWRITEBYTECODE
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[worker,xla,test]'

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from configs.schema.config import Config
 from tasks.pretrained.shapes import Activation
 from tasks.worker.formats.head import write_head
-from tasks.worker.model import features, interaction, released_modules
+from tasks.worker.model import features, interaction
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -93,8 +93,9 @@ def _write_interaction(parts: ModelParts, folder: Path, path: str) -> None:
     weights = {name: value.cpu().contiguous() for name, value in model.interaction.state_dict().items()}
     save_file(weights, folder / path / "model.safetensors")
     (folder / features.FILE).write_bytes(parts.features.to_json())
-    for module in (interaction, released_modules):
-        shutil.copyfile(inspect.getfile(module), folder / Path(inspect.getfile(module)).name)
+    code = Path(inspect.getfile(interaction))
+    for name in (code.name, "released_modules.py"):  # the latter imports sentence-transformers, which takes seconds
+        shutil.copyfile(code.with_name(name), folder / name)
 
 
 def _dense_layers(model: EmbeddingModel) -> Iterator[tuple[nn.Linear, Activation]]:

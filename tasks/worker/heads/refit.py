@@ -14,7 +14,6 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.data.holdout import read_sides
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.accelerators import Accelerator
-from tasks.worker.heads.solve import FOLDS, LEAST_ROWS, solve
 from tasks.worker.model.classify import head_inputs
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Job
@@ -37,6 +36,8 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
     head = job.config.heads.classification
     if head is None or head.refit_rows is None:
         return
+    from tasks.worker.heads.solve import FOLDS, LEAST_ROWS, solve  # takes seconds to import, and few runs need it
+
     accelerator.name_work("the classification head")
     rows = _newest_rows(job, head.refit_rows)
     classes = label_classes(rows, job.config.heads)
