@@ -56,8 +56,14 @@ class Accelerator(ABC):
             dist.init_process_group(self.backend, timeout=COLLECTIVE_TIMEOUT)
 
     def leave(self) -> None:
-        """Leave the process group."""
+        """Leave the process group, once every worker has all that it waited for.
+
+        A worker that closes its connections may break the last barrier of a slower one. So all wait once more, and
+        whether that works out no longer matters.
+        """
         if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):
+                self._wait_for_all()
             dist.destroy_process_group()
 
     def abandon(self) -> None:  # noqa: B027, most devices have nothing to clean up
@@ -186,7 +192,10 @@ class Accelerator(ABC):
     def barrier(self) -> None:
         """Wait for every worker."""
         if self.rank.world > 1:
-            dist.barrier()
+            self._wait_for_all()
+
+    def _wait_for_all(self) -> None:
+        dist.barrier()
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)

@@ -170,8 +170,10 @@ class XlaAccelerator(Accelerator):
     def barrier(self) -> None:
         """Wait on the host: a rendezvous of XLA is a graph too."""
         self.cut()
-        if self.rank.world > 1:
-            dist.barrier(self._gloo)
+        super().barrier()
+
+    def _wait_for_all(self) -> None:
+        dist.barrier(self._gloo)
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != "xla":

@@ -11,7 +11,7 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.worker import train
-from tasks.worker.heads import refit
+from tasks.worker.heads import solve as solving
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tests.support.processes.ranks import run_ranks
@@ -77,15 +77,15 @@ def test_a_run_killed_while_the_head_is_solved_ends_the_same(made: Made, tmp_pat
     _, _, outcome = made
     store, rows = imbalanced(tmp_path)
     config = tiny_config(*SOLVED)
-    solve = refit.solve
+    solve = solving.solve
 
     def killed(*args) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(refit, "solve", killed)
+    monkeypatch.setattr(solving, "solve", killed)
     with pytest.raises(KeyboardInterrupt):
         train_model(store, config, rows)
-    monkeypatch.setattr(refit, "solve", solve)
+    monkeypatch.setattr(solving, "solve", solve)
     again = train_model(store, config, rows)
     assert again.resumed_at_step is not None
     assert (again.checkpoint.sha256, again.head) == (outcome.checkpoint.sha256, outcome.head)
