@@ -5,7 +5,8 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews ablation classification gates faults scale
+.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews ablation classification gates faults scale \
+  train-memory
 
 install: $(INSTALLED)
 
@@ -94,3 +95,7 @@ faults: install
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install
 	$(BIN)/python -m tests.benchmarks.scale
+
+# Memory of the first steps of a training on one and on ten million pairs.
+train-memory: install
+	$(BIN)/python -m tests.benchmarks.training_memory

@@ -16,7 +16,7 @@ from tasks.pruning.reach import Reach
 from tasks.runs.lineage import PRUNED, STATE
 from tasks.runs.plan import plan_key
 
-Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "runs"]
+Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "tokens", "runs"]
 
 _DEPTHS: Mapping[Kind, int] = {
     "models": 2,
@@ -89,7 +89,9 @@ def _folders(store: Store, reach: Reach) -> Iterator[Folder]:
         complete = f"{folder}/{MANIFEST}" in sizes and read_manifest(store, folder).facts.get("complete") is not False
         if complete or folder.split("/")[1] not in reach.training:
             yield _folder("checkpoints", folder, sizes)
-    yield from _of_runs(store, reach)
+    runs = store.sizes("runs")
+    yield from _of_runs(runs, reach)
+    yield from _tokens(store, runs, reach)
 
 
 def _is_compiled(store: Store, folder: str, sizes: Mapping[str, int]) -> bool:
@@ -97,8 +99,7 @@ def _is_compiled(store: Store, folder: str, sizes: Mapping[str, int]) -> bool:
     return f"{folder}/{MANIFEST}" in sizes and bool(read_manifest(store, folder).facts.get("complete"))
 
 
-def _of_runs(store: Store, reach: Reach) -> Iterator[Folder]:
-    sizes = store.sizes("runs")
+def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
     folders: dict[str, dict[str, int]] = {}
     for key, size in sizes.items():
         if (found := _OF_A_RUN.match(key)) is not None and len(found[0]) < len(key):
@@ -109,6 +110,17 @@ def _of_runs(store: Store, reach: Reach) -> Iterator[Folder]:
             continue
         if "/rows/" in folder or run_key not in reach.runs:
             yield _folder("runs", folder, below)
+
+
+def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
+    """Yield the tokens of rows that are gone, or that no run needs which may go on or whose release is kept."""
+    for folder, sizes in _grouped(store.sizes("tokens"), 2).items():
+        if f"{folder}/{MANIFEST}" in sizes:  # else they may be in the making
+            rows: str = read_manifest(store, folder).facts["of"]
+            run_key = rows.split("/")[1]
+            needed = run_key in reach.runs or plan_key(run_key) not in runs
+            if not needed or f"{rows}/{MANIFEST}" not in runs:
+                yield _folder("tokens", folder, sizes)
 
 
 def _folder(kind: Kind, folder: str, sizes: Mapping[str, int]) -> Folder:

@@ -4,7 +4,6 @@ Killed anywhere and started again it ends with the same weights: it continues fr
 """
 
 import contextlib
-import itertools
 import time
 
 import torch
@@ -31,7 +30,7 @@ from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.pairs import (
     TrainingRows,
-    make_pairs,
+    open_pairs,
     read_development_rows,
     read_training_rows,
     replayed_rows,
@@ -62,12 +61,10 @@ def run(job: Job) -> TrainOutcome:
             precision = accelerator.choose_precision(config.train.precision)
             start = make_start(job, inputs, source, parts, accelerator, precision)
         state = start.state
-        replayed = replayed_rows(job, inputs)
-        pairs = make_pairs(itertools.chain(training, replayed), parts, config)
+        pairs = open_pairs(job, training, replayed_rows(job, inputs), parts, accelerator.barrier)
         plan = plan_for(config, state.first_step, pairs)
-        own_rows = len(pairs) - replayed.count
-        shape = shape_for(config, state.first_step, pairs, job.rank.world, inputs.mined is not None, own_rows)
-        negatives = negative_arrays(mined.found, pairs, training, parts, config) if mined else None
+        shape = shape_for(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
+        negatives = negative_arrays(mined.found, len(pairs), parts, config) if mined else None
         last_step = state.step if state.complete else state.first_step + len(plan)
         batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)), negatives)
         steps = range(state.first_step, last_step)
@@ -104,7 +101,7 @@ def run(job: Job) -> TrainOutcome:
         tokens=tokens,
         losses=tuple(recorder.losses),
         curve=tuple(recorder.curve),
-        rows_replayed=replayed.count,
+        rows_replayed=len(pairs) - pairs.own_rows,
         development=tuple(recorder.development),
         kept_step=recorder.kept_step,
         precision=precision,

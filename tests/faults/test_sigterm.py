@@ -126,7 +126,7 @@ def test_a_signal_in_the_last_steps_does_not_stop_the_training(tmp_path: Path, u
 
 @pytest.mark.parametrize(
     ("target", "there"),
-    [("tasks.worker.train:make_pairs", []), ("tasks.worker.train:_agree", ["step-00000016"])],
+    [("tasks.worker.train:open_pairs", []), ("tasks.worker.train:_agree", ["step-00000016"])],
     ids=["before the first step", "after the last"],
 )
 def test_a_signal_outside_the_loop_ends_the_training_at_once(tmp_path: Path, target: str, there: list[str]):

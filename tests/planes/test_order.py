@@ -48,6 +48,7 @@ ORDER = """
     tasks.worker.heads            heads solved at the end of a run
     tasks.worker.training         batches, losses, steps, checkpoints
     tasks.worker.retention        against forgetting: replayed rows, averaged weights, the best step
+    tasks.worker.tokens           training rows as tokens, in files and in the workspace
     tasks.worker.ranking          the rank of a query's item among those that are not as right
     tasks.worker.validation       the rows of a span: profiled, compared, judged by own expectations
     tasks.worker.checks           checks of machines and of rows

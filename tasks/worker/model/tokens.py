@@ -37,9 +37,13 @@ class TokenLists:
         """Tokens of each text, int64 (texts,)."""
         return np.diff(self.offsets)
 
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the tokens of the texts at `rows`, int64 (len(rows),), without a look at the others."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of the texts at `rows`, int32 (total,), and offsets int64 (len(rows) + 1,); -1 has none."""
-        lengths = np.where(rows >= 0, self.offsets[rows + 1] - self.offsets[rows], 0)
+        lengths = np.where(rows >= 0, self.lengths_of(rows), 0)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
         return self.ids[np.repeat(self.offsets[rows], lengths) + within], offsets
@@ -80,9 +84,3 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, pad: i
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
     flat = np.concatenate([np.asarray(ids, dtype=np.int32) for ids in lists]) if lists else np.zeros(0, dtype=np.int32)
     return TokenLists(flat, offsets, pad)
-
-
-def joined_tokens(parts: Sequence[TokenLists]) -> TokenLists:
-    """Return the token lists of `parts`, one after another; there is at least one part."""
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate([part.lengths for part in parts]))])
-    return TokenLists(np.concatenate([part.ids for part in parts]), offsets, parts[0].pad)

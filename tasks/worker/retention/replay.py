@@ -51,16 +51,14 @@ class Replay:
 
 @dataclass
 class ReplayedRows:
-    """The training rows of a replay, read again each time they are iterated over; `count` is that of the last time."""
+    """The training rows of a replay, read again each time they are iterated over."""
 
     store: Store
     replay: Replay
     rule: HoldoutRule
     columns: Sequence[str]
-    count: int = 0
 
     def __iter__(self) -> Iterator[pa.Table]:
-        self.count = 0
         wanted = [*self.columns, *group_columns(self.rule.group)]
         for ref in self.replay.refs:
             left_out = left_out_ids(self.store, ref)
@@ -68,5 +66,4 @@ class ReplayedRows:
                 sample = rows.filter(pa.array(self.replay.chosen(ref, rows[ROW_ID].to_pylist())))
                 training = split_holdout(sample, self.rule, left_out).training
                 if training.num_rows:
-                    self.count += training.num_rows
                     yield training

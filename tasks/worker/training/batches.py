@@ -20,7 +20,7 @@ from tasks.worker.model.features import joined_features
 from tasks.worker.model.packing import pack
 from tasks.worker.process.job import Rank
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
-from tasks.worker.training.plan import Plan, parts_of
+from tasks.worker.training.plan import Plan, in_pieces, parts_of
 
 SAMPLED_ROWS = 16_384  # the first rows of a run, by which the shape is chosen: warmup must find the same one, fast
 SAMPLED_BATCHES = 256
@@ -66,39 +66,36 @@ def plan_for(config: Config, first_step: int, pairs: Pairs) -> Plan:
 def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> Plan:
     """Return the batch plan of the first rows alone."""
     train = config.train
-    tokens = pairs.query.lengths[:rows] + pairs.item.lengths[:rows]
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
     groups = None
     if train.homogeneous is not None:
-        groups = pairs.item_features.categorical[:rows, config.features.categorical.index(train.homogeneous)]
-    return Plan(tokens, keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
+        column = config.features.categorical.index(train.homogeneous)
+        groups = in_pieces(pairs.item_features.categorical, rows, lambda some: some[:, column].astype(np.int32))
+    return Plan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
 
 
-def shape_for(
-    config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False, own_rows: int | None = None
-) -> BatchShape:
-    """Return the shape of every batch: as many sequences as the batches of the run's first rows need, by packing them.
+def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False) -> BatchShape:
+    """Return the shape of every batch: as many sequences as the batches of the run's own first rows need, by packing.
 
     A text that later finds no room loses its last tokens.
 
     Args:
         mined: whether there is a release, so that the pairs get hard negatives if they are configured.
-        own_rows: the first so many rows are of the run's own spans, which is all that warmup reads; None: all rows.
 
     Raises:
         ConfigError: `train.sequences` are far too few for the texts.
     """
     train = config.train
-    query, item, head = pairs.query.lengths, pairs.item.lengths, config.heads.contrastive
+    head = config.heads.contrastive
     extra = head.negatives.per_query if mined and head is not None and head.negatives is not None else 0
     both_ways = head is not None and head.symmetric
-    plan = _plan_of_first(min(SAMPLED_ROWS, own_rows or len(pairs)), config, first_step, pairs)
+    plan = _plan_of_first(min(SAMPLED_ROWS, pairs.own_rows), config, first_step, pairs)
     needed = largest = 1
     for number in np.unique(np.linspace(0, len(plan) - 1, SAMPLED_BATCHES, dtype=np.int64)).tolist():
         for rows in parts_of(plan.rows(number), plan.tokens, world):
             real = rows[rows >= 0]
             # Hard negatives, which warmup does not know, are taken to be as long as the items of the batch.
-            lengths = np.concatenate([query[real], *[item[real]] * (1 + extra)])
+            lengths = np.concatenate([pairs.query.lengths_of(real), *[pairs.item.lengths_of(real)] * (1 + extra)])
             needed = max(needed, pack(lengths, train.sequence_tokens).sequences)
             largest = max(largest, int(lengths.sum()))
     shape = BatchShape(
@@ -146,6 +143,7 @@ def make_batch(
     real = whole >= 0
     pair = np.where(real, pairs.pair[whole], 0.0).astype(np.float32)
     label_class = np.where(real, pairs.label_class[whole], -1)
+    labelled = label_class >= 0
     position = np.arange(len(whole))[mine]
     excluded = np.broadcast_to(~real, (part, len(whole))).copy()
     # Of a row that is no pair it is not known in the batch alone which items its query finds.
@@ -174,8 +172,8 @@ def make_batch(
         excluded_queries=torch.from_numpy(excluded_queries),
         position=torch.from_numpy(position),
         pairs_in_all=torch.tensor(float(pair.sum())),
-        label_weight=torch.from_numpy(np.where(real[mine], pairs.label_weight[rows], 0.0).astype(np.float32)),
-        labels_in_all=torch.tensor(float((label_class >= 0).sum())),
+        label_weight=torch.from_numpy(np.where(labelled, pairs.class_weight[label_class], np.float32(0))[mine]),
+        labels_in_all=torch.tensor(float(labelled.sum())),
     )
 
 

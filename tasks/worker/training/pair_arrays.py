@@ -1,54 +1,24 @@
-"""The training rows of a run as arrays, without their texts, and which items belong to each query."""
+"""The training rows of a run as arrays, without their texts: in files, one record a row, and as batches read them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 
-from tasks.worker.model.features import FeatureArrays
+from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.tokens import TokenLists
+from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS
+from tasks.worker.tokens.columns import Column, File
+from tasks.worker.tokens.positives import Positives
+from tasks.worker.tokens.tokenised import ROW
 
-
-@dataclass(frozen=True)
-class Positives:
-    """The keys of the items that belong to each query with several of them.
-
-    `offsets` int64 (queries + 1,): those of query q are `keys[offsets[q]:offsets[q + 1]]`, int64, distinct.
-    """
-
-    offsets: np.ndarray
-    keys: np.ndarray
-
-    @classmethod
-    def of(cls, query_key: np.ndarray, key: np.ndarray, pair: np.ndarray) -> Positives:
-        """Return the positives among rows; int64 (rows,) from 0, likewise, and float32 (rows,)."""
-        queries = int(query_key.max(initial=-1)) + 1
-        belongs = np.unique(np.stack([query_key, key])[:, pair > 0], axis=1)
-        counts = np.bincount(belongs[0], minlength=queries)
-        several = counts > 1  # the only item of a query is excluded as its own
-        belongs = belongs[:, several[belongs[0]]]
-        offsets = np.concatenate([[0], np.cumsum(np.where(several, counts, 0))])
-        return cls(offsets.astype(np.int64), belongs[1])
-
-    def among(self, query_key: np.ndarray, batch_key: np.ndarray) -> np.ndarray:
-        """Return whether each item of a batch belongs to each query, bool (queries, items).
-
-        The time grows with the positives of these queries, and not with the product of queries and items.
-        """
-        known = np.zeros((len(query_key), len(batch_key)), dtype=bool)
-        queries, row_of = np.unique(query_key, return_inverse=True)
-        counts = self.offsets[queries + 1] - self.offsets[queries]
-        if not counts.any():
-            return known
-        places = np.repeat(self.offsets[queries] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        keys, column_of = np.unique(batch_key, return_inverse=True)
-        wanted = self.keys[places]
-        column = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        hit = keys[column] == wanted
-        table = np.zeros((len(queries), len(keys)), dtype=bool)
-        table[np.repeat(np.arange(len(queries)), counts)[hit], column[hit]] = True
-        return table[row_of][:, column_of]
+CLASSES = 2  # of labels
+_FACTS = "facts.json"
 
 
 @dataclass(frozen=True)
@@ -56,7 +26,7 @@ class HardNegatives:
     """Items that some pairs of a run get as extra negatives.
 
     `of_row` int32 (rows, per_query): numbers of items, -1 where there are fewer. `item_key` and `text_key` int64
-    (items,) are those of `Pairs`, -1 where no row has the item or the text.
+    (items,) are made as those of `Pairs`.
     """
 
     of_row: np.ndarray
@@ -68,25 +38,90 @@ class HardNegatives:
 
 @dataclass(frozen=True)
 class Pairs:
-    """All training rows of a run in memory, without their texts, as arrays of the same length.
+    """All training rows of a run, without their texts, as arrays of the same length, or columns of files.
 
-    `item_key` int64 is equal for rows about one item, `text_key` int64 for rows with one normalised item text, and
-    `query_key` int64 for rows with one normalised query; `positives` has the items, and the texts, of each query;
-    `pair` float32 is 1 where query and item belong together; `label_class` int64 is 0, 1 or -1 for unlabelled;
-    `label_weight` float32 is what a row counts in the loss of its class, 0 for unlabelled.
+    `tokens` int64 are those of query and item together. `item_key` int64 is equal for rows about one item, `text_key`
+    int64 for rows with one normalised item text, and `query_key` int64 for rows with one normalised query; `positives`
+    has the items, and the texts, of each query; `pair` float32 is 1 where query and item belong together; `label_class`
+    int64 is 0, 1 or -1 for unlabelled; `class_weight` float32 (CLASSES,) is what a row of a class counts in the loss of
+    its class. The first `own_rows` are of the run's own spans, the others are replayed.
     """
 
     query: TokenLists
     item: TokenLists
     query_features: FeatureArrays
     item_features: FeatureArrays
+    tokens: np.ndarray
     item_key: np.ndarray
     text_key: np.ndarray
     query_key: np.ndarray
     positives: tuple[Positives, Positives]
     pair: np.ndarray
     label_class: np.ndarray
-    label_weight: np.ndarray
+    class_weight: np.ndarray
+    own_rows: int
 
     def __len__(self) -> int:
         return len(self.query)
+
+
+def row_type(features: FeatureTable) -> np.dtype:
+    """Return the record of a row in a file: its tokens and keys, its class, whether it is a pair, its features."""
+    numeric, categorical = len(features.numeric), len(features.categorical)
+    own = [
+        ("label_class", "<i8"),
+        ("query_categorical", "<i8", (categorical,)),
+        ("item_categorical", "<i8", (categorical,)),
+        ("query_numeric", "<f4", (numeric,)),
+        ("item_numeric", "<f4", (numeric,)),
+        ("pair", "<f4"),
+    ]
+    return np.dtype([*ROW.descr, *own], align=True)
+
+
+def write_facts(folder: Path, own_rows: int, class_weight: np.ndarray) -> None:
+    """Write what `Pairs` say of all rows together."""
+    facts = {"own_rows": own_rows, "class_weight": class_weight.tolist()}
+    (folder / _FACTS).write_text(json.dumps(facts))
+
+
+def open_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
+    """Return the rows in the files of a folder, which may be deleted afterwards; batches read theirs from the files.
+
+    Args:
+        folder: ROWS holds records of `row_type`, one more than there are rows, for the ends of the last row's tokens;
+            the facts are those of `write_facts`.
+        pad: the id that pads tokens.
+    """
+    ids = [cast(np.ndarray, Column(File(folder / name, np.int32))) for name in (QUERY_IDS, ITEM_IDS)]
+    file = File(folder / ROWS, row_type(features))
+    return _pairs(folder, lambda name: cast(np.ndarray, Column(file, name)), ids, pad)
+
+
+def read_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
+    """Return the same in memory, except for the positives."""
+    ids = [np.fromfile(folder / name, np.int32) for name in (QUERY_IDS, ITEM_IDS)]
+    rows = np.fromfile(folder / ROWS, row_type(features))
+    return _pairs(folder, lambda name: rows[name], ids, pad)
+
+
+def _pairs(folder: Path, column: Callable[[str], np.ndarray], ids: Sequence[np.ndarray], pad: int) -> Pairs:
+    def of(name: str) -> np.ndarray:
+        return column(name)[:-1]
+
+    facts = json.loads((folder / _FACTS).read_text())
+    return Pairs(
+        query=TokenLists(ids[0], column("query_begin"), pad),
+        item=TokenLists(ids[1], column("item_begin"), pad),
+        query_features=FeatureArrays(of("query_numeric"), of("query_categorical")),
+        item_features=FeatureArrays(of("item_numeric"), of("item_categorical")),
+        tokens=of("tokens"),
+        item_key=of("item_key"),
+        text_key=of("text_key"),
+        query_key=of("query_key"),
+        positives=(Positives.open(folder, "item_key"), Positives.open(folder, "text_key")),
+        pair=of("pair"),
+        label_class=of("label_class"),
+        class_weight=np.array(facts["class_weight"], dtype=np.float32),
+        own_rows=facts["own_rows"],
+    )

@@ -1,12 +1,14 @@
 """Validated rows as training input: the split into training and holdout, token ids, features, classes."""
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from configs.schema.config import Config
 from configs.schema.training import HeadsConfig
@@ -15,17 +17,19 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, split_holdout
-from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, normal_text
+from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError
-from tasks.worker.model.features import encode_features, joined_features
-from tasks.worker.model.tokens import joined_tokens, tokenize
+from tasks.worker.model.features import Side, encode_features
 from tasks.worker.process.job import Job
 from tasks.worker.retention.best import without_development_rows
 from tasks.worker.retention.replay import Replay, ReplayedRows
+from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
+from tasks.worker.tokens.positives import ROWS_AT_ONCE, write_positives
+from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pair_arrays import Pairs, Positives
+from tasks.worker.training.pair_arrays import CLASSES, Pairs, open_pair_files, read_pair_files, row_type, write_facts
 
-pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+FIRST_DELAY_SECONDS, POLL_SECONDS = 0.02, 1.0  # each wait is twice as long as the one before
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -38,16 +42,17 @@ def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
     return classes
 
 
-def label_weights(classes: np.ndarray, heads: HeadsConfig) -> np.ndarray:
-    """Return what each row counts in the loss of its class, float32 (rows,); 0 for rows without one.
+def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
+    """Return what a row of each class counts in the loss of its class, float32 (CLASSES,).
 
     Balanced: rows / (classes * rows of the class), so that all classes together count the same (King and Zeng 2001).
+
+    Args:
+        counts: int64 (CLASSES,), the rows of each class in the run.
     """
-    weights = (classes >= 0).astype(np.float32)
-    if heads.classification is not None and heads.classification.loss == "balanced":
-        there, place, counts = np.unique(classes[classes >= 0], return_inverse=True, return_counts=True)
-        weights[classes >= 0] = (counts.sum() / (len(there) * np.maximum(counts, 1)))[place]
-    return weights
+    if heads.classification is None or heads.classification.loss != "balanced":
+        return np.ones(CLASSES, dtype=np.float32)
+    return (counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))).astype(np.float32)
 
 
 def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -64,11 +69,11 @@ class TrainingRows:
     """
 
     def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config, rule: HoldoutRule | None = None) -> None:
-        self._store, self._refs = store, refs
-        self._columns, self._rule = used_columns(config), rule or HoldoutRule.of(config.evaluate)
+        self._store, self.refs = store, refs
+        self._columns, self.rule = used_columns(config), rule or HoldoutRule.of(config.evaluate)
 
     def __iter__(self) -> Iterator[pa.Table]:
-        for training, _ in read_sides(self._store, self._refs, self._rule, self._columns):
+        for training, _ in read_sides(self._store, self.refs, self.rule, self._columns):
             if training.num_rows:
                 yield training
 
@@ -89,43 +94,118 @@ def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
 
 
 def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> Pairs:
-    """Return training rows as arrays."""
-    limits, pad = config.train.max_tokens, parts.model.pad
-    query, item, query_features, item_features, keys, pair, label_class, texts, queries = ([] for _ in range(9))
-    prompts = parts.model.shape.prompts
-    for table in rows:
-        query.append(tokenize(parts.tokenizer, table[QUERY].to_pylist(), limits.query, pad, prompts.query))
-        item.append(tokenize(parts.tokenizer, table[ITEM].to_pylist(), limits.item, pad, prompts.item))
-        query_features.append(encode_features(parts.features, table, "query"))
-        item_features.append(encode_features(parts.features, table, "item"))
-        keys.append(table[ITEM_ID])
-        texts.append(_text_hashes(table[ITEM]))
-        queries.append(_text_hashes(table[QUERY]))
-        pair.append(pair_mask(table, config.heads).astype(np.float32))
-        label_class.append(label_classes(table, config.heads))
-    ids = pa.chunked_array([chunk for column in keys for chunk in column.chunks], pa.string())
-    item_key = pc.rank(ids, tiebreaker="dense").to_numpy().astype(np.int64)
-    text_key, query_key = (np.unique(np.concatenate(each), return_inverse=True)[1] for each in (texts, queries))
-    belongs, classes = np.concatenate(pair), np.concatenate(label_class)
-    return Pairs(
-        query=joined_tokens(query),
-        item=joined_tokens(item),
-        query_features=joined_features(query_features),
-        item_features=joined_features(item_features),
-        item_key=item_key,
-        text_key=text_key,
-        query_key=query_key,
-        positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
-        pair=belongs,
-        label_class=classes,
-        label_weight=label_weights(classes, config.heads),
-    )
+    """Return some training rows as arrays; `rows` is iterated over more than once, and nothing is kept of them."""
+    with tempfile.TemporaryDirectory(prefix="millrace-") as name:
+        tokens, pairs = Path(name) / "tokens", Path(name) / "pairs"
+        tokens.mkdir()
+        pairs.mkdir()
+        write_tokens(tokens, rows, _recipe(parts, config))
+        _write_pairs(pairs, [(tokens, rows)], 1, parts, config)
+        return read_pair_files(pairs, parts.features, parts.model.pad)
 
 
-def _text_hashes(texts: pa.ChunkedArray) -> np.ndarray:
-    """Return a hash of each normalised text, uint64 (rows,)."""
-    digests = (hashlib.blake2b(normal_text(text).encode(), digest_size=8).digest() for text in texts.to_pylist())
-    return np.frombuffer(b"".join(digests), dtype=np.uint64)
+def open_pairs(
+    job: Job, training: TrainingRows, replayed: ReplayedRows, parts: ModelParts, barrier: Callable[[], object]
+) -> Pairs:
+    """Return all rows that a run is trained on, in files, which one worker of each machine makes for all of them.
+
+    The files are deleted once all workers have opened them: the system keeps them as long as they are in use.
+
+    Args:
+        replayed: stand after the others. They are others in each run, so their tokens are not kept in the workspace.
+        barrier: waits for every worker of the stage.
+    """
+    rank = job.rank
+    signal = f"{job.spec.attempt_prefix}/pairs-{rank.index - rank.local}"
+    if rank.local:
+        pairs = open_pair_files(_made_by_the_first(job.store, signal), parts.features, parts.model.pad)
+        barrier()
+        return pairs
+    with job.scratch() as folder:
+        recipe, again = _recipe(parts, job.config), folder / "replayed"
+        tokens = [open_tokens(job.store, ref, training.rule, recipe)[0] for ref in training.refs]
+        spans = [TrainingRows(job.store, [ref], job.config, training.rule) for ref in training.refs]
+        again.mkdir()
+        write_tokens(again, replayed, recipe)
+        sources = [*zip(tokens, spans, strict=True), (again, replayed)]
+        _write_pairs(folder, sources, len(spans), parts, job.config)
+        pairs = open_pair_files(folder, parts.features, parts.model.pad)
+        if rank.world > 1:  # through the store: it can take longer than a process group waits
+            job.store.write(signal, str(folder).encode())
+        barrier()
+    return pairs
+
+
+def _made_by_the_first(store: Store, signal: str) -> Path:
+    """Wait for the folder that the first worker of this machine makes; one left by a killed try has the same rows."""
+    delay_seconds = FIRST_DELAY_SECONDS
+    while not store.exists(signal) or not (folder := Path(store.read(signal).decode())).is_dir():
+        time.sleep(delay_seconds)
+        delay_seconds = min(2 * delay_seconds, POLL_SECONDS)
+    return folder
+
+
+def _recipe(parts: ModelParts, config: Config) -> Recipe:
+    most, prompts = config.train.max_tokens, parts.model.shape.prompts
+    return Recipe(parts.tokenizer, most.query, most.item, prompts.query, prompts.item)
+
+
+def _write_pairs(
+    folder: Path, sources: Sequence[tuple[Path, Iterable[pa.Table]]], own: int, parts: ModelParts, config: Config
+) -> None:
+    """Write the files that `open_pair_files` opens, holding some thousand rows in memory at a time.
+
+    Args:
+        sources: a folder with the tokens of rows, and these rows.
+        own: the first so many have the run's own rows, the others replayed ones.
+    """
+    kind, ids = row_type(parts.features), (QUERY_IDS, ITEM_IDS)
+    counts, begins = [0] * len(sources), dict.fromkeys(BEGINS, 0)
+    of_class, last = np.zeros(CLASSES, dtype=np.int64), np.zeros(1, dtype=kind)
+    with contextlib.ExitStack() as opened:
+        out = {name: opened.enter_context((folder / name).open("wb")) for name in (ROWS, *ids)}
+        for number, (tokens, tables) in enumerate(sources):
+            with (tokens / ROWS).open("rb") as held:
+                for table in tables:
+                    rows = _records(np.fromfile(held, ROW, table.num_rows), table, parts, config)
+                    for name, begin in begins.items():
+                        rows[name] += begin
+                    out[ROWS].write(rows.tobytes())
+                    counts[number] += len(rows)
+                    of_class += np.bincount(rows["label_class"][rows["label_class"] >= 0], minlength=CLASSES)
+                ends = np.fromfile(held, ROW, 1)
+            for name in begins:
+                begins[name] += int(ends[name][0])
+                last[name] = begins[name]
+            for name in ids:
+                with (tokens / name).open("rb") as some:
+                    shutil.copyfileobj(some, out[name])
+        out[ROWS].write(last.tobytes())
+    write_facts(folder, sum(counts[:own]), class_weights(of_class, config.heads))
+    for name in ("item_key", "text_key"):
+        write_positives(_belonging(folder / ROWS, kind, name), sum(counts), folder, name)
+
+
+def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Config) -> np.ndarray:
+    """Return the records of the rows of a table, `row_type` (rows,), from their tokens, ROW (rows,)."""
+    rows = np.zeros(table.num_rows, dtype=row_type(parts.features))
+    for name in ROW.names or ():
+        rows[name] = tokens[name]
+    rows["pair"] = pair_mask(table, config.heads)
+    rows["label_class"] = label_classes(table, config.heads)
+    sides: tuple[Side, ...] = ("query", "item")
+    for side in sides:
+        features = encode_features(parts.features, table, side)
+        rows[f"{side}_numeric"], rows[f"{side}_categorical"] = features.numeric, features.categorical
+    return rows
+
+
+def _belonging(path: Path, kind: np.dtype, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the keys of queries, and the keys of this name, of the rows in a file that are pairs."""
+    with path.open("rb") as file:
+        while len(rows := np.fromfile(file, kind, ROWS_AT_ONCE)):
+            pairs = rows[rows["pair"] > 0]
+            yield pairs["query_key"], pairs[name]
 
 
 def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.Table]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 PADDING = -1
 MIXED = -1  # the group of a batch with several
 BLOCK_BATCHES = 64  # rows are exchanged between so many batches: enough choice, and quickly made
+READ_ROWS = 2**18  # at once, of all rows of a run
 BALANCING_STRATA = 8  # of a block, dealt to even out the batches; the others are dealt at random
 
 
@@ -32,7 +33,7 @@ class Plan:
     batch_rows: int
     epochs: int
     seed: int
-    groups: np.ndarray | None = None  # int64 (rows,): batches have rows of one group where that is possible
+    groups: np.ndarray | None = None  # integers (rows,): batches have rows of one group where that is possible
 
     def __len__(self) -> int:
         return self.epochs * self._batches
@@ -62,10 +63,12 @@ class Plan:
         """
         kind = np.int32 if len(self.tokens) < 2**31 else np.int64
         random = np.random.default_rng([self.seed, epoch])
-        order = random.permutation(np.arange(len(self.tokens), dtype=kind))
+        order = np.arange(len(self.tokens), dtype=kind)
+        random.shuffle(order)
+        lengths = in_pieces(self.tokens, len(self.tokens), _short)
         if self.groups is not None:
-            return _by_group(order, self.tokens, self.groups, self.batch_rows, random)
-        return _strata(order, self.tokens, self._batches, random)
+            return _by_group(order, lengths, self.groups, self.batch_rows, random)
+        return _strata(order, lengths, self._batches, random)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _block(self, epoch: int, block: int, blocks: int) -> np.ndarray:
@@ -77,11 +80,11 @@ class Plan:
         for batches in self._exchanging(columns):
             rows = columns[:, batches].reshape(-1)
             rows = rows[rows >= 0]
-            dealt = _deal(rows, self.tokens[rows], len(batches), random)
-            _separate(dealt, self.keys)
+            dealt = _deal(self.tokens[rows], len(batches), random)
+            _separate(dealt, [key[rows] for key in self.keys])
             for batch, members in zip(batches, dealt, strict=True):
                 found = members[members >= 0]
-                out[batch, : len(found)] = found
+                out[batch, : len(found)] = rows[found]
         return out
 
     def _exchanging(self, columns: np.ndarray) -> list[list[int]]:
@@ -95,16 +98,28 @@ class Plan:
         return list(alike.values())
 
 
-def _strata(order: np.ndarray, tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
+def in_pieces(values: np.ndarray, rows: int, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return `change` of the first rows, in memory; of the values themselves, some are in memory at a time."""
+    return np.concatenate(
+        [change(values[np.arange(start, min(start + READ_ROWS, rows))]) for start in range(0, max(rows, 1), READ_ROWS)]
+    )
+
+
+def _short(tokens: np.ndarray) -> np.ndarray:
+    """Return numbers of tokens in little memory, uint16; rows with more count as the longest."""
+    return np.minimum(tokens, np.iinfo(np.uint16).max).astype(np.uint16)
+
+
+def _strata(order: np.ndarray, lengths: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
     """Return rows in random order as batches, (strata, batches): the rows of a stratum are about equally long."""
-    order = order[np.argsort(-tokens[order], kind="stable")]
-    missing = -len(order) % batches
-    strata = np.pad(order, (0, missing), constant_values=PADDING).reshape(-1, batches)
-    return random.permuted(strata, axis=1)
+    dealt = np.full(-(-len(order) // batches) * batches, PADDING, dtype=order.dtype)
+    _sort_by_length(order, lengths, dealt)
+    dealt = dealt.reshape(-1, batches)
+    return random.permuted(dealt, axis=1, out=dealt)
 
 
 def _by_group(
-    order: np.ndarray, tokens: np.ndarray, groups: np.ndarray, batch_rows: int, random: np.random.Generator
+    order: np.ndarray, lengths: np.ndarray, groups: np.ndarray, batch_rows: int, random: np.random.Generator
 ) -> np.ndarray:
     """Return rows in random order as batches of one group, (batch_rows, batches), by `_strata` of each group.
 
@@ -118,7 +133,7 @@ def _by_group(
         full = len(rows) // batch_rows
         rest.append(rows[full * batch_rows :])
         if full:
-            batches.append(_strata(rows[: full * batch_rows], tokens, full, random))
+            batches.append(_strata(rows[: full * batch_rows], lengths, full, random))
     left = np.concatenate(rest)
     missing = -len(left) % batch_rows
     batches.append(np.pad(left, (0, missing), constant_values=PADDING).reshape(-1, batch_rows).T)
@@ -126,15 +141,37 @@ def _by_group(
     return together[:, random.permutation(together.shape[1])]
 
 
-def _deal(rows: np.ndarray, tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
-    """Deal rows to batches, int64 (batches, strata); each batch gets one of each stratum of rows about equally long.
+def _sort_by_length(order: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:
+    """Write rows in the order of their length, the longest first and equal ones as they are in `order`, to `out`.
+
+    It counts how many rows have each length, and holds hardly more in memory than its arguments.
+
+    Args:
+        lengths: uint16, of all rows.
+    """
+    counts = np.zeros(int(lengths.max(initial=0)) + 1, dtype=np.int64)
+    for start in range(0, len(order), READ_ROWS):
+        counts += np.bincount(lengths[order[start : start + READ_ROWS]], minlength=len(counts))
+    after = np.cumsum(counts[::-1])[::-1] - counts  # longer rows; then also those of the length that were written
+    for start in range(0, len(order), READ_ROWS):
+        some = order[start : start + READ_ROWS]
+        length = lengths[some].astype(np.int64)
+        ranked = np.argsort(-length, kind="stable")
+        here = np.bincount(length, minlength=len(counts))
+        longer = np.cumsum(here[::-1])[::-1] - here
+        out[after[length[ranked]] + np.arange(len(some)) - longer[length[ranked]]] = some[ranked]
+        after += here
+
+
+def _deal(tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
+    """Deal places in `tokens`, int64 (batches, strata); each batch gets one of each stratum of rows about equally long.
 
     Rows of one length are in random order. The last stratum, of the shortest rows, may be incomplete: PADDING.
     """
     order = np.argsort(-tokens, kind="stable")
-    strata = -(-len(rows) // batches)
-    missing = strata * batches - len(rows)
-    ranked = np.pad(rows[order], (0, missing), constant_values=PADDING).reshape(strata, batches)
+    strata = -(-len(tokens) // batches)
+    missing = strata * batches - len(tokens)
+    ranked = np.pad(order, (0, missing), constant_values=PADDING).reshape(strata, batches)
     lengths = np.pad(tokens[order], (0, missing)).reshape(strata, batches)
     dealt, totals = np.empty((batches, strata), dtype=np.int64), np.zeros(batches, dtype=np.int64)
     turns = random.permutation(strata)
@@ -151,6 +188,9 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
     """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, where possible.
 
     Where it is not, as for an item with more rows than there are batches, they are spread.
+
+    Args:
+        dealt: the places of rows in each array of `keys`; PADDING where there is none.
     """
     batches, strata = dealt.shape
     held = [[Counter(key[batch[batch >= 0]].tolist()) for key in keys] for batch in dealt]

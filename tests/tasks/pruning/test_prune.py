@@ -204,6 +204,21 @@ def test_a_compile_cache_stays_if_the_last_run_used_it_or_if_it_is_in_the_making
     assert [folder.folder for folder in pruned(store).folders if folder.kind == "compile"] == ["compile/old"]
 
 
+def test_tokens_stay_for_runs_that_are_kept_and_go_with_their_rows(store, runner):
+    first, last = releases.read(store, 1), releases.read(store, 6)
+    comparison = "runs/a-comparison/validate/attempt-1/rows/2021-01"
+    commit_files(store, comparison, {"part": "rows"}, "rows")
+    gone = last.rows[-1].prefix.replace("attempt-1", "attempt-0")
+    rows = {"old": first.rows[0].prefix, "kept": last.rows[-1].prefix, "gone": gone, "compared": comparison}
+    for name, of in rows.items():
+        commit_files(store, f"tokens/{name}", {"rows.bin": name}, "tokens", of=of)
+    store.write("tokens/begun/rows.bin", b"in the making")
+    deleted = {folder.folder for folder in pruned(store).folders if folder.kind == "tokens"}
+    assert deleted == {"tokens/old", "tokens/gone"}
+    left = {key.split("/")[1] for key in store.list("tokens")}
+    assert left == {"kept", "compared", "begun"}
+
+
 def test_hard_negatives_and_the_release_they_come_from_stay_until_all_runs_are_finished(store, runner):
     config = small_config("heads.contrastive.negatives={per_query: 1}")
     commit_files(store, "negatives/k", {"rows.parquet": "mined"}, "negatives")

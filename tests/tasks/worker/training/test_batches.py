@@ -13,9 +13,10 @@ from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.packing import pack, segments_of
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
+from tasks.worker.tokens.positives import Positives
 from tasks.worker.training import batches
 from tasks.worker.training.batches import Batch, Batches, BatchShape, make_batch, plan_for, shape_for
-from tasks.worker.training.pair_arrays import Pairs, Positives
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.plan import PADDING, parts_of
 from tests.support.workspace.jobs import tiny_config
 
@@ -45,18 +46,21 @@ def make_pairs(
     def features() -> FeatureArrays:
         return FeatureArrays(random.normal(size=(rows, 2)).astype(np.float32), random.integers(0, 3, (rows, 1)))
 
+    query, item = texts(), texts()
     return Pairs(
-        query=texts(),
-        item=texts(),
+        query=query,
+        item=item,
         query_features=features(),
         item_features=features(),
+        tokens=query.lengths + item.lengths,
         item_key=item_key,
         text_key=text_key,
         query_key=query_key,
         positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
         pair=belongs,
         label_class=random.integers(-1, 2, rows),
-        label_weight=random.uniform(1, 2, rows).astype(np.float32),
+        class_weight=random.uniform(1, 2, 2).astype(np.float32),
+        own_rows=rows,
     )
 
 
@@ -152,20 +156,6 @@ def test_an_item_that_does_not_belong_to_the_query_stays_a_negative():
     assert excluded(make_pairs(3, queries=[0, 0, 0], pair=[1.0, 1.0, 0.0])) == {(0, 1), (1, 0), (2, 0), (2, 1)}
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
-def test_positives_are_those_of_all_rows_and_not_only_of_the_batch(queries: int, items: int, seed: int):
-    random = np.random.default_rng(seed)
-    query, key = random.integers(0, queries, 30), random.integers(0, items, 30)
-    pair = (random.random(30) < 0.6).astype(np.float32)
-    known = {(one, other) for one, other, belongs in zip(query, key, pair, strict=True) if belongs}
-    alone = {one for one in range(queries) if len({other for each, other in known if each == one}) < 2}
-    batch = random.permutation(30)[:8]
-    found = Positives.of(query, key, pair).among(query[batch], key[batch])
-    expected = [[(one, other) in known and one not in alone for other in key[batch]] for one in query[batch]]
-    assert found.tolist() == expected
-
-
 def test_padding_counts_for_nothing_and_is_no_negative():
     pairs = make_pairs(3)
     # the padding's row number, -1, must not pick up the last row's class, pair or features
@@ -223,11 +213,12 @@ def test_without_a_number_every_text_of_the_first_rows_has_room(world: int):
     assert real == pairs.query.lengths.sum() + pairs.item.lengths.sum()
 
 
-def test_warmup_finds_the_shape_of_training_by_the_first_rows(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(batches, "SAMPLED_ROWS", 200)
-    pairs = make_pairs(300, longest=16)
+@pytest.mark.parametrize(("sampled", "own"), [(200, 300), (1000, 200)], ids=["many rows", "others are replayed"])
+def test_warmup_finds_the_shape_of_training_by_the_first_rows(monkeypatch: pytest.MonkeyPatch, sampled: int, own: int):
+    monkeypatch.setattr(batches, "SAMPLED_ROWS", sampled)
+    pairs = dataclasses.replace(make_pairs(300, longest=16), own_rows=own)
     query, item = (TokenLists(side.ids, side.offsets[:201], 0) for side in (pairs.query, pairs.item))
-    first = dataclasses.replace(make_pairs(200), query=query, item=item)
+    first = dataclasses.replace(make_pairs(200), query=query, item=item, tokens=pairs.tokens[:200])
     assert shape_of(first) == shape_of(pairs)
 
 

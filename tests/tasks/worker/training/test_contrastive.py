@@ -15,9 +15,10 @@ from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
+from tasks.worker.tokens.positives import Positives
 from tasks.worker.training.batches import BatchShape, make_batch
 from tasks.worker.training.losses import batch_losses
-from tasks.worker.training.pair_arrays import HardNegatives, Pairs, Positives
+from tasks.worker.training.pair_arrays import HardNegatives, Pairs
 from tasks.worker.training.plan import PADDING
 from tests.support.processes.ranks import run_ranks
 
@@ -45,13 +46,15 @@ def made_up() -> tuple[Pairs, HardNegatives]:
         item=numbered(1 + ROWS, ROWS),
         query_features=none(ROWS),
         item_features=none(ROWS),
+        tokens=np.full(ROWS, 2),
         item_key=item,
         text_key=text,
         query_key=query,
         positives=(Positives.of(query, item, belongs), Positives.of(query, text, belongs)),
         pair=belongs,
         label_class=np.full(ROWS, -1),
-        label_weight=np.zeros(ROWS, dtype=np.float32),
+        class_weight=np.ones(2, dtype=np.float32),
+        own_rows=ROWS,
     )
     negatives = HardNegatives(
         of_row=random.integers(-1, ITEMS, (ROWS, EXTRA)).astype(np.int32),

@@ -1,4 +1,8 @@
+import dataclasses
+import tempfile
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,35 +12,52 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError
+from tasks.worker.process.job import Rank
+from tasks.worker.tokens.cache import open_tokens
+from tasks.worker.training import pairs
+from tasks.worker.training.batches import plan_for
 from tasks.worker.training.build import build_parts
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import (
     TrainingRows,
+    class_weights,
     first_rows,
     label_classes,
-    label_weights,
     make_pairs,
+    open_pairs,
     pair_mask,
     read_training_rows,
+    replayed_rows,
 )
 from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
     all_rows,
+    change_rows,
     make_job,
     make_workspace,
     tiny_config,
     write_rows,
 )
 
+# All that says which rows there are, and what is known of them.
+SETTINGS = (
+    "heads.contrastive.positives_only=true",
+    "heads.classification.loss=balanced",
+    "train.replay=0.2",
+    "train.keep_best={metric: mrr@10, rows: 5, patience: null}",
+    "train.homogeneous=locale",
+    "model.prompts={query: 'want ', item: 'is '}",
+)
 LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
 
 
 def test_balanced_classes_count_the_same_together():
-    classes = np.array([1, 1, 1, -1, 0])
-    assert label_weights(classes, tiny_config(CLASSIFIER).heads).tolist() == [1, 1, 1, 0, 1]
+    counts = np.array([1, 3])
+    assert class_weights(counts, tiny_config(CLASSIFIER).heads).tolist() == [1, 1]
     balanced = tiny_config(CLASSIFIER, "heads.classification.loss=balanced").heads
-    assert label_weights(classes, balanced) == pytest.approx([2 / 3, 2 / 3, 2 / 3, 0, 2])
-    assert label_weights(np.array([-1, 1]), balanced).tolist() == [0, 1], "a class may be absent"
+    assert class_weights(counts, balanced) == pytest.approx([2, 2 / 3])
+    assert class_weights(np.array([0, 1]), balanced)[1] == 1, "a class may be absent"
 
 
 def test_rows_have_every_column_in_use(tmp_path: Path):
@@ -95,7 +116,7 @@ def test_rows_in_pieces_make_the_same_model_and_pairs_as_in_one(tmp_path: Path):
     for name in ("query_features", "item_features"):
         assert (getattr(whole, name).numeric == getattr(pieces, name).numeric).all()
         assert (getattr(whole, name).categorical == getattr(pieces, name).categorical).all()
-    for name in ("item_key", "text_key", "query_key", "pair", "label_class"):
+    for name in ("item_key", "text_key", "query_key", "pair", "label_class", "class_weight"):
         assert (getattr(whole, name) == getattr(pieces, name)).all()
 
 
@@ -127,3 +148,79 @@ def test_the_newest_holdout_rows_are_read_and_no_span_that_is_not_needed(tmp_pat
     inputs = TrainInputs(rows=(later,), history=(gone, first), parent=None)
     _, newest = read_training_rows(make_job(store, config, inputs), inputs)
     assert newest["row_id"].to_pylist() == [*held[0], *held[1]][-50:]
+
+
+def test_a_run_reads_from_files_what_a_batch_reads_from_its_rows(tmp_path: Path, scratch: Path):
+    store, rows = make_workspace(tmp_path, rows=90, distinct=12)
+    few = write_rows(store, "2026-02", 3, tmp_path)
+    refs = (few, change_rows(store, rows, "2026-03", _one_query_for_many_items, tmp_path))
+    config = tiny_config(*FEATURES, CLASSIFIER, *SETTINGS)
+    inputs = TrainInputs(rows=refs, history=(rows,), parent=None)
+    job = make_job(store, config, inputs)
+    training, replayed = read_training_rows(job, inputs)[0], replayed_rows(job, inputs)
+    parts = build_parts(config, training)
+    again, own = list(replayed), sum(table.num_rows for table in training)
+    expected = dataclasses.replace(make_pairs([*training, *again], parts, config), own_rows=own)
+    assert all(len(each.queries) for each in expected.positives)
+    assert again
+    for _ in ("made", "found"):
+        opened = open_pairs(job, training, replayed, parts, lambda: None)
+        assert_same(opened, expected)
+        assert not list(scratch.glob("millrace-*"))
+    plans = [plan_for(config, 0, pairs) for pairs in (opened, expected)]
+    batches = [[plan.rows(number).tolist() for number in range(len(plan))] for plan in plans]
+    assert batches[0] == batches[1]
+
+
+def _one_query_for_many_items(rows: pa.Table) -> pa.Table:
+    queries = pa.array([f"something {number % 4}" for number in range(rows.num_rows)])
+    return rows.set_column(rows.column_names.index("query"), "query", queries)
+
+
+def test_the_workers_of_a_machine_share_one_copy(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch):
+    store, rows = make_workspace(tmp_path, rows=90, distinct=12)
+    config, inputs = tiny_config(*FEATURES), TrainInputs(rows=(rows,), history=(), parent=None)
+    parts = build_parts(config, TrainingRows(store, [rows], config))
+    opened, readers, all_there = {}, [], threading.Barrier(4)
+    for first in (0, 2):  # a try before ended without a word
+        store.write(f"{make_job(store, config, inputs).spec.attempt_prefix}/pairs-{first}", b"/nowhere")
+
+    def noted(*arguments: Any) -> Any:
+        readers.append(threading.current_thread().name)
+        return open_tokens(*arguments)
+
+    def work(rank: Rank) -> None:
+        training = TrainingRows(store, [rows], config)
+        job = make_job(store, config, inputs, rank=rank)
+        opened[rank.index] = open_pairs(job, training, replayed_rows(job, inputs), parts, all_there.wait)
+
+    monkeypatch.setattr(pairs, "open_tokens", noted)
+    ranks = [Rank(index, 4, index % 2, 2) for index in range(4)]
+    workers = [threading.Thread(target=work, args=(rank,), name=f"rank {rank.index}") for rank in ranks]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(readers) == ["rank 0", "rank 2"], "the first of each machine"
+    assert not list(scratch.glob("millrace-*"))
+    for other in (1, 2, 3):
+        assert_same(opened[other], opened[0])
+
+
+def assert_same(one: Pairs, other: Pairs) -> None:
+    every = [one.query, one.item, one.query_features, one.item_features, *one.positives, one]
+    others = [other.query, other.item, other.query_features, other.item_features, *other.positives, other]
+    names = ("ids", "offsets", "numeric", "categorical", "queries", "keys", "tokens", "item_key", "text_key")
+    for ours, theirs in zip(every, others, strict=True):
+        for name in (*names, "query_key", "pair", "label_class", "class_weight", "own_rows"):
+            if hasattr(ours, name):
+                assert (np.asarray(getattr(ours, name)) == np.asarray(getattr(theirs, name))).all(), name
+    assert (one.query.pad, one.item.pad) == (other.query.pad, other.item.pad)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    return tmp_path / "scratch"

@@ -1,0 +1,126 @@
+"""The training rows of a span as tokens and keys, a folder of the workspace: `tokens/<key>/`.
+
+Whoever needs it first makes it, one at a time by a lease; its key names all that it is made of. A file that does not
+match its checksum sends the folder to quarantine/, and it is made again.
+"""
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from infra.store import lease
+from infra.store.base import Store
+from infra.store.manifest import (
+    CorruptFolder,
+    Manifest,
+    MissingFolder,
+    commit,
+    open_folder,
+    quarantine,
+    read_manifest,
+)
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.references import RowsRef
+from tasks.data.holdout import read_sides
+from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe, tokenised
+
+KIND = "tokens"
+ROWS, QUERY_IDS, ITEM_IDS = "rows.bin", "query.int32", "item.int32"  # little-endian, without a header
+POLL_SECONDS = 1.0
+_FORMAT = 1  # part of the key: raise it when the same rows give other files
+
+
+def open_tokens(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> tuple[Path, Manifest]:
+    """Return a local path to the tokens of a span's training rows, made if the workspace lacks them, and the manifest.
+
+    ROWS holds records of ROW, with one more at the end, whose begins are the ends of the last row; the ids are int32.
+    The facts of the manifest are the number of rows, and what the tokens are made of.
+
+    Raises:
+        MissingFolder, CorruptFolder: the rows of the span, or what is known about their sides, are gone or damaged.
+        StoreError: the lease was lost to another process.
+    """
+    made_of = _made_of(store, ref, rule, recipe)
+    prefix = f"tokens/{hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]}"
+    try:
+        found = open_folder(store, prefix, KIND)
+    except (MissingFolder, CorruptFolder):
+        with lease.wait_for(store, f"{prefix}.lease", say=_say, poll_seconds=POLL_SECONDS) as held:
+            assert held is not None  # nothing else ends the waiting
+            _make_if_needed(store, prefix, read_sides(store, [ref], rule, ()), recipe, made_of, ref)
+            held.check()
+        return open_folder(store, prefix, KIND)
+    _say(f"{prefix}: the tokens of {found[1].facts['rows']} rows of span {ref.span.name} are there")
+    return found
+
+
+def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> dict[str, Any]:
+    """Return what the files depend on, as JSON. Rows are named by their content, so equal ones are shared."""
+    return {
+        "format": _FORMAT,
+        "rows": read_manifest(store, ref.prefix).sha256,
+        "sides": read_manifest(store, ref.sides).sha256 if ref.sides is not None else None,
+        "holdout": rule.model_dump(mode="json"),
+        "tokenizer": recipe.tokenizer_sha256,
+        "max_tokens": [recipe.query_tokens, recipe.item_tokens],
+        "prompts": [recipe.query_prompt, recipe.item_prompt],
+    }
+
+
+def _make_if_needed(
+    store: Store, prefix: str, sides: Iterable[Any], recipe: Recipe, made_of: dict[str, Any], ref: RowsRef
+) -> None:
+    """Make the folder unless another process just did; call it with the lease held."""
+    try:
+        open_folder(store, prefix, KIND)
+        return
+    except MissingFolder:
+        pass
+    except CorruptFolder as error:
+        _say(f"{error}; moved to {quarantine(store, prefix)}, and made again")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="millrace-") as name:
+        rows = write_tokens(Path(name), (side.training for side in sides), recipe)
+        facts = {"rows": rows, "of": ref.prefix, "made_of": made_of}
+        commit(store, prefix, Path(name), KIND, facts)
+    seconds = time.monotonic() - began
+    _say(f"{prefix}: tokenised {rows} rows of span {ref.span.name} in {seconds:.1f} s")
+
+
+def write_tokens(folder: Path, tables: Iterable[pa.Table], recipe: Recipe) -> int:
+    """Write the files of the cache into `folder`, table by table; return the number of rows."""
+    count, ends = 0, np.zeros(2, dtype=np.int64)
+    with (
+        (folder / ROWS).open("wb") as rows,
+        (folder / QUERY_IDS).open("wb") as query_ids,
+        (folder / ITEM_IDS).open("wb") as item_ids,
+    ):
+        for table in tables:
+            some = tokenised(table, recipe)
+            for begin, end in zip(BEGINS, ends, strict=True):
+                some.rows[begin] += end
+            _append(rows, some.rows)
+            _append(query_ids, some.query_ids)
+            _append(item_ids, some.item_ids)
+            ends += some.ends
+            count += len(some.rows)
+        last = np.zeros(1, dtype=ROW)
+        for begin, end in zip(BEGINS, ends, strict=True):
+            last[begin] = end
+        _append(rows, last)
+    return count
+
+
+def _append(file: IO[bytes], values: np.ndarray) -> None:
+    file.write(values.tobytes())
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

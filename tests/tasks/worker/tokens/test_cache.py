@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from infra.store.base import Store
+from infra.store.manifest import MANIFEST
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.references import RowsRef
+from tasks.data.holdout import split_holdout
+from tasks.data.rows import ITEM, QUERY
+from tasks.worker.model.tokens import tokenize, train_tokenizer
+from tasks.worker.tokens import cache
+from tasks.worker.tokens.cache import open_tokens, write_tokens
+from tasks.worker.tokens.tokenised import ROW, Recipe
+from tests.support.workspace.jobs import all_rows, make_workspace, tiny_config
+from tests.support.workspace.stores import STORES
+
+RULE = HoldoutRule(group="query_and_item", share=0.2)
+
+
+def a_tokenizer(words: Iterable[str] = ("want a red shoe please now", "blue lamp model 3")) -> Tokenizer:
+    return train_tokenizer(iter(words), 120)
+
+
+RECIPE = Recipe(a_tokenizer(), 7, 5)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> RowsRef:
+    return make_workspace(tmp_path, rows=60, distinct=12)[1]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path, rows: RowsRef) -> Store:
+    """Each kind of store, with the rows of one span."""
+    store = STORES[request.param](request)
+    directory = STORES["directory"](request)
+    for key in directory.list(""):
+        store.write(key, directory.read(key))
+    return store
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST}
+
+
+def never(*_: Any) -> None:
+    raise AssertionError("tokenised again")
+
+
+def test_the_tokens_are_those_of_the_training_rows(tmp_path: Path, rows: RowsRef):
+    store = make_workspace(tmp_path / "again", rows=60, distinct=12)[0]
+    prompted = RECIPE._replace(query_prompt="want ", item_prompt="blue ")
+    folder, manifest = open_tokens(store, rows, RULE, prompted)
+    training = split_holdout(all_rows(store, [rows], tiny_config()), RULE).training
+    records = np.fromfile(folder / cache.ROWS, ROW)
+    assert manifest.facts["rows"] == training.num_rows == len(records) - 1
+    assert manifest.facts["of"] == rows.prefix
+    for column, side, most, prompt in ((QUERY, "query", 7, "want "), (ITEM, "item", 5, "blue ")):
+        texts = training[column].to_pylist()
+        expected = tokenize(RECIPE.tokenizer, texts, most, pad=0, prompt=prompt)
+        assert np.fromfile(folder / f"{side}.int32", np.int32).tolist() == expected.ids.tolist()
+        assert records[f"{side}_begin"].tolist() == expected.offsets.tolist()
+    for key, column in (("query_key", QUERY), ("text_key", ITEM), ("item_key", "item_id")):
+        found = dict(zip(records[key][:-1].tolist(), training[column].to_pylist(), strict=True))
+        assert sorted(found.values()) == sorted(set(training[column].to_pylist())), "a key for each value"
+        assert min(found) >= 0
+
+
+def test_tokens_are_made_once(store: Store, rows: RowsRef, monkeypatch: pytest.MonkeyPatch):
+    first = open_tokens(store, rows, RULE, RECIPE)
+    before = contents(first[0])
+    monkeypatch.setattr(cache, "tokenised", never)
+    again = open_tokens(store, rows, RULE, RECIPE)
+    assert (contents(again[0]), again[1]) == (before, first[1])
+
+
+def test_rows_with_the_same_content_share_their_tokens(store: Store, rows: RowsRef, monkeypatch: pytest.MonkeyPatch):
+    open_tokens(store, rows, RULE, RECIPE)
+    other = rows.model_copy(update={"prefix": "runs/other/validate/attempt-1/rows/2026-01"})
+    for key in store.list(rows.prefix):
+        store.write(key.replace(rows.prefix, other.prefix), store.read(key))
+    monkeypatch.setattr(cache, "tokenised", never)
+    open_tokens(store, other, RULE, RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("rule", "recipe"),
+    [
+        (RULE, RECIPE._replace(tokenizer=a_tokenizer(["other words", "and more of them"]))),
+        (RULE, RECIPE._replace(query_tokens=6)),
+        (RULE, RECIPE._replace(item_tokens=4)),
+        (RULE, RECIPE._replace(query_prompt="want ")),
+        (RULE, RECIPE._replace(item_prompt="blue ")),
+        (RULE.model_copy(update={"share": 0.4}), RECIPE),
+    ],
+    ids=["tokenizer", "query tokens", "item tokens", "query prompt", "item prompt", "holdout"],
+)
+def test_other_tokens_are_another_folder(tmp_path: Path, rule: HoldoutRule, recipe: Recipe):
+    store, rows = make_workspace(tmp_path, rows=60, distinct=12)
+    one = open_tokens(store, rows, RULE, RECIPE)[0]
+    before = contents(one)
+    other = open_tokens(store, rows, rule, recipe)[0]
+    assert other != one
+    assert contents(other) != before == contents(one)
+
+
+def test_a_damaged_file_is_found_and_made_again(store: Store, rows: RowsRef, capsys: pytest.CaptureFixture[str]):
+    before = contents(open_tokens(store, rows, RULE, RECIPE)[0])
+    (key,) = [key for key in store.list("tokens") if key.endswith("item.int32")]
+    store.write(key, bytes(len(before["item.int32"])))
+    assert contents(open_tokens(store, rows, RULE, RECIPE)[0]) == before
+    assert "does not match its checksum" in capsys.readouterr().out
+    assert any(key.endswith("item.int32") for key in store.list("quarantine/tokens"))
+
+
+@pytest.mark.parametrize("files", [0, 2])
+def test_a_process_that_dies_while_it_makes_them_leaves_nothing_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
+):
+    store, rows = make_workspace(tmp_path, rows=60, distinct=12)
+    upload, left = store.upload, files
+
+    def dying(source: Path, key: str) -> None:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        upload(source, key)
+
+    monkeypatch.setattr(store, "upload", dying)
+    with pytest.raises(KeyboardInterrupt):
+        open_tokens(store, rows, RULE, RECIPE)
+    monkeypatch.undo()
+    assert not [key for key in store.list("tokens") if key.endswith(MANIFEST)]
+    folder, manifest = open_tokens(store, rows, RULE, RECIPE)
+    assert (
+        set(contents(folder)) == {entry.name for entry in manifest.files} == {"rows.bin", "query.int32", "item.int32"}
+    )
+
+
+def test_two_that_need_them_at_once_make_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store, rows = make_workspace(tmp_path, rows=60, distinct=12)
+    begun, made, both = [], [], threading.Barrier(2)
+
+    def slow(*arguments: Any) -> int:
+        begun.append(threading.get_ident())
+        count = write_tokens(*arguments)
+        made.append(count)
+        return count
+
+    def need() -> None:
+        both.wait()
+        open_tokens(store, rows, RULE, RECIPE)
+
+    monkeypatch.setattr(cache, "write_tokens", slow)
+    monkeypatch.setattr(cache, "POLL_SECONDS", 0.05)
+    others = [threading.Thread(target=need) for _ in range(2)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert len(begun) == len(made) == 1
+    assert len([key for key in store.list("tokens") if key.endswith(MANIFEST)]) == 1
