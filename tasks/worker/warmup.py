@@ -106,10 +106,10 @@ def _publish(job: Job, accelerator: Accelerator, session: CompileSession) -> Com
         accelerator.barrier()
         return compiled
     accelerator.barrier()
-    cached = compile_cache.fetch(job.store, session.key, None)
-    if other := [graph for graph in accelerator.graphs.met if graph.name not in cached.graphs]:
+    graphs = compile_cache.listed(job.store, session.key)
+    if other := [graph for graph in accelerator.graphs.met if graph.name not in graphs]:
         raise CompileError(
             f"worker {job.rank.index} compiled graph {other[0].name} at {other[0].where}, which worker 0 did not: the "
             "workers would wait for each other forever"
         )
-    return compile_cache.ref_to(session.key, cached.graphs)
+    return compile_cache.ref_to(session.key, graphs)

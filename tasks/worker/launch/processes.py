@@ -19,6 +19,7 @@ from tasks.hosts.host_records import HOST
 from tasks.worker.launch.container_position import ContainerPosition, processes_per_node
 from tasks.worker.launch.torchrun import REPORT, AgentReport
 from tasks.worker.process.sigterm import RUNNER_PID
+from tasks.worker.process.threads import BINDING
 
 TAIL_LINES = 20
 TAIL_CHARACTERS = 500  # of one line
@@ -121,8 +122,8 @@ def torchrun_environment(position: ContainerPosition, spec: JobSpec, host: str, 
         "OMP_NUM_THREADS": "1",
         HOST: host,
     }
-    environment.pop("OMP_PROC_BIND", None)
-    environment.pop("OMP_PLACES", None)
+    for name in BINDING:
+        environment.pop(name, None)
     if position.array_index is not None:
         environment["MILLRACE_ARRAY_INDEX"] = str(position.array_index)
         environment["MILLRACE_ARRAY_SIZE"] = str(spec.workers // processes_per_node(spec))
