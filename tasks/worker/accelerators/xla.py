@@ -42,9 +42,8 @@ class XlaAccelerator(Accelerator):
         super().__init__(rank)
         self.environment = environment
         self.graph_folder = environment.cache
-        self._folder = (
-            None if collecting() else GraphFolder(environment.cache)
-        )  # else that of the process that collects
+        # What a trial run collects is in the folder of the process that asked for it.
+        self._folder = None if collecting() else GraphFolder(environment.cache)
         self.reads_graphs = environment.neuron
         self.collects_only = collecting()
         self.compiler, self.flags = environment.compiler, environment.flags

@@ -143,7 +143,7 @@ def fetch(store: Store, key: str, into: Path | None) -> Cached:
 
 
 def listed(store: Store, key: str) -> dict[str, CachedGraph]:
-    """Return the graphs of the manifest, without a look at their files. Raises StoreError: there is none, or it is corrupt."""
+    """Return the graphs of the manifest, without a look at their files. Raises StoreError: it is missing or corrupt."""
     graphs = read_manifest(store, prefix_of(key)).facts["graphs"]
     return {name: CachedGraph.model_validate(graph) for name, graph in graphs.items()}
 
