@@ -13,6 +13,7 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
 from tasks.worker.accelerators import Accelerator, make_accelerator, opened
+from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_ahead import CompileSession, compiled_graphs
 from tasks.worker.compile.compile_cache import graph_use
@@ -92,6 +93,7 @@ def _try(
     shape: BatchShape,
     held: pa.Table,
 ) -> Trial:
+    prove_exchange(accelerator)
     precision = accelerator.choose_precision(job.config.train.precision)
     start = make_start(job, inputs, source, parts, accelerator, precision)
     with job.scratch() as folder:
