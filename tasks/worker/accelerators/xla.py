@@ -17,11 +17,10 @@ import torch_xla.runtime as xr
 from torch import nn
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
-from tasks.foundation.errors import ConfigError
 from tasks.worker.accelerators.base import COLLECTIVE_TIMEOUT, Accelerator, M, gradients_of
 from tasks.worker.accelerators.graph_folder import GraphFolder
 from tasks.worker.accelerators.graphs import GraphWatch
-from tasks.worker.accelerators.xla_environment import XlaEnvironment, collecting
+from tasks.worker.accelerators.xla_environment import XlaEnvironment, check_place, collecting
 from tasks.worker.neuron.precompile import list_graphs
 from tasks.worker.process.job import Rank
 
@@ -215,16 +214,6 @@ class XlaAccelerator(Accelerator):
         on_host = self.fetch(rows) if rows.device.type == "xla" else rows.clone()
         dist.all_reduce(on_host, group=self._gloo)
         return on_host.chunk(self.rank.world)[self.rank.index].to(rows.device)
-
-
-def check_place(rank: Rank, world: int, ordinal: int) -> None:
-    """Raise ConfigError unless the runtime sees `rank`; a world of one would sum nothing, and nobody would notice."""
-    if (world, ordinal) != (rank.world, rank.index):
-        raise ConfigError(
-            f"the Neuron runtime sees worker {ordinal} of {world}, but this is worker {rank.index} of {rank.world}: "
-            "sums over the workers would be wrong. Remove NEURON_PJRT_*, NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES "
-            "and PJRT_LOCAL_* from the environment, and start the workers with torchrun"
-        )
 
 
 def _compilations() -> tuple[int, float]:

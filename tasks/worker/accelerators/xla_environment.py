@@ -65,6 +65,16 @@ def collecting() -> bool:
     return os.environ.get(COLLECTING) == "1"
 
 
+def check_place(rank: Rank, world: int, ordinal: int) -> None:
+    """Raise ConfigError unless the runtime sees `rank`; a world of one would sum nothing, and nobody would notice."""
+    if (world, ordinal) != (rank.world, rank.index):
+        raise ConfigError(
+            f"the Neuron runtime sees worker {ordinal} of {world}, but this is worker {rank.index} of {rank.world}: "
+            "sums over the workers would be wrong. Remove NEURON_PJRT_*, NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES "
+            "and PJRT_LOCAL_* from the environment, and start the workers with torchrun"
+        )
+
+
 def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
     inherited = os.environ.get(neuron.CACHE) if collecting() else None  # set by the process that collects
     cache = Path(inherited) if inherited else folder_of_machine(rank)

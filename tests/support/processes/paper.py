@@ -1,6 +1,6 @@
 """The graphs of NeuronCores on paper: traced and lowered on XLA's processor runtime, for any worker of any world.
 
-Nothing is executed: at each cut the text of the graph is kept, and zeros take the place of its results. `draw` runs in a
+Nothing is executed: at each cut the text of the graph is kept, and zeros take the place of its results. `draw` needs a
 process of its own (`tests.support.processes.ranks.run_ranks`), because torch-xla chooses its device once.
 """
 

@@ -1,4 +1,4 @@
-"""The graphs that NeuronCores would get, read without running them: what differs by worker or can't run there shows here.
+"""The graphs that NeuronCores would get, read without running them: what differs by worker, or can't run there, shows.
 
 After a change on purpose, write what is golden with `pytest tests/tasks/worker/accelerators --write-golden`.
 """
