@@ -55,6 +55,7 @@ def prove_exchange(accelerator: Accelerator) -> None:
     accelerator.name_work("first all-reduce")
     mine = accelerator.upload(_numbers(accelerator.rank.index, COMPILED_SIZES[0]).float())
     got = accelerator.fetch(accelerator.sum(mine))
+    accelerator.name_work("start")
     problem = _compare(accelerator, "all-reduce", got, _sum_over_ranks(accelerator.rank.world, COMPILED_SIZES[0]))
     if problem and not accelerator.collects_only:
         raise HostError(problem)
@@ -146,7 +147,7 @@ def _sum_over_ranks(world: int, size: int) -> torch.Tensor:
 
 
 def _compare(accelerator: Accelerator, name: str, got: torch.Tensor, wanted: torch.Tensor) -> str:
-    rank, values = accelerator.rank, got.detach().cpu()
+    rank, values = accelerator.rank, accelerator.fetch(got)
     where = f"{name} over {rank.world} workers, {wanted.numel()} elements of {str(got.dtype).removeprefix('torch.')}"
     advice = "The workers exchange wrong numbers; training on them would go wrong silently"
     if values.shape != wanted.shape:
@@ -161,14 +162,17 @@ def _compare(accelerator: Accelerator, name: str, got: torch.Tensor, wanted: tor
 
 
 def _median_seconds(accelerator: Accelerator, collective: Callable[[], object], repeats: int) -> float:
-    """Time a collective after one warm call, which opens connections; all workers start together."""
-    collective()
+    """Time a collective after one warm call, which opens connections and compiles; all workers start together."""
+    kept = collective()
+    accelerator.synchronize()
+    del kept
     seconds = []
     for _ in range(repeats):
         accelerator.synchronize()
         accelerator.barrier()
         began = time.perf_counter()
-        collective()
+        kept = collective()  # a compiled device computes only what something holds
         accelerator.synchronize()
+        del kept
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)

@@ -113,6 +113,7 @@ def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place], planted: 
         _warm_up(paper.rank, workspace, rows, paper)
         paper.name_work("health")
         check_collectives(paper)
+        paper.name_work("health, timed")
         time_collectives(paper, 1)
         found[place] = list(paper.drawn)
     return found

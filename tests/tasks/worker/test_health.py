@@ -209,9 +209,7 @@ def test_collectives_slower_than_in_recorded_runs_are_a_strike_for_every_host(st
     for _ in range(ENOUGH - 1):
         remember_speeds(store, "slow", 1, healthy | {"reduce_scatter_bus_gb_s": 1e9})
     store.delete("runs")
-    with pytest.raises(
-        HostError, match=r"reduce-scatter over 2 workers is at .* by 5 earlier runs on 1 x slow"
-    ):
+    with pytest.raises(HostError, match=r"reduce-scatter over 2 workers is at .* by 5 earlier runs on 1 x slow"):
         LocalRunner(store).run(health_spec(store, 2, *SMALL, *machine), Heard(), tries=1)
     (record,) = host_records.known_hosts(store)
     assert (record.host, len(record.strikes), record.exclusion) == ("host-7", 1, None)
