@@ -45,18 +45,15 @@ class Graph(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A worker of a world."""
+    """A worker of a world. `planted`: it gathers as torch-xla does by default, padded by the number of the worker."""
 
     world: int
     ordinal: int
+    planted: bool = False
 
 
-def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place], planted: bool) -> dict[Place, list[Graph]]:
-    """The graphs of warmup and of health's collectives, in order, by worker; repeated ones once.
-
-    Args:
-        planted: the items are gathered as torch-xla does by default, padded by the number of the worker.
-    """
+def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place]) -> dict[Place, list[Graph]]:
+    """The graphs of warmup and of health's collectives, in order, by worker; repeated ones once."""
     config = _config(max(places).world)
     os.environ.update(neuron_environment(config, config.train.precision, workspace / "graphs", inherited={}))
     os.environ.update({DEVICE: "CPU", COLLECTING: "1"})
@@ -70,8 +67,10 @@ def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place], planted: 
     library: Any = torch_xla._XLAC
 
     class Paper(XlaAccelerator):
-        def __init__(self, rank: Rank) -> None:
+        def __init__(self, place: Place) -> None:
+            rank = Rank(place.ordinal, place.world, place.ordinal % CORES, CORES)
             super().__init__(rank, XlaEnvironment(True, workspace / "graphs", {}, "", ""))
+            self.planted = place.planted
             self.device = torch_xla.device()
             self.drawn: dict[Graph, None] = {}
 
@@ -104,14 +103,14 @@ def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place], planted: 
                 super()._all_reduce(tensor)
 
         def _all_gather(self, rows: torch.Tensor) -> torch.Tensor:
-            return xm.all_gather(rows) if planted else super()._all_gather(rows)
+            return xm.all_gather(rows) if self.planted else super()._all_gather(rows)
 
     collectives.COMPILED_SIZES = (3, 7)  # the shape of a graph does not depend on them, but the answers' size does
     gc.freeze()  # so that a cut looks through new objects only
     found = {}
     for place in places:
-        xr._WORLD_SIZE, xr._ORDINAL = place
-        paper = Paper(Rank(place.ordinal, place.world, place.ordinal % CORES, CORES))
+        xr._WORLD_SIZE, xr._ORDINAL = place.world, place.ordinal
+        paper = Paper(place)
         _warm_up(paper.rank, workspace, rows, paper)
         paper.name_work("health")
         check_collectives(paper)
