@@ -12,7 +12,10 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class MachineConfig(Record):
-    """What a node of one kind must have, and how fast it must be."""
+    """What a node of one kind must have, and how fast it is expected to be; slower is a warning.
+
+    Once health has recorded enough runs on as many nodes, these say what their collectives must reach.
+    """
 
     devices: int = Field(ge=0, description="Neuron devices")
     efa_interfaces: int = Field(ge=0)

@@ -105,7 +105,8 @@ def excluded(store: Store, host: str, now: float) -> str | None:
 
 def known_hosts(store: Store) -> tuple[HostRecord, ...]:
     """Return all records by name, expired or not. Raises StoreError for one that is not readable."""
-    return tuple(read_record(store, key, HostRecord, _WAY_OUT) for key in store.list(PREFIX))
+    keys = (key for key in store.list(PREFIX) if key.count("/") == 1)  # deeper are the speeds between hosts
+    return tuple(read_record(store, key, HostRecord, _WAY_OUT) for key in keys)
 
 
 def forgive(store: Store, host: str) -> None:

@@ -38,7 +38,6 @@ def main() -> int:
     os.environ.update(QUIET)
     collect_rarely()
     die_with_parent()
-    bind_threads()
     _write_whole_lines()
     signal.signal(signal.SIGTERM, terminate)
     now = time.time()
@@ -52,6 +51,7 @@ def main() -> int:
     except Exception as error:  # without a spec there is no folder for an error file
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
+    bind_threads(spec.config.accelerator)  # before a stage imports torch
     job = Job(spec, FencedStore(store, spec.fences, spec.job_prefix), rank, clock)
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen

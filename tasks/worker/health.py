@@ -17,6 +17,7 @@ from tasks.contracts.outcomes import Check, HealthOutcome
 from tasks.contracts.progress import report
 from tasks.foundation.errors import HostError, StoreError
 from tasks.hosts.host_records import this_host
+from tasks.hosts.link_speeds import read_speeds
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
@@ -30,7 +31,9 @@ from tasks.worker.checks.verdicts import (
     judge_space,
     judge_speed,
     machine_of,
+    nodes_of,
     refuse,
+    remember_rates,
     slowest_to_median,
 )
 from tasks.worker.process.job import Job
@@ -137,8 +140,11 @@ def _judge(job: Job, before: Sequence[Check], findings: Sequence[WorkerFindings]
         if not any(map(math.isnan, seconds)):
             checks.append(judge_speed(seconds, names, limits))
         if (machine := machine_of(limits)) is not None:
-            checks += judge_rates(_rates(numbers, limits), len(findings), machine)
+            assert limits.machine is not None
+            known = read_speeds(job.store, limits.machine, nodes_of(job))
+            checks += judge_rates(_rates(numbers, limits), len(findings), machine, known)
     checks += judge_space(numbers, names, limits, job.store.uri)
+    remember_rates(job, checks, _rates(numbers, limits))
     conclude(job, checks, names)
     return checks
 

@@ -14,6 +14,7 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.usage import TokenUse
 from tasks.worker.accelerators import Accelerator, open_accelerator
+from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
 from tasks.worker.heads.refit import solve_head
@@ -56,6 +57,7 @@ def run(job: Job) -> TrainOutcome:
             training, held = read_training_rows(job, inputs)
             mined = _mined(job, inputs, training, accelerator)
             compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
+            prove_exchange(accelerator)
             source = find_source(job, inputs, accelerator)
             parts = load_model(job, source, training)
             precision = accelerator.choose_precision(config.train.precision)

@@ -13,6 +13,7 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
 from tasks.worker.accelerators import Accelerator, make_accelerator, opened
+from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_ahead import CompileSession, compiled_graphs
 from tasks.worker.compile.compile_cache import graph_use
@@ -92,6 +93,7 @@ def _try(
     shape: BatchShape,
     held: pa.Table,
 ) -> Trial:
+    prove_exchange(accelerator)
     precision = accelerator.choose_precision(job.config.train.precision)
     start = make_start(job, inputs, source, parts, accelerator, precision)
     with job.scratch() as folder:
@@ -106,10 +108,10 @@ def _publish(job: Job, accelerator: Accelerator, session: CompileSession) -> Com
         accelerator.barrier()
         return compiled
     accelerator.barrier()
-    cached = compile_cache.fetch(job.store, session.key, None)
-    if other := [graph for graph in accelerator.graphs.met if graph.name not in cached.graphs]:
+    graphs = compile_cache.listed(job.store, session.key)
+    if other := [graph for graph in accelerator.graphs.met if graph.name not in graphs]:
         raise CompileError(
             f"worker {job.rank.index} compiled graph {other[0].name} at {other[0].where}, which worker 0 did not: the "
             "workers would wait for each other forever"
         )
-    return compile_cache.ref_to(session.key, cached.graphs)
+    return compile_cache.ref_to(session.key, graphs)

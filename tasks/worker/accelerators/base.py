@@ -39,8 +39,8 @@ class Accelerator(ABC):
     backend: str
     device: torch.device
     graphs: GraphWatch | None = None  # what the device compiled; None if it runs each operation at once
-    graph_folder: Path | None = None  # where this process's compiled graphs are
-    reads_graphs = False  # whether the runtime reads compiled graphs back
+    graph_folder: Path | None = None  # where compiled graphs are
+    reads_graphs = False  # whether the runtime reads compiled graphs back; then the workers of a machine share a folder
     collects_only = False  # whether graphs are collected and not executed: all numbers are zeros
     compiler = ""  # name and version
     flags = ""  # the compiler's flags

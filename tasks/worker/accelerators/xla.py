@@ -5,7 +5,6 @@ to step; `graphs.py` checks that. Import this file after `prepare_environment`.
 """
 
 import importlib
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -14,12 +13,14 @@ import torch.distributed as dist
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as metrics
+import torch_xla.runtime as xr
 from torch import nn
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 from tasks.worker.accelerators.base import COLLECTIVE_TIMEOUT, Accelerator, M, gradients_of
+from tasks.worker.accelerators.graph_folder import GraphFolder
 from tasks.worker.accelerators.graphs import GraphWatch
-from tasks.worker.accelerators.xla_environment import XlaEnvironment, collecting
+from tasks.worker.accelerators.xla_environment import XlaEnvironment, check_place, collecting
 from tasks.worker.neuron.precompile import list_graphs
 from tasks.worker.process.job import Rank
 
@@ -40,6 +41,8 @@ class XlaAccelerator(Accelerator):
         super().__init__(rank)
         self.environment = environment
         self.graph_folder = environment.cache
+        # What a trial run collects is in the folder of the process that asked for it.
+        self._folder = None if collecting() else GraphFolder(environment.cache)
         self.reads_graphs = environment.neuron
         self.collects_only = collecting()
         self.compiler, self.flags = environment.compiler, environment.flags
@@ -47,11 +50,19 @@ class XlaAccelerator(Accelerator):
         self._gloo: dist.ProcessGroup | None = None
 
     def join(self) -> None:
-        """Open the device, and join the group of the workers and a second one on the host."""
+        """Join the group of the workers and a second one on the host, then open the device.
+
+        Raises:
+            ConfigError: on NeuronCores the runtime sees other workers than torchrun has started.
+        """
+        if self.rank.world > 1:
+            self._join_groups()
         self.device = torch_xla.device()
+        if self.rank.world > 1 and self.environment.neuron:
+            check_place(self.rank, xr.world_size(), xr.global_ordinal())
         self._watch.start()
-        if self.rank.world == 1:
-            return
+
+    def _join_groups(self) -> None:
         if self.environment.neuron:
             importlib.import_module("torch_xla.distributed.xla_backend")  # registers the group's backend
             dist.init_process_group("xla")
@@ -66,15 +77,15 @@ class XlaAccelerator(Accelerator):
                 )
 
     def leave(self) -> None:
-        """Wait for running work, leave the group, and remove this process's compiled graphs."""
+        """Wait for running work, and leave the group and the folder of graphs."""
         xm.wait_device_ops()
         super().leave()
         self.abandon()
 
     def abandon(self) -> None:
-        """Remove this process's compiled graphs."""
-        if not self.collects_only:  # collected graphs belong to the process that collects
-            shutil.rmtree(self.environment.cache, ignore_errors=True)
+        """Leave the folder of graphs."""
+        if self._folder is not None:
+            self._folder.leave()
 
     @property
     def fast_bf16(self) -> bool:
@@ -163,7 +174,7 @@ class XlaAccelerator(Accelerator):
         if self.rank.world == 1 or not self.environment.neuron:
             super().reduce_gradients(optimizer)
             return
-        xm.reduce_gradients(optimizer)  # in buckets, and divided by the number of workers
+        xm.reduce_gradients(optimizer, pin_layout=False)  # in buckets, and divided by the number of workers
         for gradient in gradients_of(optimizer):
             gradient.mul_(self.rank.world)
 
@@ -179,7 +190,7 @@ class XlaAccelerator(Accelerator):
         if tensor.device.type != "xla":
             dist.all_reduce(tensor, group=self._gloo)
         elif self.environment.neuron:
-            xm.all_reduce(xm.REDUCE_SUM, [tensor])  # a list is reduced in place
+            xm.all_reduce(xm.REDUCE_SUM, [tensor], pin_layout=False)  # a list is reduced in place
         else:
             on_host = self.fetch(tensor)
             dist.all_reduce(on_host)
@@ -187,7 +198,7 @@ class XlaAccelerator(Accelerator):
 
     def _all_gather(self, rows: torch.Tensor) -> torch.Tensor:
         if rows.device.type == "xla" and self.environment.neuron:
-            return xm.all_gather(rows)
+            return xm.all_gather(rows, pin_layout=False)
         on_host = self.fetch(rows) if rows.device.type == "xla" else rows
         parts = [torch.empty_like(on_host) for _ in range(self.rank.world)]
         dist.all_gather(parts, on_host, group=self._gloo)
@@ -195,7 +206,9 @@ class XlaAccelerator(Accelerator):
 
     def _reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
         if rows.device.type == "xla" and self.environment.neuron:
-            summed = xm.reduce_scatter(xm.REDUCE_SUM, rows, 1.0, scatter_dim=0, shard_count=self.rank.world)
+            summed = xm.reduce_scatter(
+                xm.REDUCE_SUM, rows, 1.0, scatter_dim=0, shard_count=self.rank.world, pin_layout=False
+            )
             assert isinstance(summed, torch.Tensor)  # it returns a list only for a list
             return summed
         on_host = self.fetch(rows) if rows.device.type == "xla" else rows.clone()

@@ -7,13 +7,13 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from configs.schema.compute import CompilerConfig
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
+from tasks.worker.accelerators.graph_folder import folder_of_machine, own_folder
 from tasks.worker.neuron import environment as neuron
 from tasks.worker.process.job import Rank
 
@@ -30,7 +30,7 @@ class XlaEnvironment:
 
     Attributes:
         neuron: the devices are NeuronCores, and compiled graphs can be read back; else it is the processor.
-        cache: the folder of this process's compiled graphs.
+        cache: the folder of compiled graphs; on NeuronCores all workers of a machine share one.
         variables: all that was set.
         compiler: its name and version.
         flags: the flags of the compiler.
@@ -65,9 +65,19 @@ def collecting() -> bool:
     return os.environ.get(COLLECTING) == "1"
 
 
+def check_place(rank: Rank, world: int, ordinal: int) -> None:
+    """Raise ConfigError unless the runtime sees `rank`; a world of one would sum nothing, and nobody would notice."""
+    if (world, ordinal) != (rank.world, rank.index):
+        raise ConfigError(
+            f"the Neuron runtime sees worker {ordinal} of {world}, but this is worker {rank.index} of {rank.world}: "
+            "sums over the workers would be wrong. Remove NEURON_PJRT_*, NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES "
+            "and PJRT_LOCAL_* from the environment, and start the workers with torchrun"
+        )
+
+
 def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
     inherited = os.environ.get(neuron.CACHE) if collecting() else None  # set by the process that collects
-    cache = Path(inherited or tempfile.mkdtemp(prefix="millrace-graphs-"))
+    cache = Path(inherited) if inherited else folder_of_machine(rank)
     variables = {neuron.CACHE: str(cache)}
     if config is not None:
         variables = neuron.neuron_environment(config, precision, cache, rank.world // rank.local_world)
@@ -79,7 +89,7 @@ def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment
 
 
 def _processor(config: Config | None) -> XlaEnvironment:
-    cache = Path(tempfile.mkdtemp(prefix="millrace-graphs-"))
+    cache = own_folder()  # its runtime reads no graph back, and counts files
     variables = {DEVICE: "CPU", CACHE: str(cache), "XLA_PERSISTENT_CACHE_READ_ONLY": "0"}
     if config is not None and config.compiler.optlevel is not None:
         variables[FLAGS] = _processor_flags(config.compiler)

@@ -11,12 +11,14 @@ from collections.abc import Callable
 import torch
 
 from tasks.contracts.outcomes import Check
+from tasks.foundation.errors import HostError
 from tasks.worker.accelerators import Accelerator
 
 SIZES = (1, 3, 1000, 65_537)  # elements: the smallest, odd ones, and one that takes more than one packet
 LATENCY_REPEATS = 20
 BANDWIDTH_REPEATS = 5
 MIB = 2**20
+COMPILED_SIZES = (3, 65_537)  # for devices that compile a graph for each
 
 
 def check_collectives(accelerator: Accelerator) -> tuple[Check, ...]:
@@ -36,17 +38,35 @@ def check_collectives(accelerator: Accelerator) -> tuple[Check, ...]:
 
 
 def _judge(accelerator: Accelerator, name: str, check: Callable[[Accelerator, str, int], str]) -> Check:
-    wrong = [problem for size in SIZES if (problem := check(accelerator, name, size))]
-    sentence = f"{name} over {accelerator.rank.world} workers is exact for {', '.join(map(str, SIZES))} elements"
+    sizes = SIZES if accelerator.graphs is None else COMPILED_SIZES
+    wrong = [problem for size in sizes if (problem := check(accelerator, name, size))]
+    sentence = f"{name} over {accelerator.rank.world} workers is exact for {', '.join(map(str, sizes))} elements"
     return Check.critical(name, not wrong, wrong[0] if wrong else sentence, "retry elsewhere", len(wrong))
+
+
+def prove_exchange(accelerator: Accelerator) -> None:
+    """Sum numbers over the very workers that train, once: health has proven others, perhaps on other machines.
+
+    Raises:
+        HostError: the sum is wrong.
+    """
+    if accelerator.rank.world == 1:
+        return
+    accelerator.name_work("first all-reduce")
+    mine = accelerator.upload(_numbers(accelerator.rank.index, COMPILED_SIZES[0]).float())
+    got = accelerator.fetch(accelerator.sum(mine))
+    accelerator.name_work("start")
+    problem = _compare(accelerator, "all-reduce", got, _sum_over_ranks(accelerator.rank.world, COMPILED_SIZES[0]))
+    if problem and not accelerator.collects_only:
+        raise HostError(problem)
 
 
 def time_collectives(accelerator: Accelerator, mib: int) -> dict[str, float]:
     """Return this worker's seconds of an all-reduce of 4 bytes, and of each collective over `mib` MiB in all."""
-    device, world = accelerator.device, accelerator.rank.world
-    tiny = torch.zeros(1, device=device)
+    world = accelerator.rank.world
+    tiny = accelerator.upload(torch.zeros(1))
     rows = mib * MIB // 4 // world  # float32; of zeros, so that summing again and again changes nothing
-    part, whole = torch.zeros(rows, device=device), torch.zeros(world * rows, device=device)
+    part, whole = (accelerator.upload(torch.zeros(count)) for count in (rows, world * rows))
     return {
         "latency": _median_seconds(accelerator, lambda: accelerator.sum(tiny), LATENCY_REPEATS),
         "all_reduce": _median_seconds(accelerator, lambda: accelerator.sum(whole), BANDWIDTH_REPEATS),
@@ -77,8 +97,8 @@ def rates(seconds: dict[str, float], mib: int, world: int) -> dict[str, float]:
 def _check_all_reduce(accelerator: Accelerator, name: str, size: int) -> str:
     mine = _numbers(accelerator.rank.index, size)
     wanted = _sum_over_ranks(accelerator.rank.world, size)
-    kinds = (torch.float32, torch.int64)
-    got = [accelerator.sum(mine.to(accelerator.device, kind, copy=True)) for kind in kinds]
+    # As in training: numbers on the device, counts on the host. NeuronCores have no way to add integers.
+    got = [accelerator.sum(accelerator.upload(mine.float())), accelerator.sum(mine.clone())]
     return next(filter(None, (_compare(accelerator, name, sums, wanted) for sums in got)), "")
 
 
@@ -127,7 +147,7 @@ def _sum_over_ranks(world: int, size: int) -> torch.Tensor:
 
 
 def _compare(accelerator: Accelerator, name: str, got: torch.Tensor, wanted: torch.Tensor) -> str:
-    rank, values = accelerator.rank, got.detach().cpu()
+    rank, values = accelerator.rank, accelerator.fetch(got)
     where = f"{name} over {rank.world} workers, {wanted.numel()} elements of {str(got.dtype).removeprefix('torch.')}"
     advice = "The workers exchange wrong numbers; training on them would go wrong silently"
     if values.shape != wanted.shape:
@@ -142,14 +162,17 @@ def _compare(accelerator: Accelerator, name: str, got: torch.Tensor, wanted: tor
 
 
 def _median_seconds(accelerator: Accelerator, collective: Callable[[], object], repeats: int) -> float:
-    """Time a collective after one warm call, which opens connections; all workers start together."""
-    collective()
+    """Time a collective after one warm call, which opens connections and compiles; all workers start together."""
+    kept = collective()
+    accelerator.synchronize()
+    del kept
     seconds = []
     for _ in range(repeats):
         accelerator.synchronize()
         accelerator.barrier()
         began = time.perf_counter()
-        collective()
+        kept = collective()  # a compiled device computes only what something holds
         accelerator.synchronize()
+        del kept
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)

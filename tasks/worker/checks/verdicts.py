@@ -16,6 +16,7 @@ from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import ConfigError, HostError, StoreError
 from tasks.hosts import host_records
 from tasks.hosts.findings import Findings, findings_key, with_verdict
+from tasks.hosts.link_speeds import ENOUGH, LATENCY, LinkSpeeds, remember_speeds
 from tasks.worker.checks.matmul_check import gflops
 from tasks.worker.process.job import Job
 
@@ -64,24 +65,39 @@ def judge_product(name: str, seconds: Sequence[float], limits: HealthConfig) -> 
     return [Check.critical(f"matmul {precision}", True, sentence)]
 
 
-def judge_rates(rates: dict[str, float], world: int, machine: MachineConfig) -> list[Check]:
-    """Compare bandwidth and latency of the workers' own all-reduce with what such machines reach.
+def judge_rates(rates: dict[str, float], world: int, machine: MachineConfig, known: LinkSpeeds) -> list[Check]:
+    """Compare bandwidth and latency of the workers' own collectives with earlier runs on as many such machines.
 
-    A collective does not show which worker is slow, so the findings are about all hosts.
+    Until there are enough such runs, what falls short of the configured expectations is a warning. A collective does
+    not show which worker is slow, so the findings are about all hosts.
     """
-    bus, latency = rates["all_reduce_bus_gb_s"], rates["all_reduce_latency_us"]
-    kinds = (
-        ("all-reduce bandwidth", bus, bus >= machine.min_bus_gb_s,
-         f"at {bus:g} GB/s on the bus; min_bus_gb_s of the machine is {machine.min_bus_gb_s:g}"),
-        ("all-reduce latency", latency, latency <= machine.max_latency_us,
-         f"of 4 bytes takes {latency:g} us; max_latency_us of the machine is {machine.max_latency_us:g}"),
-    )  # fmt: skip
-    advice = ". Do all nodes use EFA (FI_PROVIDER=efa), in one placement group? If so, one of them is degraded"
-    about = f"the all-reduce over {world} workers"
-    return [
-        Check.critical(name, passed, f"{about} {what}{'' if passed else advice}", "retry elsewhere", observed)
-        for name, observed, passed, what in kinds
-    ]
+    limits, measured = known.limits, known.limits is not None
+    if limits is None:
+        limits = {"all_reduce_bus_gb_s": machine.min_bus_gb_s, LATENCY: machine.max_latency_us}
+    where = f"{known.nodes} x {known.machine}"
+    source = f"by {len(known.runs)} earlier runs on {where}"
+    if not measured:
+        source = f"by the configuration, until {ENOUGH} runs on {where} are recorded ({len(known.runs)} so far)"
+    return [_judge_rate(name, rates[name], limit, world, source, measured) for name, limit in limits.items()]
+
+
+def _judge_rate(name: str, observed: float, limit: float, world: int, source: str, measured: bool) -> Check:
+    slow, collective = name == LATENCY, name.removesuffix("_latency_us").removesuffix("_bus_gb_s").replace("_", "-")
+    passed = observed <= limit if slow else observed >= limit
+    sentence = f"the {collective} over {world} workers is at {observed:g} GB/s on the bus; at least {limit:g} is usual"
+    if slow:
+        sentence = f"the {collective} over {world} workers of 4 bytes takes {observed:g} us; at most {limit:g} is usual"
+    sentence += f", {source}"
+    if not passed:
+        sentence += ". Do all nodes use EFA (FI_PROVIDER=efa), in one placement group? If so, one of them is degraded"
+    return Check(
+        name=f"{collective} {'latency' if slow else 'bandwidth'}",
+        passed=passed,
+        severity="critical" if measured else "warning",
+        observed=observed,
+        sentence=sentence,
+        action="retry elsewhere" if measured and not passed else "proceed",
+    )
 
 
 def judge_space(
@@ -129,6 +145,22 @@ def conclude(job: Job, checks: Sequence[Check], names: Sequence[str]) -> None:
             _remember(job, failed, names)
     except (OSError, StoreError) as error:  # must not hide the findings
         print(f"the findings could not be written: {error}", file=sys.stderr, flush=True)
+
+
+def remember_rates(job: Job, checks: Sequence[Check], rates: dict[str, float]) -> None:
+    """Record the rates of workers that passed all checks, for later health checks of as many such machines.
+
+    Raises:
+        StoreError: the record of these machines is not readable.
+    """
+    machine = job.config.health.machine
+    if machine is not None and rates and not _failed(checks):
+        remember_speeds(job.store, machine, nodes_of(job), rates)
+
+
+def nodes_of(job: Job) -> int:
+    """Return the number of machines of this stage."""
+    return job.rank.world // job.rank.local_world
 
 
 def refuse(checks: Sequence[Check]) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,15 @@ from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import Cached
 from tasks.worker.neuron.precompile import list_graphs, precompile
 from tasks.worker.process.job import Job, Rank
+from tasks.worker.process.once import publish_file
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts
 
 POLL_SECONDS = 1.0
+LOCAL_POLL_SECONDS = 0.1
 FOUND = "found"
+PREPARED = "prepared.json"  # in the folder of graphs
+_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass
@@ -68,8 +72,8 @@ def compiled_graphs(
     """Fetch the graphs, or be their only builder until the block ends; enter it before the device is opened.
 
     Worker 0 looks which graphs are there. On NeuronCores one worker of each machine then compiles the missing ones, on
-    all machines at once, as the graphs span all workers; the other workers wait. What was compiled is published even if
-    the trial run inside the block fails.
+    all machines at once, as the graphs span all workers; the other workers wait for it, without asking the store. What
+    was compiled is published even if the trial run inside the block fails.
 
     Raises:
         CompileError: a graph did not compile.
@@ -85,8 +89,8 @@ def compiled_graphs(
             _say(_found(before, key, accelerator))
             _signal(job, key, FOUND)
             try:
-                ahead.compiled = _compile_missing(job, into, before)
-                _signal(job, key, _ready(job.rank))
+                ahead.compiled = _compile_missing(job, accelerator.variables, into, before)
+                _prepared(job, into, before)
                 yield ahead
                 if held is not None:
                     held.check()
@@ -97,12 +101,13 @@ def compiled_graphs(
                         ahead.publish(complete=False)
                 raise
     else:
-        first_of_its_machine = job.rank.local == 0
-        _wait_for(job, key, FOUND if first_of_its_machine else _ready(job.rank))
-        before = compile_cache.fetch(job.store, key, into if first_of_its_machine else None)
-        if first_of_its_machine:
-            _compile_missing(job, into, before)
-            _signal(job, key, _ready(job.rank))
+        if into is not None and job.rank.local > 0:
+            before = Cached.model_validate_json(_read_when_there(into / PREPARED))
+        else:
+            _wait_for(job, key, FOUND)
+            before = compile_cache.fetch(job.store, key, into)
+            _compile_missing(job, accelerator.variables, into, before)
+            _prepared(job, into, before)
         yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)
 
 
@@ -119,10 +124,6 @@ def _lease(key: str) -> str:
     return f"{compile_cache.prefix_of(key)}.lease"
 
 
-def _ready(rank: Rank) -> str:
-    return f"ready-{rank.index // rank.local_world}"
-
-
 def _signal(job: Job, key: str, what: str) -> None:
     """Notify the other workers through the store: the process group is not there yet, and its time limit is short."""
     if job.rank.world > 1:
@@ -134,13 +135,30 @@ def _wait_for(job: Job, key: str, what: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _compile_missing(job: Job, into: Path | None, before: Cached) -> tuple[Graph, ...]:
+def _prepared(job: Job, into: Path | None, before: Cached) -> None:
+    """Notify the other workers of this machine, who share its folder of graphs, that all of them are in it."""
+    if into is not None and job.rank.local_world > 1:
+        publish_file(into / PREPARED, before.to_json())
+
+
+def _read_when_there(path: Path) -> bytes:
+    """Return the file's content; the runner ends this worker if the one that writes it fails."""
+    while not path.exists():
+        time.sleep(LOCAL_POLL_SECONDS)
+    return path.read_bytes()
+
+
+def _compile_missing(job: Job, variables: Mapping[str, str], into: Path | None, before: Cached) -> tuple[Graph, ...]:
     """Compile, unless the trial run itself compiles or nothing is missing."""
-    return () if into is None or before.complete else _compile(job, into)
+    return () if into is None or before.complete else _compile(job, variables, into)
 
 
-def _compile(job: Job, cache: Path) -> tuple[Graph, ...]:
-    """Run this stage a second time inside the tool, with a trial run that only collects graphs."""
+def _compile(job: Job, variables: Mapping[str, str], cache: Path) -> tuple[Graph, ...]:
+    """Run this stage a second time inside the tool, with a trial run that only collects graphs.
+
+    Args:
+        variables: of compiler and runtime; all else is as this worker found it, but for its place among the workers.
+    """
     rank, uri = job.rank, f"{job.store.uri}#{job.spec.attempt_prefix}/spec.json"
     command = [sys.executable, "-m", "tasks.worker", job.spec.stage.value, "--spec", uri]
     if rank.world > 1:
@@ -149,7 +167,11 @@ def _compile(job: Job, cache: Path) -> tuple[Graph, ...]:
         command,
         cache,
         cache.with_name(f"{cache.name}-work"),
-        {"MILLRACE_RUNNER_PID": ""},  # its parent is the tool, not the runner
+        {
+            **{name: value for name, value in job.environment.items() if not _is_of_torchrun(name)},
+            **variables,
+            "MILLRACE_RUNNER_PID": "",  # its parent is the tool, not the runner
+        },
         job.config.compiler.parallel_jobs,
         _say,
     )
@@ -162,6 +184,11 @@ def _left_by_the_tool(cache: Path | None) -> tuple[Graph, ...]:
     """Return the graphs that did compile when others failed; their seconds are lost with the report."""
     left = list_graphs(cache) if cache is not None else {}
     return tuple(Graph(name, "ahead of time", 0.0, size) for name, size in left.items())
+
+
+def _is_of_torchrun(name: str) -> bool:
+    """Return whether torchrun gives each worker a variable of that name."""
+    return name in _OF_TORCHRUN or name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_"))
 
 
 def _torchrun_options(rank: Rank) -> list[str]:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tasks.foundation.errors import CompileError
 from tasks.foundation.records import Record
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.graphs import Graph, OnNewGraph
+from tasks.worker.process.once import once_per_machine
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -38,8 +38,7 @@ class CachedGraph(Record):
     bytes: int
 
 
-@dataclass(frozen=True)
-class Cached:
+class Cached(Record):
     """The intact part of an artifact. `complete`: a whole trial run met no other graph, and no file was lost since."""
 
     complete: bool
@@ -72,8 +71,10 @@ def ingredients(
         "embedding": [infer.batch_sequences, infer.sequence_tokens],
         "world": world,
         "precision": [accelerator.choose_precision(train.precision), accelerator.choose_precision(infer.precision)],
-        "update": [train.weight_decay, train.max_gradient_norm, averaging.ema_half_life_steps if averaging else None],
-        "gradient_bucket_mib": config.compiler.gradient_bucket_mib,
+        "update": [
+            *(train.weight_decay, train.max_gradient_norm, averaging.ema_half_life_steps if averaging else None),
+            config.compiler.gradient_bucket_mib,
+        ],
     }
 
 
@@ -138,7 +139,13 @@ def fetch(store: Store, key: str, into: Path | None) -> Cached:
             target = into / entry.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / entry.name, target)
-    return Cached(manifest.facts["complete"] and not lost, whole, kept)
+    return Cached(complete=manifest.facts["complete"] and not lost, graphs=whole, files=kept)
+
+
+def listed(store: Store, key: str) -> dict[str, CachedGraph]:
+    """Return the graphs of the manifest, without a look at their files. Raises StoreError: it is missing or corrupt."""
+    graphs = read_manifest(store, prefix_of(key)).facts["graphs"]
+    return {name: CachedGraph.model_validate(graph) for name, graph in graphs.items()}
 
 
 def publish(
@@ -178,6 +185,8 @@ def _write_manifest(
 def expect(accelerator: Accelerator, store: Store, compiled: CompileRef | None, on_new: OnNewGraph) -> None:
     """Fetch what warmup compiled, and compare every later graph with it; does nothing on devices without graphs.
 
+    Where the workers of a machine share a folder, the first of them fetches for all.
+
     Raises:
         CompileError: there are no compiled graphs, or some are lost and `on_new` is fail.
     """
@@ -187,7 +196,12 @@ def expect(accelerator: Accelerator, store: Store, compiled: CompileRef | None, 
         raise CompileError(
             f"accelerator: {accelerator.name} trains only with graphs that warmup has compiled; run warmup first"
         )
-    cached = fetch(store, compiled.key, accelerator.graph_folder if accelerator.reads_graphs else None)
+    key, folder = compiled.key, accelerator.graph_folder if accelerator.reads_graphs else None
+    if folder is None:
+        cached = fetch(store, key, None)
+    else:
+        found = once_per_machine(folder / f"fetched-{key}.json", lambda: fetch(store, key, folder).to_json())
+        cached = Cached.model_validate_json(found)
     if len(cached.graphs) < compiled.graphs and on_new == "fail":
         raise CompileError(
             f"{store.uri}/{compiled.prefix} has {len(cached.graphs)} sound graphs of the {compiled.graphs} that warmup "

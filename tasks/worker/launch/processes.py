@@ -20,6 +20,7 @@ from tasks.hosts.host_records import HOST
 from tasks.worker.launch.container_position import ContainerPosition, network_interface, processes_per_node
 from tasks.worker.launch.torchrun import REPORT, AgentReport
 from tasks.worker.process.sigterm import RUNNER_PID
+from tasks.worker.process.threads import BINDING
 
 _DRAIN_SECONDS = 2.0  # for the last lines, where a process that a worker left behind still holds the pipe
 
@@ -123,8 +124,8 @@ def torchrun_environment(position: ContainerPosition, spec: JobSpec, host: str, 
     if position.nodes > 1 and (interface := network_interface(position)) is not None:
         # gloo asks for the address of the host's name, which is loopback's where the network has no names for hosts.
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
-    environment.pop("OMP_PROC_BIND", None)
-    environment.pop("OMP_PLACES", None)
+    for name in BINDING:
+        environment.pop(name, None)
     if position.array_index is not None:
         environment["MILLRACE_ARRAY_INDEX"] = str(position.array_index)
         environment["MILLRACE_ARRAY_SIZE"] = str(spec.workers // processes_per_node(spec))

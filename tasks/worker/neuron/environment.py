@@ -51,6 +51,7 @@ def neuron_environment(
         "NEURON_RT_STOCHASTIC_ROUNDING_EN": "1" if rounding else "0",
         "NEURON_RT_EXEC_TIMEOUT": str(compiler.exec_timeout_seconds),
         "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB": str(compiler.gradient_bucket_mib),
+        "XLA_USE_32BIT_LONG": "1",  # a NeuronCore has no 64-bit numbers; tokens, places and categories need fewer bits
     }
     if rounding:
         variables["NEURON_RT_STOCHASTIC_ROUNDING_SEED"] = str(compiler.rounding_seed)

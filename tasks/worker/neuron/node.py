@@ -49,7 +49,10 @@ def _devices(machine: MachineConfig | None) -> tuple[list[Check], int]:
 
 
 def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> Check:
-    """Compare the best bus bandwidth over all sizes, which is what the links carry, with the `least` allowed."""
+    """Compare the best bus bandwidth over all sizes, which is what the links carry, with the `least` that is expected.
+
+    Right but slow is a warning: how fast such machines are in this test is not published. Wrong numbers never get here.
+    """
     best = max(speeds, key=lambda speed: speed.bus_gb_per_second)
     got, passed = best.bus_gb_per_second, best.bus_gb_per_second >= least
     sentence = (
@@ -58,7 +61,7 @@ def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> 
     )
     if not passed:
         sentence += ". Something else uses the links, or one is degraded; if it stays, replace the machine"
-    return Check.critical("nccom all-reduce", passed, sentence, "retry elsewhere", got)
+    return Check(name="nccom all-reduce", passed=passed, severity="warning", observed=got, sentence=sentence)
 
 
 def _checked(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:

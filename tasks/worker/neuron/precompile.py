@@ -4,7 +4,6 @@ The tool runs a command without executing its graphs, then compiles them in para
 not its exit status: that is the number of failed graphs, so that 256 failures look like success.
 """
 
-import os
 import re
 import shlex
 import shutil
@@ -76,7 +75,8 @@ def precompile(
     Args:
         command: the trial run. It starts in an empty folder, so paths in it must be absolute.
         workdir: where the private folders of this call are made; they are deleted afterwards.
-        environment: set for the tool and the command, in addition to that of this process.
+        environment: the whole environment of the tool and the command. Not this process's own, once torch-neuronx is
+            imported: that gives each process one core and its place among the others, and what it starts, too.
         jobs: graphs compiled at once; None: the tool chooses, by the host's memory.
         say: called with every line of output.
 
@@ -86,7 +86,7 @@ def precompile(
         CompileError: the trial run failed, a graph did not compile, or the report is missing, unreadable, or does
             not agree with the cache.
     """
-    environment = {**os.environ, **environment, CACHE: str(cache.absolute())}
+    environment = {**environment, CACHE: str(cache.absolute())}
     environment["NEURON_PARALLEL_COMPILE_DUMP_RESULTS"] = "1"
     environment.pop(
         "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None

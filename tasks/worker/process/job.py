@@ -111,6 +111,8 @@ class Job:
     store: Store
     rank: Rank
     clock: PhaseClock = field(compare=False)
+    # As it was before a library of a device added what is meant for this worker alone; for programs that it starts.
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ), compare=False, repr=False)
 
     @property
     def config(self) -> Config:

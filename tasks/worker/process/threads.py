@@ -5,14 +5,23 @@ If the scheduler chooses, two threads of one worker sometimes stay on one core: 
 
 import os
 
+UNBOUND = ("xla", "neuron")  # accelerators
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
 
-def bind_threads() -> None:
-    """Assign cores to this worker, one to each of its threads.
 
+def bind_threads(accelerator: str) -> None:
+    """Assign cores to this worker, one to each of its threads; `accelerator` is that of the configuration.
+
+    Devices that compile get the number of threads alone. OpenMP binds the main thread too, as soon as it is loaded, and
+    what that starts inherits its core: compilers, runtimes and their threads would all share a single one.
     OMP_THREAD_LIMIT, where it is set, allows fewer threads on a machine that others use too; they are bound to no core.
     OpenMP's runtime reads the environment once, when it is loaded: call this before torch is imported.
     """
-    os.environ.update(_variables(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    variables = _variables(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    os.environ.update(variables)
+    if accelerator in UNBOUND:
+        for name in BINDING:
+            os.environ.pop(name, None)
 
 
 def _variables(local_rank: int, workers: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.batches import Batch
 
+EXCLUDED = -1e30  # far below any scaled cosine, whose exponential is 0; infinities can become NaN on NeuronCores
 FOCUS = 2.0  # gamma of the focal loss, the paper's best
 
 
@@ -75,7 +76,7 @@ def reverse_part(item: torch.Tensor, queries: torch.Tensor, batch: Batch, scale:
 def _own_among(
     these: torch.Tensor, others: torch.Tensor, excluded: torch.Tensor, batch: Batch, scale: float | torch.Tensor
 ) -> torch.Tensor:
-    logits = (scale * these @ others.T).masked_fill(excluded, float("-inf"))
+    logits = (scale * these @ others.T).masked_fill(excluded, EXCLUDED)
     each = F.cross_entropy(logits, batch.position, reduction="none")
     return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
 

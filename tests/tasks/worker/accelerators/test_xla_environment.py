@@ -7,7 +7,7 @@ import pytest
 
 from tasks.foundation.errors import ConfigError
 from tasks.worker.accelerators import xla_environment
-from tasks.worker.accelerators.xla_environment import prepare_environment
+from tasks.worker.accelerators.xla_environment import check_place, prepare_environment
 from tasks.worker.process.job import Rank
 from tests.support.workspace.jobs import tiny_config
 
@@ -55,6 +55,15 @@ def test_without_torch_xla_the_error_names_the_package(monkeypatch: pytest.Monke
     monkeypatch.setattr(xla_environment.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[worker,xla\]'"):
         prepare_environment(None, "fp32", ALONE)
+
+
+@pytest.mark.parametrize(("world", "ordinal"), [(1, 0), (64, 0), (32, 33)])
+def test_a_runtime_that_sees_other_workers_is_refused(world: int, ordinal: int):
+    """With a world of one, nothing would be summed, and each worker would train a model of its own."""
+    rank = Rank(33, 64, 1, 32)
+    check_place(rank, 64, 33)
+    with pytest.raises(ConfigError, match=rf"sees worker {ordinal} of {world}, but this is worker 33 of 64"):
+        check_place(rank, world, ordinal)
 
 
 def test_a_collecting_run_uses_the_outer_runs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,8 +1,11 @@
+from contextlib import nullcontext as nothing
+
 import pytest
 import torch
 
+from tasks.foundation.errors import HostError
 from tasks.worker.accelerators import Accelerator, open_accelerator
-from tasks.worker.checks.collectives import SIZES, check_collectives, rates
+from tasks.worker.checks.collectives import SIZES, check_collectives, prove_exchange, rates
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
 
@@ -19,6 +22,9 @@ def check_broken(rank: Rank) -> dict[str, str]:
             failed = [check for check in check_collectives(accelerator) if not check.passed]
             assert {(check.action, check.severity) for check in failed} <= {("retry elsewhere", "critical")}
             findings[name] = failed[0].sentence if failed else "nothing"
+            if method == "sum":
+                with pytest.raises(HostError, match="all-reduce over 2 workers") if "nothing" in name else nothing():
+                    prove_exchange(accelerator)
             setattr(Accelerator, method, whole)
         findings["nothing broken"] = ", ".join(check.name for check in check_collectives(accelerator) if check.passed)
     return findings

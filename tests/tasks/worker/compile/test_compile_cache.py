@@ -128,6 +128,7 @@ class Device:
     reads_graphs = True
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         self.graph_folder = folder
         self.graphs: GraphWatch | None = GraphWatch(lambda: (0, 0.0), dict)
 
@@ -144,7 +145,7 @@ def test_lost_graphs_stop_the_training_unless_new_ones_are_allowed(
 ):
     ref = publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
     compile_cache.expect(Device(tmp_path / "sound"), store, ref, "fail")  # type: ignore[arg-type]
-    assert below(tmp_path / "sound") == FILES
+    assert below(tmp_path / "sound").items() >= FILES.items()
     damage(store)
     with pytest.raises(CompileError, match=complaint):
         compile_cache.expect(Device(tmp_path / "here"), store, ref, "fail")  # type: ignore[arg-type]

@@ -64,6 +64,13 @@ def test_a_healthy_machine_passes_all_checks(machine):
     assert "over 32 NeuronCores gives right numbers at 45 GB/s on the bus (256 MiB)" in checks[-1].sentence
 
 
+def test_slow_links_are_a_warning_because_nobody_publishes_how_fast_they_are(machine):
+    machine.nccom(bus=29.9)
+    (check,) = (check for check in machine.check() if not check.passed)
+    assert (check.name, check.severity, check.action) == ("nccom all-reduce", "warning", "proceed")
+    assert "at 29.9 GB/s" in check.sentence
+
+
 def hold_cores(devices) -> None:
     devices[3]["neuron_processes"] = [{"pid": 99, "command": "jupyter", "neuron_runtime_version": "2"}]
 
@@ -95,7 +102,6 @@ FAULTS = {
         lambda m: m.tools.add("fi_info", stderr="fi_getinfo: -61 (No data available)", code=61), "efa interfaces",
         "stop", "lists 0 EFA",
     ),
-    "slow links": (lambda m: m.nccom(bus=29.9), "nccom all-reduce", "retry elsewhere", "at 29.9 GB/s"),
     "wrong numbers": (
         lambda m: m.nccom(45.0, stdout="2 errors found - test failed"), "nccom all-reduce", "exclude host",
         "2 errors found",

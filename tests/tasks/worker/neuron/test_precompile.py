@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +28,7 @@ class Call:
         self.lines: list[str] = []
 
     def run(self, command=FINE, jobs: int | None = None, **environment: str) -> tuple[GraphCompile, ...]:
-        environment = {"FAKE_LOG": str(self.log)} | environment
+        environment = {**os.environ, "FAKE_LOG": str(self.log)} | environment
         return precompile(command, self.cache, self.workdir, environment, jobs, self.lines.append)
 
     def refusal(self, command=FINE, kind: type[StageError] = CompileError, **environment: str) -> str:

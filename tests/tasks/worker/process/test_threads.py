@@ -28,7 +28,7 @@ def test_each_worker_gets_its_share_of_the_cores(monkeypatch, cores, rank, worke
     for name, value in {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": workers, **dict.fromkeys(OMP, "other")}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.delenv("OMP_THREAD_LIMIT")
-    bind_threads()
+    bind_threads("cpu")
     assert [os.environ[name] for name in OMP] == [threads, "true", places]
 
 
@@ -37,8 +37,19 @@ def test_a_limit_for_a_shared_machine_is_kept(monkeypatch):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("OMP_THREAD_LIMIT", "1")
-    bind_threads()
+    bind_threads("cpu")
     assert [os.environ.get(name) for name in OMP] == ["1", None, None]
+
+
+@on_linux
+@pytest.mark.parametrize("accelerator", ["xla", "neuron"])
+def test_a_device_that_compiles_keeps_all_cores_for_its_compiler_and_its_own_threads(monkeypatch, accelerator):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    for name, value in {"LOCAL_WORLD_SIZE": "2", **dict.fromkeys(OMP, "of the image")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("OMP_THREAD_LIMIT")
+    bind_threads(accelerator)
+    assert [os.environ.get(name) for name in OMP] == ["2", None, None]
 
 
 @on_linux
@@ -56,7 +67,7 @@ def test_torchs_threads_are_bound_to_their_cores():
 import os
 from tasks.worker.process.threads import bind_threads
 cores = sorted(os.sched_getaffinity(0))
-bind_threads()
+bind_threads("cpu")
 import torch
 (torch.ones(1000, 1000) + 1).relu()
 bound = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
