@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from tasks.worker.accelerators.base import Accelerator
 from tasks.worker.process.job import Rank
@@ -29,6 +30,13 @@ class CpuAccelerator(Accelerator):
         """True where the processor multiplies bf16 itself (AMX or AVX-512 BF16); emulated bf16 is slower than fp32."""
         flags = _cpu_flags()
         return bool(flags & {"amx_bf16", "avx512_bf16", "bf16"})
+
+    def to_device(self, model: nn.Module) -> None:
+        """Let the encoder's layers compute as one operation each, where they are of a kind that can."""
+        super().to_device(model)
+        from tasks.worker.accelerators.fused_layer import use_fused_layers  # transformers takes seconds to import
+
+        use_fused_layers(model)
 
     def synchronize(self) -> None:
         """Do nothing: a CPU runs no work in the background."""
