@@ -1,8 +1,8 @@
 """A whole BERT layer in bf16 as one operation with a backward pass of its own, for processors.
 
 On a processor a step of a small encoder waits for memory as much as it multiplies. Here query, key and value are one
-product in each direction, residuals and biases are where a product adds its result, and what is no longer needed is
-overwritten. The decision page on fused layers has what each of these gives.
+product in each direction, weights are packed for oneDNN once for each product, which then adds bias and residual too,
+and what is no longer needed is overwritten.
 """
 
 from __future__ import annotations
@@ -70,6 +70,51 @@ class LayerShape(NamedTuple):
         return apart.reshape(self.sequences * self.tokens, -1)
 
 
+class Attended(NamedTuple):
+    """The first half of a layer. `side` (3 W, W) and `sides` (3, R * H, T, W / H): query, key and value.
+
+    `shares` (R * H, T, T), what each token takes from the others; `seen` (R * T, W), what it takes; `first`, that plus
+    the input; `mean` and `scale` of each row of it; `middle`, normalised.
+    """
+
+    side: torch.Tensor
+    sides: torch.Tensor
+    shares: torch.Tensor
+    seen: torch.Tensor
+    first: torch.Tensor
+    middle: torch.Tensor
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+
+def _attended(rows: torch.Tensor, mask: torch.Tensor, shape: LayerShape, w: LayerWeights) -> Attended:
+    side, bias = torch.cat([w.query, w.key, w.value]), torch.cat([w.query_bias, w.key_bias, w.value_bias])
+    sides = shape.to_heads(_linear(rows, side, bias), parts=3)
+    query, key, value = sides
+    shares = torch.baddbmm(mask, query, key.mT, alpha=query.shape[-1] ** -0.5)
+    torch.softmax(shares, dim=-1, out=shares)
+    seen = shape.to_rows(torch.bmm(shares, value)[None])
+    first = _linear(seen, w.out, w.out_bias, added=rows)
+    normalised = torch.native_layer_norm(first, rows.shape[1:], w.first_norm, w.first_norm_bias, shape.epsilon)
+    return Attended(side, sides, shares, seen, first, *normalised)
+
+
+def _linear(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, added: torch.Tensor | None = None, after: str = "none"
+) -> torch.Tensor:
+    """Return rows @ weight.T + bias (+ `added`, or `gelu` after it), added up in fp32 and rounded once."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(rows))  # as its product reads it; hardly takes time
+    if added is not None:
+        return torch.ops.mkldnn._linear_pointwise.binary(rows, added, packed, bias, "add")
+    return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, after, [], "none")
+
+
+def _only_forward(rows: torch.Tensor, mask: torch.Tensor, shape: LayerShape, w: LayerWeights) -> torch.Tensor:
+    middle = _attended(rows, mask, shape, w).middle
+    last = _linear(_linear(middle, w.up, w.up_bias, after="gelu"), w.down, w.down_bias, added=middle)
+    return F.layer_norm(last, rows.shape[1:], w.last_norm, w.last_norm_bias, shape.epsilon)
+
+
 class FusedLayer(torch.autograd.Function):
     """(R * T, W) -> (R * T, W): attention, then the feed-forward part, each added to its input and normalised."""
 
@@ -79,24 +124,13 @@ class FusedLayer(torch.autograd.Function):
     ) -> torch.Tensor:
         """Compute the layer; `mask` is additive, (R * H, T, T), and all tensors are of one type."""
         w = LayerWeights(*weights)
-        width = rows.shape[1:]
-        side, bias = torch.cat([w.query, w.key, w.value]), torch.cat([w.query_bias, w.key_bias, w.value_bias])
-        sides = shape.to_heads(F.linear(rows, side, bias), parts=3)
-        query, key, value = sides
-        shares = torch.baddbmm(mask, query, key.mT, alpha=query.shape[-1] ** -0.5)
-        torch.softmax(shares, dim=-1, out=shares)
-        seen = shape.to_rows(torch.bmm(shares, value)[None])
-        first = F.linear(seen, w.out, w.out_bias).add_(rows)
-        middle, *first_moments = torch.native_layer_norm(first, width, w.first_norm, w.first_norm_bias, shape.epsilon)
-        inner = F.linear(middle, w.up, w.up_bias)
+        attended = _attended(rows, mask, shape, w)
+        inner = _linear(attended.middle, w.up, w.up_bias)
         active = F.gelu(inner)
-        last = F.linear(active, w.down, w.down_bias).add_(middle)
-        out, *last_moments = torch.native_layer_norm(last, width, w.last_norm, w.last_norm_bias, shape.epsilon)
+        last = _linear(active, w.down, w.down_bias, added=attended.middle)
+        out, *moments = torch.native_layer_norm(last, rows.shape[1:], w.last_norm, w.last_norm_bias, shape.epsilon)
         ctx.shape = shape
-        ctx.save_for_backward(
-            *(rows, side, sides, shares, seen, first, *first_moments, middle, inner, active, last, *last_moments),
-            *weights,
-        )
+        ctx.save_for_backward(rows, inner, active, last, *moments, *attended, *weights)
         return out
 
     @staticmethod
@@ -104,31 +138,31 @@ class FusedLayer(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of rows and weights; each product adds up in fp32 and is rounded once."""
         shape: LayerShape = ctx.shape
-        rows, side, sides, shares, seen, first, *saved = ctx.saved_tensors
-        first_mean, first_scale, middle, inner, active, last, last_mean, last_scale, *weights = saved
-        w = LayerWeights(*weights)
+        rows, inner, active, last, mean, scale, *saved = ctx.saved_tensors
+        side, sides, shares, seen, first, middle, first_mean, first_scale = saved[: len(Attended._fields)]
+        w = LayerWeights(*saved[len(Attended._fields) :])
         query, key, value = sides
-        normalised_backward, width, all_three = torch.ops.aten.native_layer_norm_backward, rows.shape[1:], [True] * 3
 
-        d_last, d_last_norm, d_last_norm_bias = normalised_backward(
-            gradient.contiguous(), last, width, last_mean, last_scale, w.last_norm, w.last_norm_bias, all_three
+        d_last, d_last_norm, d_last_norm_bias = _normalised_backward(
+            gradient.contiguous(), last, mean, scale, w.last_norm, w.last_norm_bias
         )
-        # The wide side first: the product of the same numbers the other way round takes half as long again.
+        # The wide side first: the same product the other way round takes half as long again.
         d_down, d_down_bias = (active.T @ d_last).T.contiguous(), d_last.sum(0)
         d_inner = d_last @ w.down
         torch.ops.aten.gelu_backward.grad_input(d_inner, inner, grad_input=d_inner)
         d_up, d_up_bias = d_inner.T @ middle, d_inner.sum(0)
-        d_first, d_first_norm, d_first_norm_bias = normalised_backward(
-            d_last.addmm_(d_inner, w.up), first, width, first_mean, first_scale, w.first_norm, w.first_norm_bias, all_three
+        d_middle = d_last.addmm_(d_inner, w.up)
+        d_first, d_first_norm, d_first_norm_bias = _normalised_backward(
+            d_middle, first, first_mean, first_scale, w.first_norm, w.first_norm_bias
         )
         d_out, d_out_bias = d_first.T @ seen, d_first.sum(0)
 
         [d_seen] = shape.to_heads(d_first @ w.out, parts=1)
         d_shares = torch.bmm(d_seen, value.mT)
         torch.ops.aten._softmax_backward_data.out(d_shares, shares, -1, shares.dtype, grad_input=d_shares)
-        d_sides, scale = torch.empty_like(sides), query.shape[-1] ** -0.5
-        d_sides[0].baddbmm_(d_shares, key, beta=0, alpha=scale)
-        d_sides[1].baddbmm_(d_shares.mT, query, beta=0, alpha=scale)
+        d_sides, factor = torch.empty_like(sides), query.shape[-1] ** -0.5
+        d_sides[0].baddbmm_(d_shares, key, beta=0, alpha=factor)
+        d_sides[1].baddbmm_(d_shares.mT, query, beta=0, alpha=factor)
         torch.bmm(shares.mT, d_seen, out=d_sides[2])
         d_sides = shape.to_rows(d_sides)
         d_query, d_key, d_value = (d_sides.T @ rows).chunk(3)
@@ -155,21 +189,36 @@ class FusedLayer(torch.autograd.Function):
         return d_rows, None, None, *of_weights
 
 
+def _normalised_backward(
+    gradient: torch.Tensor, rows: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, *weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of the rows, the weight and the bias of a normalisation."""
+    backward, all_three = torch.ops.aten.native_layer_norm_backward, [True] * 3
+    return backward(gradient, rows, rows.shape[1:], mean, scale, *weights, all_three)
+
+
 def fused_layer(layer: Any, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Return what a BERT layer without dropout returns; hidden states (R, T, W), mask (R, H, T, T) additive."""
+    """Return what a BERT layer without dropout returns; hidden states (R, T, W), mask (R, H, T, T) additive.
+
+    In evaluation, without gradients, GELU is part of the product before it.
+    """
     heads = layer.attention.self.num_attention_heads
     shape = LayerShape(*hidden.shape[:2], heads, layer.output.LayerNorm.eps)
-    rows, mask = hidden.flatten(0, 1), attention_mask.flatten(0, 1)
-    return FusedLayer.apply(rows, mask, shape, *LayerWeights.of(layer)).view_as(hidden)
+    rows, mask, weights = hidden.flatten(0, 1), attention_mask.flatten(0, 1), LayerWeights.of(layer)
+    if layer.training or torch.is_grad_enabled():
+        return FusedLayer.apply(rows, mask, shape, *weights).view_as(hidden)
+    return _only_forward(rows, mask, shape, weights).view_as(hidden)
 
 
 def use_fused_layers(model: nn.Module) -> None:
     """Make the layers of every encoder inside `model` compute so, wherever they compute in bf16 and drop nothing."""
+    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and part.config.model_type in BERT_LAYERS:
-            if part.config.hidden_act == "gelu":
-                for layer in part.get_submodule("encoder.layer").children():
-                    layer.forward = MethodType(_forward, layer)
+            layers = part.get_submodule("encoder.layer").children() if part.config.hidden_act == "gelu" else ()
+            for layer in layers:
+                layer.forward = MethodType(_forward, layer)
 
 
 def _forward(layer: Any, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *given: Any, **named: Any) -> Any:
