@@ -10,6 +10,10 @@ from tasks.worker.accelerators.attention import use_matmul_attention
 from tasks.worker.accelerators.fused_layer import FusedLayer, fused_layer
 from tasks.worker.process.job import Rank
 
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+    reason="this processor, or this torch, has no products in bf16 by oneDNN",
+)
 SEQUENCES, TOKENS, WIDTH, HEADS = 3, 20, 64, 4
 BERT: dict[str, Any] = {
     "vocab_size": 50,
