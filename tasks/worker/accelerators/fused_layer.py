@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 BERT_LAYERS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")  # kinds of encoder with such layers
@@ -134,8 +133,7 @@ class FusedLayer(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of rows and weights; each product adds up in fp32 and is rounded once."""
         shape: LayerShape = ctx.shape
         rows, inner, active, last, mean, scale, *saved = ctx.saved_tensors
@@ -144,7 +142,7 @@ class FusedLayer(torch.autograd.Function):
         query, key, value = sides
 
         d_last, d_last_norm, d_last_norm_bias = _normalised_backward(
-            gradient.contiguous(), last, mean, scale, w.last_norm, w.last_norm_bias
+            gradients[0].contiguous(), last, mean, scale, w.last_norm, w.last_norm_bias
         )
         # The wide side first: the same product the other way round takes half as long again.
         d_down, d_down_bias = (active.T @ d_last).T.contiguous(), d_last.sum(0)
@@ -202,11 +200,12 @@ def fused_layer(layer: Any, hidden: torch.Tensor, attention_mask: torch.Tensor) 
 
     In evaluation, without gradients, GELU is part of the product before it.
     """
-    heads = layer.attention.self.num_attention_heads
-    shape = LayerShape(*hidden.shape[:2], heads, layer.output.LayerNorm.eps)
+    sequences, tokens, _ = hidden.shape
+    shape = LayerShape(sequences, tokens, layer.attention.self.num_attention_heads, layer.output.LayerNorm.eps)
     rows, mask, weights = hidden.flatten(0, 1), attention_mask.flatten(0, 1), LayerWeights.of(layer)
     if layer.training or torch.is_grad_enabled():
-        return FusedLayer.apply(rows, mask, shape, *weights).view_as(hidden)
+        out: Any = FusedLayer.apply(rows, mask, shape, *weights)
+        return out.view_as(hidden)
     return _only_forward(rows, mask, shape, weights).view_as(hidden)
 
 

@@ -94,9 +94,9 @@ def test_evaluation_without_gradients_gives_what_training_gives():
         (RobertaConfig(**BERT), "bf16", 2),
         (ElectraConfig(**BERT), "bf16", 2),
         (BertConfig(**BERT), "fp32", 0),
-        (BertConfig(**BERT | {"hidden_dropout_prob": 0.1}), "bf16", 0),
-        (BertConfig(**BERT | {"attention_probs_dropout_prob": 0.1}), "bf16", 0),
-        (BertConfig(**BERT | {"hidden_act": "relu"}), "bf16", 0),
+        (BertConfig(**dict(BERT, hidden_dropout_prob=0.1)), "bf16", 0),
+        (BertConfig(**dict(BERT, attention_probs_dropout_prob=0.1)), "bf16", 0),
+        (BertConfig(**dict(BERT, hidden_act="relu")), "bf16", 0),
         (DistilBertConfig(vocab_size=50, dim=WIDTH, n_layers=2, n_heads=HEADS, hidden_dim=256), "bf16", 0),
     ],
 )
