@@ -38,7 +38,12 @@ READS = {
     ],
     "health": ["runs/r/health/attempt-1/spec.json"],
     "warmup": ["runs/r/validate/attempt-1/rows/2026-01/part-00000.parquet", "lineages/main/step-00000010/state.json"],
-    "train": ["runs/old/validate/attempt-1/rows/2025-12/MANIFEST.json", "compile/k/MANIFEST.json"],
+    "train": [
+        "runs/old/validate/attempt-1/rows/2025-12/MANIFEST.json",
+        "compile/k/MANIFEST.json",
+        "catalogue/k/part-00000.parquet",
+        "vectors/m/k/part-00000.parquet",
+    ],
     "evaluate": [
         "runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json",
         "lineages/main/step-00000010/state.json",
@@ -59,12 +64,13 @@ READS = {
 FENCE = ".locks/lineages/main.run.fence"  # every worker looks at it before it writes
 COMPILED = ["compile/k/MANIFEST.json", "compile/k.lease", "quarantine/compile/k/MODULE/model.neff.1"]
 TOKENS = ["tokens/k/rows.bin", "tokens/k.lease", "quarantine/tokens/k.1/rows.bin"]
+NEGATIVES = ["negatives/k/items.parquet", "quarantine/negatives/k.1/items.parquet"]
 CHECKPOINTS = ["lineages/main/step-00000020/MANIFEST.json", "quarantine/lineages/main/step-00000020.1/state.json"]
 WRITES = {
     "validate": ["runs/r/validate/attempt-1/quarantine/quarantine.parquet", "catalogue/k/part-00000.parquet"],
     "health": ["runs/r/health/attempt-1/probe-rank0/probe", "hosts/i-1.json"],
     "warmup": ["runs/r/warmup/attempt-1/compile-k-found", *COMPILED],
-    "train": ["runs/r/train/attempt-1/tensorboard/events", *CHECKPOINTS, *COMPILED, *TOKENS],
+    "train": ["runs/r/train/attempt-1/tensorboard/events", *CHECKPOINTS, *COMPILED, *TOKENS, *NEGATIVES],
     "evaluate": COMPILED,
     "infer": ["runs/r/infer/shards/part-00000.json", "vectors/m/2026-01/part-00000.parquet", *COMPILED],
     "release": ["models/m/modules.json"],
