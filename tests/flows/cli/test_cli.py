@@ -20,7 +20,7 @@ import yaml
 from typer.main import get_command
 
 from flows.cli.app import app
-from flows.cli.results import outputs
+from flows.cli.results import outputs, status
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import POLICIES
@@ -509,7 +509,7 @@ def test_only_unexpected_errors_have_a_traceback(
     def fail(store: object) -> None:
         raise error
 
-    monkeypatch.setattr(outputs, "status", fail)
+    monkeypatch.setattr(status, "workspace_status", fail)
     result = millrace("status", "--workspace", str(runs.workspace))
     assert result.code == code
     assert result.err.splitlines()[-1].startswith(last_line)
