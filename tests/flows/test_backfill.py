@@ -30,7 +30,7 @@ from flows.backfill import backfill
 from flows.backfilling.control import control_flow_run
 from flows.pipeline import pipeline
 from flows.refresh import refresh
-from infra.store.base import Conflict
+from infra.store.base import Conflict, Lock
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
@@ -394,7 +394,7 @@ def test_the_release_waits_for_a_run_of_the_lineage(
     refused = threading.Event()
     original = begun.lock
 
-    def lock(key: str) -> contextlib.AbstractContextManager[None]:
+    def lock(key: str) -> contextlib.AbstractContextManager[Lock]:
         if key == "lineages/main.run" and not refused.is_set():
             refused.set()
             raise Conflict("lineages/main.run is in use by another process")

@@ -15,8 +15,8 @@ def answered(skill: float, skill_before: float, role: Role = Role.champion) -> R
     skills = np.repeat([skill_before, skill], ROWS)
     probabilities = 0.5 + (classes - 0.5) * skills + random.normal(0, 0.2, 2 * ROWS)
     spans = ["2026-01"] * ROWS + ["2026-02"] * ROWS
-    return row_results({role: [1] * 2 * ROWS}, span=spans, label_class=list(classes),
-                       probabilities={role: list(probabilities)})  # fmt: skip
+    return row_results({role: [1] * 2 * ROWS}, span=spans, label_class=classes.tolist(),
+                       probabilities={role: probabilities.tolist()})  # fmt: skip
 
 
 def test_labels_turned_round_are_named_with_both_spans_numbers() -> None:
