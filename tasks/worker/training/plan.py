@@ -227,8 +227,10 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
                     break
             if best:
                 theirs = keys_of(int(dealt[place, stratum]))
-                for of, keys, change in ((batch, own, -1), (place, own, 1), (place, theirs, -1), (batch, theirs, 1)):
-                    move(of, keys, change)
+                move(batch, own, -1)
+                move(place, own, 1)
+                move(place, theirs, -1)
+                move(batch, theirs, 1)
                 dealt[batch, stratum], dealt[place, stratum] = dealt[place, stratum], row
 
 

@@ -193,7 +193,7 @@ def test_a_write_that_the_disk_refuses_leaves_nothing_half_written(directory, so
     with pytest.raises(OSError, match=r"No space left|Input/output error") as caught:
         write(directory, source)
     monkeypatch.undo()
-    assert classify(caught.value) is FailureClass.STORE
+    assert classify(caught.value) is (FailureClass.DISK if trouble == "a full disk" else FailureClass.STORE)
     assert {key for key in everything_below(directory.local("")) if not key.startswith(".locks/")} == {"a/b.json"}
     assert directory.read("a/b.json") == b"old"
 
