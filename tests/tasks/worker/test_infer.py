@@ -170,7 +170,7 @@ def test_vectors_of_unchanged_items_are_reused(workspace: Workspace, tmp_path: P
 def test_vectors_of_another_model_are_never_reused(workspace: Workspace):
     first = run(workspace)
     other = workspace.model.model_copy(update={"version": "another"})
-    with pytest.raises(StoreError, match=f"vectors by {workspace.model.version}, expected another"):
+    with pytest.raises(StoreError, match=f"by {workspace.model.version}, expected vectors by another"):
         run(workspace, attempt=2, model=other, reuse=first.prefix)
 
 
