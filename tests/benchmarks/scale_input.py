@@ -66,7 +66,8 @@ def _features(item: int) -> dict[str, Any]:
 def _title(item: int) -> str:
     choices = (_BRANDS, _THINGS, _COLOURS, _MATERIALS)
     words = [words[item * (2 * place + 3) % len(words)] for place, words in enumerate(choices)]
-    return f"{' '.join(words)} {item % 100} cm model {item}"
+    # All numbers have seven digits: a digit is a token, and a million items would have more tokens each than a tenth.
+    return f"{' '.join(words)} {item % 100} cm model {item:07d}"
 
 
 def _write(path: Path, records: Iterator[dict[str, Any]]) -> None:
