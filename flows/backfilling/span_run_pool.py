@@ -27,7 +27,7 @@ from tasks.backfill.backfill_plan import SpanPlan
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import CancelledError
 from tasks.running.context import within
-from tasks.running.server_presence import await_server
+from tasks.running.server_presence import await_server, repeat_until_served
 from tasks.running.stage_output import ASK_SECONDS, state_of
 
 R = TypeVar("R")
@@ -223,7 +223,8 @@ class SpanRunPool:
             error: BaseException | None = None
             try:
                 await_server()
-                child = child_run(self._flow, key, parameters, run.span.span.name, tags)
+                name = run.span.span.name
+                child = repeat_until_served(lambda: child_run(self._flow, key, parameters, name, tags))
                 self.record(run.span, "flow_run", str(child.id), None)
                 state: Any = flow_engine.run_flow(
                     self._flow, flow_run=child, parameters=parameters, return_type="state"

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import httpx
 from prefect import Flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.exceptions import CancelledRun
@@ -16,7 +17,7 @@ from prefect.states import Cancelled
 
 from configs.load import load_config
 from tasks.foundation.errors import CancelledError, ServerError
-from tasks.running.server_presence import await_server
+from tasks.running.server_presence import await_server, server_error
 from tasks.running.stage_output import logger
 
 P = ParamSpec("P")
@@ -37,6 +38,10 @@ def cancellable(body: Callable[P, R]) -> Callable[P, R]:
             return ended
         except ServerError:
             raise
+        except httpx.HTTPError as error:  # of Prefect's client
+            failed = server_error(error)
+            await_server(failed)
+            raise failed from error
         except Exception as error:
             await_server(error)
             raise

@@ -42,7 +42,7 @@ from tasks.running import json_logs
 from tasks.running.budget import Budget
 from tasks.running.context import note_done, stage_context, stopped, within
 from tasks.running.lineage_lock import admit, confirm_turns
-from tasks.running.server_presence import answers, await_server
+from tasks.running.server_presence import answers, await_server, repeat_until_served
 from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
@@ -134,7 +134,7 @@ class StageTask(Generic[P, R]):
             retries=retry.attempts - 1, retry_jitter_factor=retry.jitter, retry_condition_fn=retry_helps
         )
         with within(budget=budget):
-            state: State[R] = task(plan, *args, **kwargs, return_state=True)
+            state: State[R] = repeat_until_served(lambda: task(plan, *args, **kwargs, return_state=True))
         return state.result()
 
     def called(self, run_name: str) -> StageTask[P, R]:

@@ -15,7 +15,7 @@ from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.server_keeper import ServerKeeper
 from infra import prefect_server
 from infra.store.base import Store
-from tasks.foundation.errors import CancelledError, CodeError, ServerError, one_line
+from tasks.foundation.errors import CancelledError, CodeError
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import next_start
 from tasks.preflight.check import check_plan
@@ -115,10 +115,9 @@ def _explained(keeper: ServerKeeper, url: str) -> Iterator[None]:
     """
     import httpx  # after the environment is set, as Prefect itself
 
+    from tasks.running.server_presence import server_error
+
     try:
         yield
     except httpx.HTTPError as error:
-        raise keeper.error or ServerError(
-            f"the Prefect server at {url} failed: {one_line(error) or type(error).__name__}. What is finished "
-            "is in the workspace: look at the server's log, and run the same command again"
-        ) from error
+        raise keeper.error or server_error(error, url) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.exceptions import CancelledRun
@@ -12,14 +13,24 @@ from prefect.states import Cancelling
 
 import infra.compute.factory
 from flows.pipeline import pipeline
+from flows.running.cancelling import cancellable
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import FailureClass
+from tasks.foundation.errors import FailureClass, ServerError
 from tasks.runs import ledger
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.processes.prefect_server import PrefectServer
+
+
+def test_a_server_that_refuses_a_request_of_a_flow_is_no_fault_of_its_code() -> None:
+    @cancellable
+    def body() -> None:
+        raise httpx.ConnectError("no answer")
+
+    with pytest.raises(ServerError, match=r"failed: no answer\. What is finished is in the workspace"):
+        body()
 
 
 class CancelledInTraining(FakeRunner):

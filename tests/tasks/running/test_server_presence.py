@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from infra import prefect_health
 from tasks.foundation.errors import HostError, ServerError
 from tasks.running import server_presence
 from tasks.running.context import within
-from tasks.running.server_presence import PATIENCE_SECONDS, await_server
+from tasks.running.server_presence import PATIENCE_SECONDS, await_server, repeat_until_served
 
 
 class Machine:
@@ -103,3 +104,35 @@ def test_outside_of_a_flow_run_nobody_asks(machine, monkeypatch) -> None:
     monkeypatch.setattr(server_presence.flow_run, "id", None)
     here.wait()
     assert here.asked == 0
+
+
+def refusal(status: int) -> httpx.HTTPStatusError:
+    """What Prefect's client raises after its own tries."""
+    request = httpx.Request("POST", "http://127.0.0.1:1/api/task_runs/")
+    return httpx.HTTPStatusError(f"answered with {status}", request=request, response=httpx.Response(status))
+
+
+@pytest.mark.parametrize("error", [refusal(503), refusal(429), httpx.ReadTimeout("slow")])
+def test_a_server_that_is_full_or_slow_is_asked_again(machine, error) -> None:
+    here, answers = machine(0.0), iter([error, error, "a task run"])
+
+    def request() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert repeat_until_served(request, here.clock, here.sleep) == "a task run"
+    assert 0 < here.time < 10
+
+
+@pytest.mark.parametrize(("status", "at_least", "below"), [(503, PATIENCE_SECONDS, 90.0), (404, 0.0, 1.0)])
+def test_a_server_that_stays_full_and_a_wrong_call_end_as_server(machine, status, at_least, below) -> None:
+    here = machine(0.0)
+
+    def request() -> None:
+        raise refusal(status)
+
+    with pytest.raises(ServerError, match=rf"at http://127.0.0.1:1/api failed: answered with {status}"):
+        repeat_until_served(request, here.clock, here.sleep)
+    assert at_least <= here.time < below
