@@ -1,7 +1,7 @@
 """The typed configuration: every key, its meaning, unit and bounds. Defaults live in base.yaml, not here.
 
 A resolved configuration is one `Config`; it is hashed into the run key and saved with every run. Its sections are in
-training.py, stages.py, compute.py, operations.py and publishing.py.
+model.py, training.py, label_heads.py, stages.py, compute.py, operations.py and publishing.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from configs.schema.accelerators import AcceleratorName
 from configs.schema.compute import BatchConfig, CompilerConfig, Compute, CostConfig, RetryConfig
 from configs.schema.metrics import METRICS
+from configs.schema.model import FeaturesConfig, ModelConfig
 from configs.schema.operations import FreshnessConfig, LinksConfig, ScheduleConfig
 from configs.schema.publishing import PublishConfig
 from configs.schema.stages import (
@@ -23,7 +24,7 @@ from configs.schema.stages import (
     WarmupConfig,
     WorkersConfig,
 )
-from configs.schema.training import FeaturesConfig, HeadsConfig, ModelConfig, TrainConfig
+from configs.schema.training import HeadsConfig, TrainConfig
 from configs.schema.validation import ValidateConfig
 from tasks.foundation.records import Record
 

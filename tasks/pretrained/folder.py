@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from configs.schema.training import ModelConfig, Pooling, Prompts
+from configs.schema.model import ModelConfig, Pooling, Prompts
 from tasks.foundation.errors import ConfigError
 from tasks.pretrained.shapes import Activation, DenseShape, TextShape
 

@@ -5,7 +5,7 @@ It tells only what belongs to the model version, so every release of the same mo
 
 from collections.abc import Sequence
 
-from configs.schema.training import Prompts
+from configs.schema.model import Prompts
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.worker.formats.head import scoring_code
 from tasks.worker.training.checkpoint import ModelParts

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from configs.schema.training import FeaturesConfig
+from configs.schema.model import FeaturesConfig
 from tasks.foundation.records import Record
 
 FILE = "features.json"

@@ -11,7 +11,7 @@ from tokenizers.normalizers import Lowercase
 from transformers import AutoConfig, AutoModel, BertConfig
 
 from configs.schema.config import Config
-from configs.schema.training import Prompts
+from configs.schema.model import Prompts
 from tasks.data.rows import ITEM, QUERY
 from tasks.preflight.encoder import describe_encoder, pretrained_folder
 from tasks.pretrained.folder import DENSE_WEIGHTS

@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from configs.schema.config import Config
-from configs.schema.training import Pooling
+from configs.schema.model import Pooling
 from tasks.pretrained.shapes import TextShape
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts, shape_of
 from tasks.worker.model.features import FeatureArrays, FeatureTable, Scale

@@ -1,0 +1,85 @@
+"""What rows say for training, in columns of their own: the value that a head learns, and what a row counts."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from configs.schema.config import Config
+from configs.schema.label_heads import LabelHead, MulticlassHead, RegressionHead
+from tasks.data.rows import CORE, ROW_ID
+from tasks.foundation.errors import CodeError, DataError
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+
+def label_columns(config: Config) -> dict[str, str]:
+    """Return the columns that rows need for training, apart from features, by the key that names each."""
+    columns = {f"heads.{name}.column": head.column for name, head in config.heads.of_labels.items()}
+    return columns | ({"train.row_weight": config.train.row_weight} if config.train.row_weight else {})
+
+
+def own_label_columns(config: Config) -> list[str]:
+    """Return those of them that not every row has anyway."""
+    return list(dict.fromkeys(column for column in label_columns(config).values() if column not in CORE))
+
+
+def type_of(head: LabelHead) -> pa.DataType:
+    """Return the type that a column has once it is validated, unless it is a core one."""
+    return pa.string() if isinstance(head, MulticlassHead) else pa.float64()
+
+
+def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:
+    """Return what a head learns of each row, float64 (rows,): a class's number, or a number.
+
+    NaN: the row has none, or one that the head can't learn; or the rows have no such column, as in a golden set.
+    """
+    if head.column not in rows.column_names:
+        return np.full(rows.num_rows, np.nan)
+    column = rows[head.column]
+    if isinstance(head, MulticlassHead):
+        number = {name: float(place) for place, name in enumerate(head.classes)}
+        return np.array([number.get(name, np.nan) for name in column.cast(pa.string()).to_pylist()], dtype=np.float64)
+    if isinstance(head, RegressionHead):
+        values = column.cast(pa.float64()).to_numpy().astype(np.float64)
+        return np.where((values >= head.low) & (values <= head.high), values, np.nan)
+    raise CodeError(f"nothing says what {type(head).__name__} learns of a row")
+
+
+def cant_be_learnt(rows: pa.Table, head: LabelHead) -> np.ndarray:
+    """Return whether a row has a value that the head can't learn, bool (rows,); a row without one is fine."""
+    return ~rows[head.column].is_null().to_numpy() & np.isnan(label_values(rows, head))
+
+
+def why_not(head: LabelHead) -> str:
+    """Return what is wrong with such a value, in words that follow the column's name."""
+    if isinstance(head, MulticlassHead):
+        return "is none of heads.multiclass.classes"
+    if isinstance(head, RegressionHead):
+        return f"is not from {head.low:.10g} to {head.high:.10g} (heads.regression)"
+    raise CodeError(f"nothing says what {type(head).__name__} learns of a row")
+
+
+def bad_weights(weights: pa.ChunkedArray) -> np.ndarray:
+    """Return which weights of rows can't be used, bool (rows,): those that are missing, negative or not finite."""
+    values = weights.cast(pa.float64()).to_numpy().astype(np.float64)
+    return ~(np.isfinite(values) & (values >= 0))
+
+
+def row_weights(rows: pa.Table, column: str | None) -> np.ndarray:
+    """Return what each row counts in the losses, float64 (rows,); 1 without a column.
+
+    Raises:
+        DataError: a weight can't be used; names row and value. Rows that were validated with this column have none.
+    """
+    if column is None:
+        return np.ones(rows.num_rows)
+    bad = np.flatnonzero(bad_weights(rows[column]))
+    if len(bad):
+        row, value = (rows[name][int(bad[0])].as_py() for name in (ROW_ID, column))
+        raise DataError(
+            f"row {row!r} has the weight {value!r} in column {column!r}, which train.row_weight names; a weight is a "
+            "number from 0 on. Ingest the span again with --replace, or set train.row_weight=null"
+        )
+    return rows[column].cast(pa.float64()).to_numpy().astype(np.float64)
