@@ -31,6 +31,25 @@ class LabelHead(Record):
         """Numbers that the head gives for each row."""
         return 1
 
+    @property
+    def of_names(self) -> bool:
+        """Whether the column holds names; else it holds numbers."""
+        return False
+
+    @property
+    def meaning(self) -> dict[str, float | list[str]]:
+        """Settings that say what the outputs mean; a lineage keeps them."""
+        raise NotImplementedError
+
+    @property
+    def why_not(self) -> str:
+        """What is wrong with a value that the head can't learn, in words that follow the column's name."""
+        raise NotImplementedError
+
+    def value_of(self, value: Any) -> float:
+        """Return what the head learns of a value in its column; NaN: nothing."""
+        raise NotImplementedError
+
 
 class MulticlassHead(LabelHead):
     """One of several classes, by the values of the column; a number such as 5.0 is named 5, and true is named true."""
@@ -60,6 +79,23 @@ class MulticlassHead(LabelHead):
     def outputs(self) -> int:
         return len(self.classes)
 
+    @property
+    def of_names(self) -> bool:
+        return True
+
+    @property
+    def meaning(self) -> dict[str, float | list[str]]:
+        return {"classes": list(self.classes)}
+
+    @property
+    def why_not(self) -> str:
+        return "is none of heads.multiclass.classes"
+
+    def value_of(self, value: Any) -> float:
+        """Return the number of a class, from 0."""
+        name = class_name(value)
+        return float(self.classes.index(name)) if name in self.classes else math.nan
+
 
 class RegressionHead(LabelHead):
     """A number between two bounds, such as a relevance from 0 to 3, learnt by its squared error."""
@@ -72,6 +108,18 @@ class RegressionHead(LabelHead):
         if self.low >= self.high:
             raise ValueError(f"heads.regression.low {self.low:g} must be below high {self.high:g}")
         return self
+
+    @property
+    def meaning(self) -> dict[str, float | list[str]]:
+        return {"low": self.low, "high": self.high}
+
+    @property
+    def why_not(self) -> str:
+        return f"is not from {self.low:.10g} to {self.high:.10g} (heads.regression)"
+
+    def value_of(self, value: Any) -> float:
+        """Return a number between the bounds."""
+        return float(value) if value is not None and self.low <= value <= self.high else math.nan
 
 
 def class_name(value: Any) -> Any:

@@ -164,6 +164,12 @@ class TrainConfig(WorkersConfig):
         description="one of features.categorical, such as a locale: batches have rows of one of its values where that "
         "is possible, so that negatives differ in more than it",
     )
+    row_weight: str | None = Field(
+        default=None,
+        min_length=1,
+        description="a column that says what each row counts in all losses, a number from 0 on; only the proportions "
+        "matter, since weights are divided by the mean over the run; null: all rows count the same",
+    )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
     warmup_steps: int = Field(ge=0)

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.gates import Severity
-from tasks.contracts.checkpoints import CurvePoint, HeadSolved
+from tasks.contracts.checkpoints import CurvePoint, HeadSolved, LabelHeadSolved
 from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
@@ -127,6 +127,7 @@ class TrainOutcome(Record):
     graphs: GraphUse | None = Field(description="null on devices that compile nothing")
     environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
     head: HeadSolved | None = Field(default=None, description="null: no head was solved after the last step")
+    label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="heads of labels that were, by name")
     device_use: tuple[DeviceUse, ...] | None = Field(
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
     )

@@ -1,17 +1,12 @@
 """What rows say for training, in columns of their own: the value that a head learns, and what a row counts."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from configs.schema.config import Config
-from configs.schema.label_heads import LabelHead, MulticlassHead, RegressionHead
+from configs.schema.label_heads import LabelHead
 from tasks.data.rows import CORE, ROW_ID
-from tasks.foundation.errors import CodeError, DataError
-
-pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+from tasks.foundation.errors import DataError
 
 
 def label_columns(config: Config) -> dict[str, str]:
@@ -25,11 +20,6 @@ def own_label_columns(config: Config) -> list[str]:
     return list(dict.fromkeys(column for column in label_columns(config).values() if column not in CORE))
 
 
-def type_of(head: LabelHead) -> pa.DataType:
-    """Return the type that a column has once it is validated, unless it is a core one."""
-    return pa.string() if isinstance(head, MulticlassHead) else pa.float64()
-
-
 def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:
     """Return what a head learns of each row, float64 (rows,): a class's number, or a number.
 
@@ -37,28 +27,12 @@ def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:
     """
     if head.column not in rows.column_names:
         return np.full(rows.num_rows, np.nan)
-    column = rows[head.column]
-    if isinstance(head, MulticlassHead):
-        number = {name: float(place) for place, name in enumerate(head.classes)}
-        return np.array([number.get(name, np.nan) for name in column.cast(pa.string()).to_pylist()], dtype=np.float64)
-    if isinstance(head, RegressionHead):
-        values = column.cast(pa.float64()).to_numpy().astype(np.float64)
-        return np.where((values >= head.low) & (values <= head.high), values, np.nan)
-    raise CodeError(f"nothing says what {type(head).__name__} learns of a row")
+    return np.array([head.value_of(value) for value in rows[head.column].to_pylist()], dtype=np.float64)
 
 
 def cant_be_learnt(rows: pa.Table, head: LabelHead) -> np.ndarray:
     """Return whether a row has a value that the head can't learn, bool (rows,); a row without one is fine."""
     return ~rows[head.column].is_null().to_numpy() & np.isnan(label_values(rows, head))
-
-
-def why_not(head: LabelHead) -> str:
-    """Return what is wrong with such a value, in words that follow the column's name."""
-    if isinstance(head, MulticlassHead):
-        return "is none of heads.multiclass.classes"
-    if isinstance(head, RegressionHead):
-        return f"is not from {head.low:.10g} to {head.high:.10g} (heads.regression)"
-    raise CodeError(f"nothing says what {type(head).__name__} learns of a row")
 
 
 def bad_weights(weights: pa.ChunkedArray) -> np.ndarray:

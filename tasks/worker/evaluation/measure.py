@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.evaluation import Role, loss_of, predicted_of, probability_of, rank_of
+from tasks.contracts.evaluation import Role, loss_of, predicted_of, probability_of, rank_of, says_of
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM
@@ -71,6 +71,7 @@ def columns_of(role: Role, judged: Judged) -> dict[str, pa.Array]:
     if judged.probabilities is not None:
         found[probability_of(role)] = pa.array(judged.probabilities)
         found[predicted_of(role)] = pa.array(judged.predicted)
+    found |= {says_of(role, head): pa.array(says) for head, says in judged.says.items()}
     return found
 
 

@@ -1,7 +1,7 @@
 """The holdout as arrays, and a model's metrics on it: the same code in the training loop and in evaluate."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -9,11 +9,14 @@ import pyarrow as pa
 import torch
 
 from configs.schema.config import Config
+from configs.schema.label_heads import LabelHead
+from tasks.data.labels import label_values
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
+from tasks.measures.label_metrics import label_metrics
 from tasks.measures.row_metrics import metrics_of
 from tasks.pretrained.encoders import positions_for_text
 from tasks.worker.accelerators import Accelerator
-from tasks.worker.model.classify import classify
+from tasks.worker.model.classify import classify, label_answers
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.tokens import TokenLists, tokenize
@@ -34,6 +37,8 @@ class Holdout:
     target: np.ndarray  # int64 (rows,): each row's own item in the corpus
     pair: np.ndarray  # bool (rows,): rows that count for retrieval
     label_class: np.ndarray  # int64 (rows,): 0, 1, or -1
+    heads: dict[str, LabelHead]  # that learn one value of each row
+    labels: dict[str, np.ndarray]  # by head, float64 (rows,): what it should say, NaN where that is not known
     relevant: Relevant  # which items don't compete with a row's own
 
 
@@ -50,18 +55,19 @@ class Judged:
     """A model's answer for each row.
 
     `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1, `predicted` int8 (rows,) the class that it
-    names, `losses` float32 (rows,) in nats.
+    names, `losses` float32 (rows,) in nats; `says` float32 (rows,) what each head of labels says.
     """
 
     ranks: np.ndarray
     probabilities: np.ndarray | None
     predicted: np.ndarray | None
     losses: np.ndarray | None = None
+    says: dict[str, np.ndarray] = field(default_factory=dict)
 
     def metrics(self, holdout: Holdout, among: np.ndarray | None = None) -> dict[str, float]:
         """Return all metrics over the rows, or over those where the bool array `among` is true."""
         rows = np.ones(len(self.ranks), dtype=bool) if among is None else among
-        return metrics_of(
+        found = metrics_of(
             ranks=self.ranks[rows],
             losses=None if self.losses is None else self.losses[rows],
             pair=holdout.pair[rows],
@@ -69,6 +75,9 @@ class Judged:
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             predicted=None if self.predicted is None else self.predicted[rows],
         )
+        for head, says in self.says.items():
+            found |= label_metrics(head, holdout.labels[head][rows], says[rows])
+        return found
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,8 @@ def make_holdout(
         target=target,
         pair=pair,
         label_class=label_classes(rows, config.heads),
+        heads=config.heads.of_labels,
+        labels={name: label_values(rows, head) for name, head in config.heads.of_labels.items()},
         relevant=relevant,
     )
 
@@ -169,6 +180,7 @@ def judge_vectors(
         probabilities,
         predicted,
         None if losses is None else accelerator.sum(torch.from_numpy(losses)).numpy(),
+        label_answers(parts.model, holdout.heads, accelerator, queries, corpus[holdout.target]),
     )
 
 

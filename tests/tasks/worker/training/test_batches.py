@@ -60,6 +60,10 @@ def make_pairs(
         pair=belongs,
         label_class=random.integers(-1, 2, rows),
         class_weight=random.uniform(1, 2, 2).astype(np.float32),
+        labels=np.zeros((rows, 0), dtype=np.float32),
+        balance={},
+        weight=np.ones(rows, dtype=np.float32),
+        mean_weight=1.0,
         own_rows=rows,
     )
 

@@ -40,6 +40,9 @@ def batch_of(
         pairs_in_all=torch.tensor(sum(pair)),
         label_weight=torch.tensor([float(one >= 0) for one in label_class]),
         labels_in_all=torch.tensor(float(sum(one >= 0 for one in label_class))),
+        labels=torch.zeros(rows, 0),
+        head_weight=torch.zeros(rows, 0),
+        known_in_all=torch.zeros(0),
     )
 
 
