@@ -46,6 +46,10 @@ KEYS_BESIDE_THE_WORK = (
 )
 
 
+# Columns that every row has and that are no values to learn or to weigh by.
+TEXTS_AND_IDS = ("row_id", "time", "query", "item", "item_id")
+
+
 class Config(Record):
     """A resolved configuration."""
 
@@ -144,6 +148,32 @@ class Config(Record):
             raise ValueError(
                 f"train.homogeneous {column} is not in features.categorical ({', '.join(known) or 'none'})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _labels_are_values(self) -> Self:
+        columns = {f"heads.{name}.column": head.column for name, head in self.heads.of_labels.items()}
+        columns |= {"train.row_weight": self.train.row_weight} if self.train.row_weight else {}
+        for key, column in columns.items():
+            if column in TEXTS_AND_IDS:
+                raise ValueError(f"{key} is {column}, a text, an id or the time of each row; name a column of values")
+        return self
+
+    @model_validator(mode="after")
+    def _one_type_a_column(self) -> Self:
+        names = {f"heads.{name}.column": head.column for name, head in self.heads.of_labels.items() if head.of_names}
+        names |= {f"features.categorical ({column})": column for column in self.features.categorical}
+        numbers = {
+            f"heads.{name}.column": each.column for name, each in self.heads.of_labels.items() if not each.of_names
+        }
+        numbers |= {f"features.numeric ({column})": column for column in self.features.numeric}
+        numbers |= {"train.row_weight": self.train.row_weight} if self.train.row_weight else {}
+        for key, column in numbers.items():
+            other = next((name for name, each in names.items() if each == column != "label"), None)
+            if other is not None and not (key.startswith("features.") and other.startswith("features.")):
+                raise ValueError(
+                    f"{key} reads column {column} as numbers, and {other} as names; copy it under two names"
+                )
         return self
 
     @model_validator(mode="after")

@@ -215,6 +215,9 @@ class ReleaseOutcome(Record):
     head_difference: float | None = Field(
         default=None, description="of a probability by the exported head and by the trained one, at most"
     )
+    label_difference: float | None = Field(
+        default=None, description="of an output of the exported heads of labels, as a share of the largest, at most"
+    )
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
     metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")
     before: int | None = Field(default=None, description="number of the release that it is compared with")

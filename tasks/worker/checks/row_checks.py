@@ -22,6 +22,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
+from tasks.data.labels import bad_weights, cant_be_learnt, label_columns, own_label_columns
 from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
 from tasks.gates.expectations import Expectation, Finding, between, in_set, judge, not_null
@@ -144,6 +145,12 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
         for column in config.features.numeric
     ]
     wanted += [("features.categorical names it", c, _NAMES) for c in config.features.categorical if c not in CORE]
+    names = _named_labels(config)
+    wanted += [
+        (f"{key} names it", column, _NAMES if column in names else _NUMBERS)
+        for key, column in label_columns(config).items()
+        if column not in CORE
+    ]
     group = HoldoutRule.of(config.evaluate).group
     wanted += [("evaluate.group names it", c, _NUMBERS) for c in group_columns(group) if c not in CORE]
     wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]
@@ -151,6 +158,11 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
     own = dict.fromkeys(column for each in judged for column in each.columns)
     wanted += [("validate.expectations names it", c, (*_NAMES, "int64")) for c in own if c not in CORE]
     return wanted
+
+
+def _named_labels(config: Config) -> list[str]:
+    """Return the columns that heads learn names from."""
+    return [head.column for head in config.heads.of_labels.values() if head.of_names]
 
 
 def _type_in(part: ParquetPart, column: str) -> str | None:
@@ -179,7 +191,8 @@ def as_typed(table: pa.Table, config: Config) -> pa.Table:
     Numeric features and labels are float64 with null for NaN, categorical features and slices are strings. Text in
     a numeric feature is read as a number; other text becomes null, for which there is a rule.
     """
-    kinds = dict.fromkeys((*config.features.categorical, *config.evaluate.slices), pa.string())
+    kinds = dict.fromkeys(own_label_columns(config), pa.float64()) | dict.fromkeys(_named_labels(config), pa.string())
+    kinds |= dict.fromkeys((*config.features.categorical, *config.evaluate.slices), pa.string())
     kinds |= dict.fromkeys(config.features.numeric, pa.float64()) | CORE
     for column, kind in kinds.items():
         index, values = table.schema.get_field_index(column), table[column]
@@ -217,6 +230,10 @@ def row_rules(config: Config) -> list[Rule]:
         Rule(f"{column} readable", between(f"{column} is not a number", f"unreadable:{column}", 0, 0))
         for column in config.features.numeric
     ]
+    rules += [
+        Rule(f"{column} usable", between(f"{column} {why}", f"unusable:{key}", 0, 0))
+        for key, column, why in _label_rules(config)
+    ]
     ranges = dict.fromkeys(config.features.numeric, (limits.numeric_min, limits.numeric_max))
     ranges[LABEL] = (limits.label_min, limits.label_max)
     for column, (low, high) in ranges.items():
@@ -227,6 +244,14 @@ def row_rules(config: Config) -> list[Rule]:
             Rule(f"{column} range", between(f"{column} above {high:.10g}", f"value:{column}", None, high)),
         ]
     return rules
+
+
+def _label_rules(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield the key that names a column, the column, and what is wrong with values that can't be used."""
+    for name, head in config.heads.of_labels.items():
+        yield f"heads.{name}.column", head.column, head.why_not
+    if config.train.row_weight is not None:
+        yield "train.row_weight", config.train.row_weight, "is no weight, a number from 0 on"
 
 
 ID_RULES = [
@@ -291,9 +316,20 @@ def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> p
     frame["outside"] = ((days < first_day(span.name)) | (days > last_day(span.name))).astype("int64")
     frame |= {f"characters:{c}": characters(typed[c]).to_pandas() for c in (QUERY, ITEM)}
     for column in config.features.numeric:
-        unreadable = np.zeros(len(table), dtype="int64")
-        if pa.types.is_string(table[column].type):
-            blank = pc.fill_null(pc.equal(characters(table[column]), 0), True)
-            unreadable += pc.and_not(typed[column].is_null(), blank).to_numpy()
-        frame[f"unreadable:{column}"] = pd.Series(unreadable)
+        frame[f"unreadable:{column}"] = pd.Series(_unreadable(table[column], typed[column]).astype("int64"))
+    unusable = {f"heads.{name}.column": cant_be_learnt(typed, head) for name, head in config.heads.of_labels.items()}
+    if config.train.row_weight is not None:
+        unusable["train.row_weight"] = bad_weights(typed[config.train.row_weight])
+    for key, column in label_columns(config).items():
+        bad = unusable[key] | _unreadable(table[column], typed[column])
+        frame[f"unusable:{key}"] = pd.Series(bad.astype("int64"))
     return pd.DataFrame(frame)
+
+
+def _unreadable(values: pa.ChunkedArray, typed: pa.ChunkedArray) -> np.ndarray:
+    """Return where a source's text was not a number, bool (rows,)."""
+    if not pa.types.is_string(values.type):
+        return np.zeros(len(values), dtype=bool)
+    blank = pc.fill_null(pc.equal(characters(values), 0), True)
+    found: np.ndarray = pc.and_not(typed.is_null(), blank).to_numpy()
+    return found

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from configs.schema.model import Prompts
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.worker.formats.head import scoring_code
+from tasks.worker.formats.label_heads import label_scoring_code
 from tasks.worker.training.checkpoint import ModelParts
 
 NAME = "README.md"
@@ -64,6 +65,8 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
         ]  # fmt: skip
     if parts.model.classifier is not None:
         lines += ["", *_scoring(parts, f"models/{version}")]
+    for name in parts.model.shape.label_heads:
+        lines += ["", *_label_scoring(parts, name, f"models/{version}")]
     if inputs.metrics:
         lines += ["", "| metric on the holdout | value |", "|---|---:|"]
         lines += [f"| {name} | {value:.4f} |" for name, value in inputs.metrics.items()]
@@ -83,6 +86,19 @@ def _scoring(parts: ModelParts, folder: str) -> list[str]:
     lines += ["```python", *scoring_code(parts.model, folder).splitlines(), "```"]
     if (solved := parts.model.solved) is not None:
         found = ", ".join(f"{name} {value:.4f}" for name, value in solved.metrics.items())
+        lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
+    return lines
+
+
+def _label_scoring(parts: ModelParts, name: str, folder: str) -> list[str]:
+    """Return what a head of labels says of a text."""
+    shape = parts.model.shape.label_heads[name]
+    seen = "a query and an item" if shape.input == "pair" else "a query"
+    meaning = ", ".join(f"{key} {value}" for key, value in shape.meaning.items())
+    lines = [f"The folder `{name}` judges {seen}: {meaning}.", ""]
+    lines += ["```python", *label_scoring_code(parts.model, name, folder).splitlines(), "```"]
+    if (solved := parts.model.labels_solved.get(name)) is not None:
+        found = ", ".join(f"{metric} {value:.4f}" for metric, value in solved.metrics.items())
         lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
     return lines
 
