@@ -191,9 +191,9 @@ def as_typed(table: pa.Table, config: Config) -> pa.Table:
     Numeric features and labels are float64 with null for NaN, categorical features and slices are strings. Text in
     a numeric feature is read as a number; other text becomes null, for which there is a rule.
     """
-    kinds = dict.fromkeys(own_label_columns(config), pa.float64()) | dict.fromkeys(_named_labels(config), pa.string())
-    kinds |= dict.fromkeys((*config.features.categorical, *config.evaluate.slices), pa.string())
-    kinds |= dict.fromkeys(config.features.numeric, pa.float64()) | CORE
+    kinds = dict.fromkeys((*config.features.categorical, *config.evaluate.slices), pa.string())
+    kinds |= dict.fromkeys((*config.features.numeric, *own_label_columns(config)), pa.float64())
+    kinds |= dict.fromkeys(_named_labels(config), pa.string()) | CORE
     for column, kind in kinds.items():
         index, values = table.schema.get_field_index(column), table[column]
         if pa.types.is_floating(values.type):
