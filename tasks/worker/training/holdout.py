@@ -37,9 +37,9 @@ class Holdout:
     target: np.ndarray  # int64 (rows,): each row's own item in the corpus
     pair: np.ndarray  # bool (rows,): rows that count for retrieval
     label_class: np.ndarray  # int64 (rows,): 0, 1, or -1
-    heads: dict[str, LabelHead]  # that learn one value of each row
-    labels: dict[str, np.ndarray]  # by head, float64 (rows,): what it should say, NaN where that is not known
     relevant: Relevant  # which items don't compete with a row's own
+    heads: dict[str, LabelHead] = field(default_factory=dict)  # that learn one value of each row
+    labels: dict[str, np.ndarray] = field(default_factory=dict)  # what each should say, float64 (rows,), NaN: not known
 
 
 @dataclass(frozen=True)
