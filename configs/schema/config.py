@@ -144,9 +144,18 @@ class Config(Record):
     @model_validator(mode="after")
     def _batches_are_of_a_feature(self) -> Self:
         column, known = self.train.homogeneous, self.features.categorical
-        if column is not None and column not in known:
+        if column is not None and column not in (*known, self.features.entity):
             raise ValueError(
-                f"train.homogeneous {column} is not in features.categorical ({', '.join(known) or 'none'})"
+                f"train.homogeneous {column} is not in features.categorical ({', '.join(known) or 'none'}), nor is it "
+                f"features.entity ({self.features.entity or 'none'})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_know_the_entity(self) -> Self:
+        if self.model.prompts is not None and self.model.prompts.by_entity and self.features.entity is None:
+            raise ValueError(
+                "model.prompts.by_entity needs features.entity, the column that says what a row is about; it is null"
             )
         return self
 
@@ -154,6 +163,7 @@ class Config(Record):
     def _labels_are_values(self) -> Self:
         columns = {f"heads.{name}.column": head.column for name, head in self.heads.of_labels.items()}
         columns |= {"train.row_weight": self.train.row_weight} if self.train.row_weight else {}
+        columns |= {"features.entity": self.features.entity} if self.features.entity else {}
         for key, column in columns.items():
             if column in TEXTS_AND_IDS:
                 raise ValueError(f"{key} is {column}, a text, an id or the time of each row; name a column of values")
@@ -163,6 +173,7 @@ class Config(Record):
     def _one_type_a_column(self) -> Self:
         names = {f"heads.{name}.column": head.column for name, head in self.heads.of_labels.items() if head.of_names}
         names |= {f"features.categorical ({column})": column for column in self.features.categorical}
+        names |= {"features.entity": self.features.entity} if self.features.entity else {}
         numbers = {
             f"heads.{name}.column": each.column for name, each in self.heads.of_labels.items() if not each.of_names
         }

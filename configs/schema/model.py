@@ -15,6 +15,18 @@ class FeaturesConfig(Record):
     numeric: tuple[str, ...] = Field(description="columns of numbers; clipped and standardised by the first run's rows")
     categorical: tuple[str, ...] = Field(description="columns of names; the vocabulary grows with each run")
     query: tuple[str, ...] = Field(description="those of the above that queries have as well")
+    entity: str | None = Field(
+        default=None,  # configurations of earlier runs lack it
+        min_length=1,
+        description="a column of names that says what a row is about, such as its entity type or locale: its texts get "
+        "the prompts of that name, and batches can be homogeneous by it; needs no interaction",
+    )
+
+    @model_validator(mode="after")
+    def _entity_is_a_name(self) -> Self:
+        if self.entity is not None and self.entity in self.numeric:
+            raise ValueError(f"features.entity {self.entity} is in features.numeric too; it must be a column of names")
+        return self
 
     @model_validator(mode="after")
     def _query_features_exist(self) -> Self:
@@ -49,11 +61,26 @@ class InteractionConfig(Record):
     categorical_width: Positive = Field(description="width of one categorical feature's embedding")
 
 
+class EntityPrompts(Record):
+    """What stands before the texts of rows with one value of features.entity."""
+
+    query: str | None = Field(default=None, description="before each query; null: as for all rows")
+    item: str | None = Field(default=None, description="before the text of each item; null: as for all rows")
+
+
 class Prompts(Record):
     """What stands before each text, word for word, as in `query: `; its tokens count towards the limit of a text."""
 
     query: str = Field(default="", description="before each query")
     item: str = Field(default="", description="before the text of each item")
+    by_entity: dict[str, EntityPrompts] = Field(
+        default={}, description="instead of these, by the value of features.entity; other values get these"
+    )
+
+    @property
+    def any(self) -> bool:
+        """Whether something stands before some text."""
+        return any((self.query, self.item, *(each.query or each.item for each in self.by_entity.values())))
 
 
 Pooling = Literal["mean", "cls", "last"]

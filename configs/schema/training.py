@@ -161,8 +161,8 @@ class TrainConfig(WorkersConfig):
     )
     homogeneous: str | None = Field(
         default=None,
-        description="one of features.categorical, such as a locale: batches have rows of one of its values where that "
-        "is possible, so that negatives differ in more than it",
+        description="features.entity or one of features.categorical, such as a locale: batches have rows of one of its "
+        "values where that is possible, so that negatives differ in more than it",
     )
     row_weight: str | None = Field(
         default=None,

@@ -1,4 +1,6 @@
-"""What rows say for training, in columns of their own: the value that a head learns, and what a row counts."""
+"""What rows say for training, in columns of their own: the value that a head learns, what a row counts and is about."""
+
+import zlib
 
 import numpy as np
 import pyarrow as pa
@@ -57,3 +59,12 @@ def row_weights(rows: pa.Table, column: str | None) -> np.ndarray:
             "number from 0 on. Ingest the span again with --replace, or set train.row_weight=null"
         )
     return rows[column].cast(pa.float64()).to_numpy().astype(np.float64)
+
+
+def entity_codes(rows: pa.Table, column: str | None) -> np.ndarray:
+    """Return a number that is equal for rows about one thing, int32 (rows,) and not negative; 0 without a value."""
+    if column is None:
+        return np.zeros(rows.num_rows, dtype=np.int32)
+    values = rows[column].cast(pa.string()).to_pylist()
+    codes = {value: 0 if value is None else zlib.crc32(value.encode()) >> 1 for value in set(values)}
+    return np.array([codes[value] for value in values], dtype=np.int32)

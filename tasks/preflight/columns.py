@@ -22,6 +22,7 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
     keys = {
         "features.numeric": config.features.numeric,
         "features.categorical": config.features.categorical,
+        "features.entity": (config.features.entity,) if config.features.entity else (),
         "evaluate.slices": config.evaluate.slices,
         **{key: (column,) for key, column in label_columns(config).items() if column not in CORE},
     }

@@ -209,6 +209,7 @@ BOUND = {
     "features.numeric": ["features.numeric=[a]", "model.interaction.kind=both"],
     "features.categorical": ["features.categorical=[a]", "model.interaction.kind=both"],
     "features.query": ["features={numeric: [a], query: [a]}", "model.interaction.kind=both"],
+    "features.entity": ["features.entity=kind"],
     "model.pretrained": ["model.pretrained=package:none", "model.scratch=null"],
     "model.scratch.hidden_size": ["model.scratch.hidden_size=512"],
     "model.pooling": ["model.pooling=cls"],

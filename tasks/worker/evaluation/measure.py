@@ -19,6 +19,7 @@ from tasks.worker.evaluation.widths import recall_by_width
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant
 from tasks.worker.training.holdout import Judged, KnownVectors, embed_holdout, judge_vectors, make_holdout
+from tasks.worker.training.pairs import feature_columns
 
 COMPARED_QUERIES = 1000  # whose nearest items say how well two models agree, at most
 
@@ -79,8 +80,7 @@ def _known_vectors(job: Job, accelerator: Accelerator, model: Contender, items: 
     if model.released is None:
         return None
     # Contents are comparable if they are made of the same features; otherwise the text alone is.
-    config = job.config.features
-    by = CONTENT if set(model.features) == {*config.numeric, *config.categorical} else TEXT
+    by = CONTENT if set(model.features) == set(feature_columns(job.config)) else TEXT
     found = model.released.of_items(items, by, model.parts.model.width, job.share)
     which, vectors = (accelerator.sum(part) for part in (torch.from_numpy(found[0]).int(), torch.from_numpy(found[1])))
     return KnownVectors(which.bool().numpy(), vectors.numpy())

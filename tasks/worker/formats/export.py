@@ -16,6 +16,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from configs.schema.config import Config
+from tasks.pretrained.prompts import to_names
 from tasks.pretrained.shapes import Activation
 from tasks.worker.formats.head import write_head
 from tasks.worker.formats.label_heads import write_label_heads
@@ -70,7 +71,7 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
     (folder / f"{len(modules) - 1}_Normalize").mkdir()
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
-    prompts = {"query": model.shape.prompts.query, "document": model.shape.prompts.item}
+    prompts = to_names(model.shape.prompts)
     _write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
     write_head(model, config.heads.classification, folder)
     write_label_heads(model, folder)

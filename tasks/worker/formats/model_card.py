@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from configs.schema.model import Prompts
 from tasks.contracts.jobs import ReleaseInputs
+from tasks.pretrained.prompts import entity_names
 from tasks.worker.formats.head import scoring_code
 from tasks.worker.formats.label_heads import label_scoring_code
 from tasks.worker.training.checkpoint import ModelParts
@@ -104,11 +105,17 @@ def _label_scoring(parts: ModelParts, name: str, folder: str) -> list[str]:
 
 
 def _prompts(prompts: Prompts) -> list[str]:
-    if not (prompts.query or prompts.item):
+    if not prompts.any:
         return []
     sides = (("encode_query", prompts.query), ("encode_document", prompts.item))
-    said = " and ".join(f"`{name}` puts `{prompt}` before a text" for name, prompt in sides if prompt)
-    return ["", f"Its prompts are part of the folder: {said}. Other libraries must do so themselves."]
+    said = [f"`{name}` puts `{prompt}` before a text" for name, prompt in sides if prompt]
+    lines = ["", f"Its prompts are part of the folder: {' and '.join(said) or 'none is common'}. "
+             "Other libraries must do so themselves."]  # fmt: skip
+    if prompts.by_entity:
+        names = ", ".join(f"`{name}`" for name in entity_names(prompts))
+        lines += ["", f"Texts about some things have prompts of their own, by name: {names}. Give it as `prompt_name`: "
+                  '`model.encode_query(texts, prompt_name="query:NAME")`.']  # fmt: skip
+    return lines
 
 
 def _widths(widths: Sequence[int]) -> list[str]:

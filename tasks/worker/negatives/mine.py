@@ -102,7 +102,7 @@ def _of_table(
 ) -> tuple[np.ndarray, int]:
     """Return the places of the negatives, int64 (pairs, per_query), and how many texts were embedded."""
     model, items = release
-    columns = [QUERY, *model.parts.features.query]
+    columns = [QUERY, *model.parts.features.query_columns]
     first, which = _distinct(pairs, columns)
     queries = _embed(job, accelerator, model, pairs.take(pa.array(first)), "query")[which]
     own = items.places_of(id_hashes(pairs[ITEM_ID]))

@@ -72,9 +72,16 @@ def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> 
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
     groups = None
     if train.homogeneous is not None:
-        column = config.features.categorical.index(train.homogeneous)
-        groups = in_pieces(pairs.item_features.categorical, rows, lambda some: some[:, column].astype(np.int32))
+        groups = _groups(config, rows, pairs, train.homogeneous)
     return Plan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
+
+
+def _groups(config: Config, rows: int, pairs: Pairs, name: str) -> np.ndarray:
+    """Return a number for the value of each of the first rows, int32 (rows,)."""
+    if name == config.features.entity:
+        return in_pieces(pairs.entity, rows, lambda some: some)
+    column = config.features.categorical.index(name)
+    return in_pieces(pairs.item_features.categorical, rows, lambda some: some[:, column].astype(np.int32))
 
 
 def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False) -> BatchShape:

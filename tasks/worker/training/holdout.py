@@ -19,6 +19,7 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.classify import classify, label_answers
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
+from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.ranking.ranks import rank_targets
 from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
@@ -129,7 +130,7 @@ def side_of(
     # As long as the texts served, not those trained; a champion may have been made for shorter texts.
     positions = positions_for_text(parts.encoder_config.to_dict())
     longest = config.infer.max_tokens if positions is None else min(config.infer.max_tokens, positions)
-    prompt = getattr(parts.model.shape.prompts, text)
+    prompt = prompts_of(rows, text, parts.model.shape.prompts, parts.features.entity)
     tokens = tokenize(parts.tokenizer, rows[text].to_pylist(), longest, parts.model.pad, prompt)
     return tokens, encode_features(parts.features, rows, text)
 

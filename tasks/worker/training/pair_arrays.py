@@ -46,7 +46,8 @@ class Pairs:
     int64 is 0, 1 or -1 for unlabelled; `class_weight` float32 (CLASSES,) is what a row of a class counts in the loss of
     its class. `labels` float32 (rows, heads) is what each head of `balance` learns of a row, NaN where that is nothing;
     `balance` has what a row of each value counts for a head, float32 (values,), or nothing where all count the same.
-    `weight` float32 is what a row counts in all losses, and `mean_weight` the mean of that. The first `own_rows` are of
+    `weight` float32 is what a row counts in all losses, and `mean_weight` the mean of that. `entity` int32 is equal for
+    rows with one value of `features.entity`. The first `own_rows` are of
     the run's own spans, the others are replayed.
     """
 
@@ -66,6 +67,7 @@ class Pairs:
     balance: dict[str, np.ndarray]
     weight: np.ndarray
     mean_weight: float
+    entity: np.ndarray
     own_rows: int
 
     def __len__(self) -> int:
@@ -83,6 +85,7 @@ def row_type(features: FeatureTable, label_heads: int) -> np.dtype:
         ("item_numeric", "<f4", (numeric,)),
         ("pair", "<f4"),
         ("weight", "<f4"),
+        ("entity", "<i4"),
         ("labels", "<f4", (label_heads,)),
     ]
     return np.dtype([*ROW.descr, *own], align=True)
@@ -148,5 +151,6 @@ def _pairs(folder: Path, column: Callable[[str], np.ndarray], ids: Sequence[np.n
         balance={head: np.array(each, dtype=np.float32) for head, each in facts["balance"].items()},
         weight=of("weight"),
         mean_weight=facts["mean_weight"],
+        entity=of("entity"),
         own_rows=facts["own_rows"],
     )

@@ -17,7 +17,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, split_holdout
-from tasks.data.labels import label_values, own_label_columns, row_weights
+from tasks.data.labels import entity_codes, label_values, own_label_columns, row_weights
 from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError
 from tasks.worker.label_heads import LABEL_TASKS
@@ -88,7 +88,10 @@ def used_columns(config: Config) -> list[str]:
 
 def feature_columns(config: Config) -> list[str]:
     """Return the columns that items have besides their text."""
-    return [*config.features.numeric, *config.features.categorical]
+    features = config.features
+    return list(
+        dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
+    )
 
 
 def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
@@ -154,8 +157,8 @@ def _made_by_the_first(store: Store, signal: str) -> Path:
 
 
 def _recipe(parts: ModelParts, config: Config) -> Recipe:
-    most, prompts = config.train.max_tokens, parts.model.shape.prompts
-    return Recipe(parts.tokenizer, most.query, most.item, prompts.query, prompts.item)
+    most = config.train.max_tokens
+    return Recipe(parts.tokenizer, most.query, most.item, parts.model.shape.prompts, parts.features.entity)
 
 
 def _write_pairs(
@@ -210,6 +213,7 @@ def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Con
         rows[name] = tokens[name]
     rows["pair"] = pair_mask(table, config.heads)
     rows["label_class"] = label_classes(table, config.heads)
+    rows["entity"] = entity_codes(table, parts.features.entity)
     rows["weight"] = row_weights(table, config.train.row_weight)
     for place, head in enumerate(heads.values()):
         rows["labels"][:, place] = label_values(table, head)

@@ -197,8 +197,9 @@ def _check_shape(parts: ModelParts, config: Config) -> None:
     if scratch is not None:
         wanted |= {ours: getattr(scratch, ours) for ours in _ENCODER_SIZES}
         held |= {ours: getattr(encoder, theirs, None) for ours, theirs in _ENCODER_SIZES.items()}
-    wanted["features"] = (config.features.numeric, config.features.categorical, config.features.query)
-    held["features"] = (tuple(table.numeric), tuple(table.categorical), table.query)
+    features = config.features
+    wanted["features"] = (features.numeric, features.categorical, features.query, features.entity)
+    held["features"] = (tuple(table.numeric), tuple(table.categorical), table.query, table.entity)
     if differing := [name for name in wanted if wanted[name] != held[name]]:
         name = differing[0]
         raise ConfigError(

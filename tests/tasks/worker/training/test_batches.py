@@ -64,6 +64,7 @@ def make_pairs(
         balance={"multiclass": np.array([0.5, 2.0, 3.0], dtype=np.float32), "regression": np.zeros(0, np.float32)},
         weight=random.integers(1, 5, rows).astype(np.float32),
         mean_weight=2.0,
+        entity=np.zeros(rows, dtype=np.int32),
         own_rows=rows,
     )
 

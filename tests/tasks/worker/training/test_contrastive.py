@@ -58,6 +58,7 @@ def made_up() -> tuple[Pairs, HardNegatives]:
         balance={},
         weight=np.ones(ROWS, dtype=np.float32),
         mean_weight=1.0,
+        entity=np.zeros(ROWS, dtype=np.int32),
         own_rows=ROWS,
     )
     negatives = HardNegatives(
