@@ -52,6 +52,11 @@ REFUSED = {
         ["heads.regression={weight: 1, input: query, column: item, low: 0, high: 3}"],
         "heads.regression.column is item, a text, an id or the time",
     ),
+    "entity is a text": (["features.entity=query"], "features.entity is query, a text, an id or the time"),
+    "prompts of unknown things": (
+        ["model.prompts={by_entity: {de: {query: f}}}"],
+        "model.prompts.by_entity needs features.entity, the column that says",
+    ),
     "weight is an id": (["train.row_weight=row_id"], "train.row_weight is row_id, a text, an id or the time"),
     "names and numbers": (
         ["heads.multiclass={weight: 1, input: query, column: kind, classes: [a, b]}", "train.row_weight=kind"],
