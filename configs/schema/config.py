@@ -1,7 +1,7 @@
 """The typed configuration: every key, its meaning, unit and bounds. Defaults live in base.yaml, not here.
 
 A resolved configuration is one `Config`; it is hashed into the run key and saved with every run. Its sections are in
-training.py, stages.py, compute.py, operations.py and publishing.py.
+model.py, training.py, label_heads.py, stages.py, compute.py, operations.py and publishing.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from configs.schema.accelerators import AcceleratorName
 from configs.schema.compute import BatchConfig, CompilerConfig, Compute, CostConfig, RetryConfig
 from configs.schema.metrics import METRICS
+from configs.schema.model import FeaturesConfig, ModelConfig
 from configs.schema.operations import FreshnessConfig, LinksConfig, ScheduleConfig
 from configs.schema.publishing import PublishConfig
 from configs.schema.stages import (
@@ -23,7 +24,7 @@ from configs.schema.stages import (
     WarmupConfig,
     WorkersConfig,
 )
-from configs.schema.training import FeaturesConfig, HeadsConfig, ModelConfig, TrainConfig
+from configs.schema.training import HeadsConfig, TrainConfig
 from configs.schema.validation import ValidateConfig
 from tasks.foundation.records import Record
 
@@ -43,6 +44,10 @@ KEYS_BESIDE_THE_WORK = (
     "infer.workers",
     "release.gates",
 )
+
+
+# Columns that every row has and that are no values to learn or to weigh by.
+TEXTS_AND_IDS = ("row_id", "time", "query", "item", "item_id")
 
 
 class Config(Record):
@@ -139,10 +144,47 @@ class Config(Record):
     @model_validator(mode="after")
     def _batches_are_of_a_feature(self) -> Self:
         column, known = self.train.homogeneous, self.features.categorical
-        if column is not None and column not in known:
+        if column is not None and column not in (*known, self.features.entity):
             raise ValueError(
-                f"train.homogeneous {column} is not in features.categorical ({', '.join(known) or 'none'})"
+                f"train.homogeneous {column} is not in features.categorical ({', '.join(known) or 'none'}), nor is it "
+                f"features.entity ({self.features.entity or 'none'})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_know_the_entity(self) -> Self:
+        if self.model.prompts is not None and self.model.prompts.by_entity and self.features.entity is None:
+            raise ValueError(
+                "model.prompts.by_entity needs features.entity, the column that says what a row is about; it is null"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _labels_are_values(self) -> Self:
+        columns = {f"heads.{name}.column": head.column for name, head in self.heads.of_labels.items()}
+        columns |= {"train.row_weight": self.train.row_weight} if self.train.row_weight else {}
+        columns |= {"features.entity": self.features.entity} if self.features.entity else {}
+        for key, column in columns.items():
+            if column in TEXTS_AND_IDS:
+                raise ValueError(f"{key} is {column}, a text, an id or the time of each row; name a column of values")
+        return self
+
+    @model_validator(mode="after")
+    def _one_type_a_column(self) -> Self:
+        names = {f"heads.{name}.column": head.column for name, head in self.heads.of_labels.items() if head.of_names}
+        names |= {f"features.categorical ({column})": column for column in self.features.categorical}
+        names |= {"features.entity": self.features.entity} if self.features.entity else {}
+        numbers = {
+            f"heads.{name}.column": each.column for name, each in self.heads.of_labels.items() if not each.of_names
+        }
+        numbers |= {f"features.numeric ({column})": column for column in self.features.numeric}
+        numbers |= {"train.row_weight": self.train.row_weight} if self.train.row_weight else {}
+        for key, column in numbers.items():
+            other = next((name for name, each in names.items() if each == column != "label"), None)
+            if other is not None and not (key.startswith("features.") and other.startswith("features.")):
+                raise ValueError(
+                    f"{key} reads column {column} as numbers, and {other} as names; copy it under two names"
+                )
         return self
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """The metrics: one table of their names and what each needs.
 
-How each is computed is in tasks/measures/row_metrics.py and tasks/measures/vector_metrics.py.
+How each is computed is in tasks/measures: row_metrics.py, label_metrics.py and vector_metrics.py.
 """
 
 import enum
@@ -15,13 +15,14 @@ class Family(enum.StrEnum):
     ranking = "ranking"  # the rank of each query's own item among all items that are not as right
     likelihood = "likelihood"  # the cross entropy of each query's own item among the same items
     classification = "classification"  # the class of each row
+    label = "label"  # the value of each row in the column that a head learns from
     vectors = "vectors"  # a model's vectors of the corpus; one number for each model
     compatibility = "compatibility"  # the challenger's vectors next to the champion's; one number
 
     @property
     def of_rows(self) -> bool:
         """Whether each row has a part in the number, so that it can be of some rows alone."""
-        return self in (Family.ranking, Family.likelihood, Family.classification)
+        return self in (Family.ranking, Family.likelihood, Family.classification, Family.label)
 
 
 class Metric(NamedTuple):
@@ -29,7 +30,7 @@ class Metric(NamedTuple):
 
     family: Family
     better: Literal["higher", "lower"] = "higher"
-    head: Literal["contrastive", "classification"] | None = None
+    head: Literal["contrastive", "classification", "multiclass", "regression"] | None = None
 
 
 METRICS = {
@@ -42,6 +43,11 @@ METRICS = {
     "accuracy": Metric(Family.classification, head="classification"),
     "macro_f1": Metric(Family.classification, head="classification"),
     "auc": Metric(Family.classification, head="classification"),
+    "multiclass_accuracy": Metric(Family.label, head="multiclass"),
+    "multiclass_macro_f1": Metric(Family.label, head="multiclass"),
+    "mae": Metric(Family.label, better="lower", head="regression"),
+    "rmse": Metric(Family.label, better="lower", head="regression"),
+    "pearson": Metric(Family.label, head="regression"),
     "effective_rank": Metric(Family.vectors),
     "mean_cosine": Metric(Family.vectors, better="lower"),
     "nan_share": Metric(Family.vectors, better="lower"),

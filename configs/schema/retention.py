@@ -8,7 +8,9 @@ from configs.schema.compute import Positive
 from configs.schema.metrics import METRICS, Family, MetricName, names_of
 from tasks.foundation.records import Record
 
-MEASURED_IN_THE_LOOP = (*names_of(Family.ranking), *names_of(Family.classification))
+MEASURED_IN_THE_LOOP = tuple(
+    name for family in (Family.ranking, Family.classification, Family.label) for name in names_of(family)
+)
 
 Inside = Annotated[float, Field(gt=0.0, lt=1.0)]
 
@@ -38,7 +40,7 @@ class AveragingConfig(Record):
 class KeepBestConfig(Record):
     """Which step's weights a run keeps: the best by development rows, which are split off the training rows."""
 
-    metric: MetricName = Field(description="one of ranking or classification, measured every evaluate_every_steps")
+    metric: MetricName = Field(description="measured every evaluate_every_steps, of ranking, classes or labels")
     rows: Positive = Field(
         description="development rows: about so many rows of the run, by a stable hash, and at most a tenth of them; "
         "the run is not trained on them"

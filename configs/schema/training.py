@@ -1,96 +1,16 @@
-"""The configuration of the model and its training: every key, its meaning, unit and bounds."""
+"""The configuration of the heads and of training: every key, its meaning, unit and bounds."""
 
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from configs.schema.compute import Positive
+from configs.schema.label_heads import LabelHead, MulticlassHead, RegressionHead
 from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfig
-from configs.schema.stages import Share, WorkersConfig
+from configs.schema.stages import WorkersConfig
 from tasks.foundation.records import Record
 
 LARGEST_SCALE = 100.0  # of a scale that is learnt: with a larger one, training is known to become unstable
-
-
-class FeaturesConfig(Record):
-    """Columns that the interaction MLP sees in addition to the text. Items have all of them."""
-
-    numeric: tuple[str, ...] = Field(description="columns of numbers; clipped and standardised by the first run's rows")
-    categorical: tuple[str, ...] = Field(description="columns of names; the vocabulary grows with each run")
-    query: tuple[str, ...] = Field(description="those of the above that queries have as well")
-
-    @model_validator(mode="after")
-    def _query_features_exist(self) -> Self:
-        if unknown := set(self.query) - {*self.numeric, *self.categorical}:
-            raise ValueError(f"features.query names {sorted(unknown)}, which is in neither numeric nor categorical")
-        return self
-
-
-class ScratchEncoder(Record):
-    """A new BERT encoder, with a byte-pair tokenizer trained on the first run's texts."""
-
-    vocab_size: Positive
-    hidden_size: Positive
-    layers: Positive
-    attention_heads: Positive
-    intermediate_size: Positive
-    max_tokens: Positive
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        if self.hidden_size % self.attention_heads:
-            raise ValueError("model.scratch.hidden_size must be a multiple of attention_heads")
-        return self
-
-
-class InteractionConfig(Record):
-    """DCN-v2 over [text vector, numeric, categorical]: explicit crosses, an implicit deep part, both or none."""
-
-    kind: Literal["explicit", "implicit", "both", "none"]
-    cross_layers: Positive
-    deep_widths: tuple[Positive, ...] = Field(min_length=1)
-    categorical_width: Positive = Field(description="width of one categorical feature's embedding")
-
-
-class Prompts(Record):
-    """What stands before each text, word for word, as in `query: `; its tokens count towards the limit of a text."""
-
-    query: str = Field(default="", description="before each query")
-    item: str = Field(default="", description="before the text of each item")
-
-
-Pooling = Literal["mean", "cls", "last"]
-
-
-class ModelConfig(Record):
-    """Encoder, pooling, interaction, embedding width."""
-
-    pretrained: str | None = Field(
-        description="a local folder of sentence-transformers or transformers, or package:NAME for one inside a package"
-    )
-    scratch: ScratchEncoder | None = Field(description="the new encoder to make where pretrained is null")
-    pooling: Pooling | None = Field(
-        description="of a text's token vectors: the mean, the first or the last; null: as the pretrained folder says, "
-        "else the mean"
-    )
-    prompts: Prompts | None = Field(
-        default=None,  # configurations of earlier runs lack it
-        description="what stands before each query and each item; null: as the pretrained folder says, else nothing",
-    )
-    embedding_width: Positive | None = Field(description="null: as wide as the encoder")
-    dropout: Share
-    interaction: InteractionConfig
-
-    @model_validator(mode="after")
-    def _some_encoder(self) -> Self:
-        if self.pretrained is None and self.scratch is None:
-            raise ValueError("give model.pretrained or model.scratch")
-        return self
-
-    @property
-    def from_scratch(self) -> ScratchEncoder | None:
-        """The new encoder to make; None where a pretrained one is named."""
-        return self.scratch if self.pretrained is None else None
 
 
 class NegativesConfig(Record):
@@ -174,19 +94,28 @@ class ClassificationHead(Record):
 
 
 class HeadsConfig(Record):
-    """What the embedding is trained for; one head or both."""
+    """What the embedding is trained for; one head or several."""
 
     contrastive: ContrastiveHead | None
     classification: ClassificationHead | None
+    # Configurations of earlier runs lack the heads below.
+    multiclass: MulticlassHead | None = None
+    regression: RegressionHead | None = None
 
     @model_validator(mode="after")
     def _some_head(self) -> Self:
         heads = list(type(self).model_fields)
         if all(getattr(self, head) is None for head in heads):
-            raise ValueError(f"give at least one of {' and '.join(f'heads.{head}' for head in heads)}")
+            raise ValueError(f"give at least one of {', '.join(f'heads.{head}' for head in heads)}")
         if self.contrastive and self.contrastive.positives_only and self.classification is None:
             raise ValueError("heads.contrastive.positives_only needs heads.classification to say what is positive")
         return self
+
+    @property
+    def of_labels(self) -> dict[str, LabelHead]:
+        """The heads that learn one value of each row from a column, by name, in the order of their fields."""
+        heads = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: head for name, head in heads.items() if isinstance(head, LabelHead)}
 
     @property
     def learnt_scale(self) -> float | None:
@@ -232,8 +161,14 @@ class TrainConfig(WorkersConfig):
     )
     homogeneous: str | None = Field(
         default=None,
-        description="one of features.categorical, such as a locale: batches have rows of one of its values where that "
-        "is possible, so that negatives differ in more than it",
+        description="features.entity or one of features.categorical, such as a locale: batches have rows of one of its "
+        "values where that is possible, so that negatives differ in more than it",
+    )
+    row_weight: str | None = Field(
+        default=None,
+        min_length=1,
+        description="a column that says what each row counts in all losses, a number from 0 on; only the proportions "
+        "matter, since weights are divided by the mean over the run; null: all rows count the same",
     )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")

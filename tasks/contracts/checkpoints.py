@@ -50,6 +50,18 @@ class HeadSolved(Record):
     metrics: dict[str, float]
 
 
+class LabelHeadSolved(Record):
+    """A head that learns one value of each row, solved on training rows after the last step.
+
+    The metrics are cross-validated, as those of `HeadSolved`.
+    """
+
+    step: int = Field(description="global step after which it was solved")
+    rows: int = Field(description="the newest training rows with a value, of the history too")
+    strength: float = Field(description="inverse strength of the L2 penalty that was chosen")
+    metrics: dict[str, float]
+
+
 class CheckpointState(Record):
     """`state.json` of a checkpoint: how far the lineage is trained. The control plane reads this, never the weights.
 
@@ -70,6 +82,7 @@ class CheckpointState(Record):
         default=None, description="null: made by a version that split by row_id, with the share of the run's settings"
     )
     head: HeadSolved | None = Field(default=None, description="null: the steps alone made the head, or there is none")
+    label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="heads of labels that were solved")
     losses: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.log_every_steps")
     curve: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.evaluate_every_steps")
     development: tuple[CurvePoint, ...] = Field(

@@ -20,6 +20,7 @@ QUERY_KEY = "query_key"  # int64: a hash of the normalised query; rows with one 
 ITEM_ID = "item_id"  # string
 PAIR = "pair"  # bool: the row counts for the ranking metrics
 LABEL_CLASS = "label_class"  # int8: 0, 1, or -1 without a class
+LABEL = "label."  # begins the name of what a head should say of a row, float64: label.multiclass; NaN: not known
 
 GOLDEN = "(golden)"
 
@@ -54,6 +55,11 @@ def probability_of(role: Role) -> str:
 def predicted_of(role: Role) -> str:
     """Return the column with the class that the model names, int8; it is there if the model has the head."""
     return f"{role}.predicted"
+
+
+def says_of(role: Role, head: str) -> str:
+    """Return the column with what a head says of each row, float32: a class by its number, or a number."""
+    return f"{role}.says.{head}"
 
 
 # --- of all rows ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.gates import Severity
-from tasks.contracts.checkpoints import CurvePoint, HeadSolved
+from tasks.contracts.checkpoints import CurvePoint, HeadSolved, LabelHeadSolved
 from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
@@ -127,6 +127,7 @@ class TrainOutcome(Record):
     graphs: GraphUse | None = Field(description="null on devices that compile nothing")
     environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
     head: HeadSolved | None = Field(default=None, description="null: no head was solved after the last step")
+    label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="heads of labels that were, by name")
     device_use: tuple[DeviceUse, ...] | None = Field(
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
     )
@@ -213,6 +214,9 @@ class ReleaseOutcome(Record):
     min_query_cosine: float | None = Field(default=None, description="as min_cosine, over the probed queries")
     head_difference: float | None = Field(
         default=None, description="of a probability by the exported head and by the trained one, at most"
+    )
+    label_difference: float | None = Field(
+        default=None, description="of an output of the exported heads of labels, as a share of the largest, at most"
     )
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
     metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from configs.schema.metrics import METRICS
 from tasks.contracts.evaluation import Role
+from tasks.measures.label_metrics import LABEL
 from tasks.measures.row_metrics import CLASSIFICATION, LIKELIHOOD, NAMED, RANKING
 from tasks.measures.row_results import RowResults
 
@@ -23,12 +25,12 @@ class Answers(NamedTuple):
     """The rows that count for one metric, with the answers of one model or of two.
 
     Of a ranking metric and of the loss `values` are the rows' own values; of the AUC probabilities of class 1, of other
-    classification metrics the classes that the model names.
+    classification metrics the classes that the model names, of metrics of labels what it says.
     """
 
     metric: str
     groups: np.ndarray  # int64 (rows,): rows with an equal number are drawn together
-    classes: np.ndarray  # int64 (rows,): 0 or 1; read for classification metrics alone
+    truth: np.ndarray  # float64 (rows,): the class, 0 or 1, or the label; read for metrics of these alone
     values: tuple[np.ndarray, ...]  # float64 (rows,) of each model: the challenger, then the baseline if there is one
 
 
@@ -38,15 +40,25 @@ def row_values(rows: RowResults, metric: str, role: Role) -> np.ndarray:
         return np.asarray(RANKING[metric](rows.ranks[role]), dtype=np.float64)
     if metric in LIKELIHOOD:
         return np.asarray(LIKELIHOOD[metric](rows.losses[role]), dtype=np.float64)
+    if metric in LABEL:
+        return rows.says[METRICS[metric].head or ""][role].astype(np.float64)
     return (rows.predicted if metric in NAMED else rows.probabilities)[role].astype(np.float64)
+
+
+def truths(rows: RowResults, metric: str) -> np.ndarray:
+    """Return what `Answers.truth` holds, float64 (rows,). Raises KeyError: the rows have no such label."""
+    labels = rows.labels[METRICS[metric].head or ""] if metric in LABEL else rows.label_class
+    return labels.astype(np.float64)
 
 
 def measure(answers: Answers) -> tuple[float, ...]:
     """Return the metric of each model over all rows; NaN where it is not defined, as without rows."""
     if not len(answers.groups):
         return (float("nan"),) * len(answers.values)
+    if answers.metric in LABEL:
+        return tuple(LABEL[answers.metric](answers.truth, values) for values in answers.values)
     if answers.metric in CLASSIFICATION:
-        found = (CLASSIFICATION[answers.metric](answers.classes, values) for values in answers.values)
+        found = (CLASSIFICATION[answers.metric](answers.truth, values) for values in answers.values)
         return tuple(float("nan") if value is None else value for value in found)
     return tuple(float(values.mean()) for values in answers.values)
 
@@ -60,16 +72,25 @@ def draw(answers: Answers, draws: int, seed: tuple[int, ...]) -> np.ndarray:
     random = np.random.default_rng(seed)
     if answers.metric == "auc":
         return _draw_auc(answers, group, draws, random)
-    parts = _parts(answers)
-    sums = np.stack([np.bincount(group, weights=part) for part in parts.T], axis=1)
-    return _from_sums(answers.metric, _draw_sums(sums, draws, random), len(answers.values))
+    parts = _label_parts(answers) if answers.metric in LABEL else [_parts(answers)]
+    sums = np.stack([np.bincount(group, weights=part) for some in parts for part in some.T], axis=1)
+    drawn = _draw_sums(sums, draws, random)
+    if answers.metric in LABEL:
+        ends = np.cumsum([some.shape[1] for some in parts])[:-1]
+        return np.stack([LABEL[answers.metric].of_sums(some) for some in np.split(drawn, ends, axis=1)])
+    return _from_sums(answers.metric, drawn, len(answers.values))
+
+
+def _label_parts(answers: Answers) -> list[np.ndarray]:
+    """Return the numbers of each row that the metric of each model is made of by adding up, float64 (rows, parts)."""
+    return [LABEL[answers.metric].parts(answers.truth, values) for values in answers.values]
 
 
 def _parts(answers: Answers) -> np.ndarray:
     """Return the numbers of each row that the metric is made of by adding up, float64 (rows, parts)."""
     if answers.metric not in CLASSIFICATION:
         return np.stack([np.ones(len(answers.groups)), *answers.values], axis=1)
-    cells = [answers.classes * 2 + values.astype(np.int64) for values in answers.values]  # 0 to 3: class, named class
+    cells = [(answers.truth * 2 + values).astype(np.int64) for values in answers.values]  # 0 to 3: class, named class
     return np.concatenate([np.eye(4)[cell] for cell in cells], axis=1)
 
 
@@ -113,8 +134,8 @@ def _draw_auc(answers: Answers, group: np.ndarray, draws: int, random: np.random
     for at in range(draws):
         weights = np.bincount(random.integers(many, size=many), minlength=many)[group]
         for model, place in enumerate(sorted_by):
-            ones = np.bincount(place, weights=weights * answers.classes)
-            zeros = np.bincount(place, weights=weights * (1 - answers.classes))
+            ones = np.bincount(place, weights=weights * answers.truth)
+            zeros = np.bincount(place, weights=weights * (1 - answers.truth))
             if pairs := ones.sum() * zeros.sum():
                 below = np.cumsum(zeros) - zeros / 2
                 found[model, at] = (ones @ below) / pairs

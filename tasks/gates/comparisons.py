@@ -9,7 +9,7 @@ import numpy as np
 from configs.schema.gates import GateConfig
 from configs.schema.metrics import METRICS, Family
 from tasks.contracts.evaluation import Role
-from tasks.gates.bootstrap import DRAWS, Answers, draw, measure, row_values
+from tasks.gates.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
 from tasks.gates.selection import Part, parts_of
 from tasks.measures.row_results import RowResults
 
@@ -111,16 +111,16 @@ def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
 
 def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) -> tuple[Comparison, Answers]:
     roles = (Role.challenger, *((role,) if role else ()))
-    classes = rows.label_class[part.rows].astype(np.int64)
+    truth = truths(rows, gate.metric)[part.rows]
     answers = Answers(
         gate.metric,
         rows.query_key[part.rows],
-        classes,
+        truth,
         tuple(row_values(rows, gate.metric, each)[part.rows] for each in roles),
     )
     value, *others = measure(answers)
-    many, unknown = len(classes), ""
-    if part.where and (not many or (gate.metric == "auc" and len(np.unique(classes)) < 2)):
+    many, unknown = len(truth), ""
+    if part.where and (not many or (gate.metric == "auc" and len(np.unique(truth)) < 2)):
         unknown = f"no row of {part.where} to judge" if not many else f"{part.where} has rows of one class only"
     else:
         unknown = _too_few(gate, many)

@@ -8,6 +8,8 @@ import numpy as np
 
 from configs.schema.gates import EACH, NEWEST, GateConfig
 from tasks.foundation.errors import ConfigError
+from tasks.gates.bootstrap import truths
+from tasks.measures.label_metrics import LABEL
 from tasks.measures.row_metrics import CLASSIFICATION
 from tasks.measures.row_results import RowResults
 
@@ -20,7 +22,9 @@ class Part(NamedTuple):
 
 
 def counting(rows: RowResults, metric: str) -> np.ndarray:
-    """Return which rows count for a metric, bool (rows of the file,): those with a class, or those that are pairs."""
+    """Return which rows count for a metric, bool (rows of the file,): those with a class or label, or the pairs."""
+    if metric in LABEL:
+        return ~np.isnan(truths(rows, metric))
     return rows.label_class >= 0 if metric in CLASSIFICATION else rows.pair
 
 

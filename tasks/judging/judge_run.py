@@ -15,6 +15,7 @@ from tasks.foundation.clock import now
 from tasks.gates import verdicts
 from tasks.gates.comparisons import Measured
 from tasks.gates.selection import slices_of
+from tasks.measures.label_metrics import without_skill
 from tasks.measures.labels import contradicted
 from tasks.measures.row_metrics import area_by_chance
 from tasks.measures.row_results import RowResults, read_row_results
@@ -62,6 +63,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         slices=_slices(rows, rules) if rows else (),
         larger_class=float(counts.max() / counts.sum()) if counts.any() else None,
         auc_by_chance=area_by_chance(int(counts[1]), int(counts[0])),
+        without_skill=_without_skill(rows) if rows else {},
         contradicted=contradicted(rows, plan.span.name) if rows else "",
     )
     if kept is not None:
@@ -123,6 +125,10 @@ def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:
         for part in slices_of(rows, column)
         if part.rows.sum() >= rules.min_slice_rows
     )
+
+
+def _without_skill(rows: RowResults) -> dict[str, float]:
+    return without_skill({head: truth[~rows.golden] for head, truth in rows.labels.items()})
 
 
 def _class_counts(rows: RowResults) -> np.ndarray:

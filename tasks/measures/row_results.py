@@ -1,6 +1,6 @@
 """The answers of every measured model to each row, from the file that evaluate wrote: numbers can be made again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from tasks.contracts.evaluation import (
     COLUMN,
     GOLDEN,
     ITEM_ID,
+    LABEL,
     LABEL_CLASS,
     PAIR,
     QUERY_KEY,
@@ -23,8 +24,10 @@ from tasks.contracts.evaluation import (
     predicted_of,
     probability_of,
     rank_of,
+    says_of,
 )
 from tasks.foundation.errors import StoreError
+from tasks.measures.label_metrics import label_metrics
 from tasks.measures.row_metrics import metrics_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -39,7 +42,7 @@ class RowResults:
 
     `columns` holds texts, NO_VALUE for null. Each role that was measured is in `ranks`; it is in `losses`
     if the configuration has a contrastive head, and in `probabilities` and `predicted` if its
-    model classifies.
+    model classifies. `labels` and `says` have the heads that learn one value of each row.
     """
 
     row_id: np.ndarray  # object: str
@@ -53,6 +56,9 @@ class RowResults:
     losses: dict[Role, np.ndarray]  # float32, nats
     probabilities: dict[Role, np.ndarray]  # float32
     predicted: dict[Role, np.ndarray]  # int8: the class that the model names
+    # Evaluations without such heads have none.
+    labels: dict[str, np.ndarray] = field(default_factory=dict)  # by head, float64: the truth, NaN: not known
+    says: dict[str, dict[Role, np.ndarray]] = field(default_factory=dict)  # by head, float32
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -74,7 +80,7 @@ class RowResults:
         losses, probabilities, predicted = (
             each.get(role) for each in (self.losses, self.probabilities, self.predicted)
         )
-        return metrics_of(
+        found = metrics_of(
             ranks=self.ranks[role][rows],
             losses=None if losses is None else losses[rows],
             pair=self.pair[rows],
@@ -82,6 +88,10 @@ class RowResults:
             probabilities=None if probabilities is None else probabilities[rows],
             predicted=None if predicted is None else predicted[rows],
         )
+        for head, says in self.says.items():
+            if role in says:
+                found |= label_metrics(head, self.labels[head][rows], says[role][rows])
+        return found
 
 
 def read_row_results(store: Store, key: str) -> RowResults:
@@ -102,6 +112,7 @@ def read_row_results(store: Store, key: str) -> RowResults:
 def row_results(table: pa.Table) -> RowResults:
     """Return the row results in a table with the columns of the file. Raises KeyError: it lacks one."""
     there = set(table.column_names)
+    heads = [name.removeprefix(LABEL) for name in table.column_names if name.startswith(LABEL)]
     return RowResults(
         row_id=_texts(table[ROW_ID]),
         span=_texts(table[SPAN]),
@@ -115,6 +126,11 @@ def row_results(table: pa.Table) -> RowResults:
         losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
         probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
         predicted={role: _predicted(table, role) for role in Role if probability_of(role) in there},
+        labels={head: table[f"{LABEL}{head}"].to_numpy() for head in heads},
+        says={
+            head: {role: table[says_of(role, head)].to_numpy() for role in Role if says_of(role, head) in there}
+            for head in heads
+        },
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.references import SpanRef
-from tasks.data.rows import CORE
+from tasks.data.labels import label_columns
+from tasks.data.rows import CORE, LABEL
 from tasks.foundation.errors import ConfigError, DataError
 
 
@@ -21,7 +22,9 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
     keys = {
         "features.numeric": config.features.numeric,
         "features.categorical": config.features.categorical,
+        "features.entity": (config.features.entity,) if config.features.entity else (),
         "evaluate.slices": config.evaluate.slices,
+        **{key: (column,) for key, column in label_columns(config).items() if column not in CORE},
     }
     for span in window:
         there = read_manifest(store, span.prefix).facts.get("columns")
@@ -39,14 +42,16 @@ def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> Non
     """Check that there are labels for a head that learns from them.
 
     Raises:
-        ConfigError: heads.classification is set, and no row of the window has a label.
+        ConfigError: heads.classification is set, or a head that learns from the column label, and no row has one.
     """
-    if config.heads.classification is None or not window:
+    heads = [f"heads.{name}" for name, head in config.heads.of_labels.items() if head.column == LABEL]
+    heads = [*(["heads.classification"] if config.heads.classification else []), *heads]
+    if not heads or not window:
         return
     facts = [read_manifest(store, span.prefix).facts for span in window]
     if all(each.get("labels") == 0 for each in facts):  # earlier versions did not count them
         names = window[0].name if len(window) == 1 else f"{window[0].name} to {window[-1].name}"
         raise ConfigError(
-            f"heads.classification learns from labels, and no row of {names} has one; ingest again with "
-            "--map ...,label=COLUMN and --replace, or train without it: --set heads.classification=null"
+            f"{heads[0]} learns from labels, and no row of {names} has one; ingest again with "
+            f"--map ...,label=COLUMN and --replace, or train without it: --set {heads[0]}=null"
         )

@@ -45,6 +45,12 @@ def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape
         raise ConfigError(f"model.pretrained: there is no folder {folder}; give a local Hugging Face model folder")
     described = describe(folder)
     shape, encoder = text_shape(config.model, described), described.encoder
+    if shape.prompts.by_entity and config.features.entity is None:
+        names = ", ".join(shape.prompts.by_entity)
+        raise ConfigError(
+            f"model.pretrained: {folder} has prompts for texts about {names}; name the column that says so with "
+            "features.entity=COLUMN, or the prompts to train with instead: model.prompts={query: ..., item: ...}"
+        )
     for names in _FILES:
         if not any((encoder / name).is_file() for name in names):
             raise ConfigError(f"model.pretrained: {encoder} has no {names[0]}; give a local Hugging Face model folder")

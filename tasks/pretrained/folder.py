@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from configs.schema.training import ModelConfig, Pooling, Prompts
+from configs.schema.model import ModelConfig, Pooling, Prompts
 from tasks.foundation.errors import ConfigError
+from tasks.pretrained.prompts import entities_of
 from tasks.pretrained.shapes import Activation, DenseShape, TextShape
 
 MODULES = "modules.json"
@@ -115,7 +116,7 @@ def text_shape(model: ModelConfig, described: Described) -> TextShape:
             "of queries or documents; say what stands before them with model.prompts={query: ..., item: ...}"
         )
     prompts = described.prompts if model.prompts is None else model.prompts
-    if not described.pool_prompt and (prompts.query or prompts.item):
+    if not described.pool_prompt and prompts.any:
         raise ConfigError(
             f"model.pretrained: the pooling of {described.folder} leaves prompts out (include_prompt: false), which "
             'can\'t be honoured; set model.prompts={query: "", item: ""} to train without, or give another folder'
@@ -215,4 +216,4 @@ def _prompts(path: Path) -> tuple[Prompts, str | None]:
     query, item = (
         next((found for name in names if (found := prompts.get(name))), "") for names in (_QUERY_PROMPTS, _ITEM_PROMPTS)
     )
-    return Prompts(query=query, item=item), None
+    return Prompts(query=query, item=item, by_entity=entities_of(prompts)), None

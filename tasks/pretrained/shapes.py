@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from configs.schema.training import Pooling, Prompts
+from configs.schema.model import Pooling, Prompts
 from tasks.foundation.records import Record
 
 Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid"]

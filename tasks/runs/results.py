@@ -53,6 +53,9 @@ class Judgement(Record):
     slices: tuple[SliceMetrics, ...] = Field(default=(), description="of challenger and champion; empty: see outcome")
     larger_class: float | None = Field(default=None, description="share of the larger class among rows with a class")
     auc_by_chance: float | None = Field(default=None, description="what an AUC without skill stays below, at 95 %")
+    without_skill: dict[str, float] = Field(
+        default={}, description="metrics of labels, of the one answer to all rows that does best"
+    )
     contradicted: str = Field(default="", description="a sentence, where the newest labels contradict the earlier ones")
     overrides: tuple[Override, ...] = Field(default=(), description="people who let the run pass nevertheless")
 

@@ -16,7 +16,7 @@ from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import CodeError
 from tasks.worker.formats.export import export_model
-from tasks.worker.formats.head_proof import head_difference
+from tasks.worker.formats.head_proof import head_difference, label_difference
 from tasks.worker.formats.model_card import NAME, model_card
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
@@ -53,6 +53,7 @@ def run(job: Job) -> ReleaseOutcome:
         proof = prove(job, inputs, manifest.files[0], parts, queries, folder, _folder_before(store, inputs))
         probed = queries.slice(0, job.config.release.probe_rows)
         of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
+        of_labels = label_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
         if folder == scratch:
             commit(
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
@@ -66,6 +67,7 @@ def run(job: Job) -> ReleaseOutcome:
         probed=len(proof.items),
         min_query_cosine=float(proof.queries.min()) if len(proof.queries) else None,
         head_difference=of_head,
+        label_difference=of_labels,
         queries=queries.num_rows,
         metrics=searched.metrics,
         before=inputs.before.number if inputs.before else None,

@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from tasks.contracts.checkpoints import HeadSolved
+from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
@@ -17,7 +17,7 @@ from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
-from tasks.worker.heads.refit import solve_head
+from tasks.worker.heads.refit import solve_heads
 from tasks.worker.negatives.arrays import negative_arrays
 from tasks.worker.negatives.find import Mining, find_negatives
 from tasks.worker.process.job import Job
@@ -86,7 +86,7 @@ def run(job: Job) -> TrainOutcome:
                 pairs_per_second = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
-                solve_head(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
+                solve_heads(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(accelerator, job, own, recorder.last_step)
         graphs = graph_use(accelerator)
@@ -110,6 +110,7 @@ def run(job: Job) -> TrainOutcome:
         graphs=graphs,
         environment=accelerator.variables,
         head=_solved(start.released, recorder.last_step),
+        label_heads=_labels_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
         mined=mined.counts if mined else None,
     )
@@ -119,6 +120,11 @@ def _solved(released: ModelParts, step: int) -> HeadSolved | None:
     """Return how the run solved the head; None where it did not."""
     solved = released.model.solved
     return solved if solved is not None and solved.step == step else None
+
+
+def _labels_solved(released: ModelParts, step: int) -> dict[str, LabelHeadSolved]:
+    """Return how the run solved the heads of labels; nothing for those that it did not."""
+    return {name: solved for name, solved in released.model.labels_solved.items() if solved.step == step}
 
 
 def _mined(job: Job, inputs: TrainInputs, training: TrainingRows, accelerator: Accelerator) -> Mining | None:
@@ -163,7 +169,7 @@ def _take_steps(
                 accelerator.synchronize()
                 seconds += time.monotonic() - began
                 if done == recorder.last_step:
-                    solve_head(job, recorder.parts, accelerator, done, watchdog.alive)
+                    solve_heads(job, recorder.parts, accelerator, done, watchdog.alive)
                 recorder.evaluate_if_due(done, holdout, development)
                 batches.end_before(recorder.last_step - first_step)
                 watchdog.alive()

@@ -53,7 +53,8 @@ def run(job: Job) -> ValidateOutcome:
     checks = list(check_columns([part for parts in spans for part in parts], config))
     earlier = read_earlier(job.store, inputs.history, config)
     known = read_known(job.store, inputs.parent) if inputs.parent else None
-    features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical)))
+    entity = (config.features.entity,) if config.features.entity else ()
+    features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical, *entity)))
     counts, own = WindowCounts(), OwnExpectations(config.validate_.expectations)
     with job.scratch() as scratch:
         for number, (span, parts) in enumerate(zip(inputs.window, spans, strict=True), start=1):

@@ -100,6 +100,9 @@ def _batch(sequences: int, rows: int, seed: int) -> Batch:
         position=torch.arange(rows),
         pairs_in_all=torch.tensor(float(rows)),
         labels_in_all=torch.tensor(0.0),
+        labels=torch.zeros(rows, 0),
+        head_weight=torch.zeros(rows, 0),
+        known_in_all=torch.zeros(0),
     )
 
 

@@ -1,4 +1,4 @@
-"""What adding a stage, metric, accelerator, store, loss or target takes: each thing that is missing, as one sentence.
+"""What adding a stage, metric, accelerator, store, loss, label head or target takes: what is missing, as sentences.
 
 `python -m tests.planes.recipes` prints the sentences and exits with 1 if there are any.
 """
@@ -17,6 +17,7 @@ import yaml
 from configs.load import BASE
 from configs.schema.accelerators import ACCELERATORS
 from configs.schema.config import Config
+from configs.schema.label_heads import LabelHead
 from configs.schema.metrics import METRICS, Family
 from configs.schema.publishing import KINDS
 from configs.schema.training import HeadsConfig
@@ -39,8 +40,10 @@ def missing() -> Iterator[str]:
         yield from _of_accelerator(name)
     for scheme in STORES:
         yield from _of_store(scheme)
-    for head in HeadsConfig.model_fields:
+    for head, field in HeadsConfig.model_fields.items():
         yield from _of_loss(head)
+        if any(isinstance(kind, type) and issubclass(kind, LabelHead) for kind in get_args(field.annotation)):
+            yield from _of_label_head(head)
     for kind in KINDS:
         yield from _of_target(kind)
 
@@ -79,6 +82,7 @@ def _of_stage(stage: Stage, about: str) -> Iterator[str]:
 
 
 def _of_metric(name: str) -> Iterator[str]:
+    from tasks.measures.label_metrics import LABEL
     from tasks.measures.row_metrics import CLASSIFICATION, LIKELIHOOD, RANKING
     from tasks.measures.vector_metrics import COMPATIBILITY, VECTORS
 
@@ -87,11 +91,13 @@ def _of_metric(name: str) -> Iterator[str]:
         Family.ranking: ("RANKING", RANKING),
         Family.likelihood: ("LIKELIHOOD", LIKELIHOOD),
         Family.classification: ("CLASSIFICATION", CLASSIFICATION),
+        Family.label: ("LABEL", LABEL),
         Family.vectors: ("VECTORS", VECTORS),
         Family.compatibility: ("COMPATIBILITY", COMPATIBILITY),
     }
     table, formulas = tables[metric.family]
     file = "row_metrics" if metric.family.of_rows else "vector_metrics"
+    file = "label_metrics" if metric.family is Family.label else file
     if name not in formulas:
         yield f"{about}: add its formula to {table} in tasks/measures/{file}.py"
     if metric.head is not None and metric.head not in HeadsConfig.model_fields:
@@ -127,6 +133,21 @@ def _of_loss(head: str) -> Iterator[str]:
     if head not in yaml.safe_load(BASE.read_text())["heads"]:
         yield f"{about}: add it to the section heads of configs/base.yaml"
     yield from _untested(about, head, "tests/tasks/worker/training/test_losses.py")
+
+
+def _of_label_head(head: str) -> Iterator[str]:
+    from tasks.measures.label_metrics import SKILLS
+    from tasks.worker.label_heads import LABEL_TASKS
+
+    about = f"label head {head}"
+    yield from _without_file(about, f"tasks/worker/label_heads/{head}.py", "its loss, its answers, how it is solved")
+    if head not in LABEL_TASKS:
+        yield f"{about}: add its entry to LABEL_TASKS in tasks/worker/label_heads/__init__.py"
+    if not [name for name, metric in METRICS.items() if metric.head == head and metric.family is Family.label]:
+        yield f"{about}: add a metric of it to METRICS in configs/schema/metrics.py"
+    if head not in SKILLS:
+        yield f"{about}: say in SKILLS in tasks/measures/label_metrics.py what tells whether it has learnt"
+    yield from _untested(about, head, "tests/tasks/worker/label_heads")
 
 
 def _of_target(kind: str) -> Iterator[str]:

@@ -53,6 +53,7 @@ ORDER = """
     tasks.worker.validation       the rows of a span: profiled, compared, judged by own expectations
     tasks.worker.checks           checks of machines and of rows
     tasks.worker.model            the model
+    tasks.worker.label_heads      heads that learn one value of each row, one file each
     tasks.worker.accelerators     cpu, cuda, xla, neuron behind one interface
     tasks.worker.process          a worker as a process: its job, its signals, its threads
     tasks.worker.neuron           the Neuron SDK's tools

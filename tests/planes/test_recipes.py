@@ -1,4 +1,4 @@
-"""All parts of each stage, metric, accelerator, store, loss and target are there; a sentence names a missing one."""
+"""All parts of each stage, metric, accelerator, store, loss and target are there; a sentence names what is missing."""
 
 from tests.planes.recipes import missing
 

@@ -1,7 +1,10 @@
 """Evaluate: the verdicts of the gates, the challenger compared with the champion, and where the model is weakest."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isnan
+from types import MappingProxyType
 
+from configs.schema.metrics import METRICS
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
@@ -9,6 +12,7 @@ from flows.presentation.wording import NONE, count, difference, moment, number, 
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.gates.verdicts import refusals, undecided
+from tasks.measures.label_metrics import SKILLS
 from tasks.runs.results import Judgement
 
 
@@ -36,11 +40,18 @@ def section(facts: StageFacts) -> Section:
             *([value.golden_leak] if value.golden_leak else []),
             *([f"Warning: {judged.contradicted}"] if judged and judged.contradicted else []),
             *(_weak_head(judged) if judged else ()),
+            *(_weak_labels(judged) if judged else ()),
             *models.newest_span(value),
         ),
         tables=(
             *gates(verdicts),
-            metrics(value.challenger, value.champion, over(value.holdout_rows, value.corpus_items), larger),
+            metrics(
+                value.challenger,
+                value.champion,
+                over(value.holdout_rows, value.corpus_items),
+                larger,
+                judged.without_skill if judged else {},
+            ),
             *models.tables(value),
             *_slices(value, judged.slices if judged and judged.slices else value.slices, verdicts),
         ),
@@ -73,6 +84,21 @@ def _weak_head(judged: Judgement) -> tuple[str, ...]:
         f"Warning: the classification head has learnt nothing: {'; '.join(why)}. Let it be solved at the end of the "
         "run with heads.classification.refit_rows, or leave it out.",
     )
+
+
+def _weak_labels(judged: Judgement) -> Iterator[str]:
+    """Yield a warning for each head of labels that is no better than one answer to all rows."""
+    for head, skill in SKILLS.items():
+        found, constant = judged.outcome.challenger.get(skill.metric), judged.without_skill.get(skill.metric)
+        if found is None or constant is None:
+            continue
+        gain = found - constant if METRICS[skill.metric].better == "higher" else constant - found
+        if gain <= ROUNDING or isnan(gain):
+            yield (
+                f"Warning: the head {head} has learnt nothing: its {skill.metric} of {number(found)} is no better "
+                f"than the {number(constant)} of {skill.called}. Let it be solved at the end of the run with "
+                f"heads.{head}.refit_rows, or leave it out."
+            )
 
 
 def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
@@ -111,13 +137,18 @@ def over(holdout_rows: int, corpus_items: int) -> str:
 
 
 def metrics(
-    challenger: Mapping[str, float], champion: Mapping[str, float] | None, of: str, larger_class: float | None = None
+    challenger: Mapping[str, float],
+    champion: Mapping[str, float] | None,
+    of: str,
+    larger_class: float | None = None,
+    without_skill: Mapping[str, float] = MappingProxyType({}),
 ) -> Table:
     """Return the challenger's metrics with the champion's on the same rows.
 
     Args:
         of: rows and corpus, as from `over`.
         larger_class: the accuracy of always naming the more frequent class; None: not known.
+        without_skill: the metrics of one answer to all rows.
     """
     before = champion or {}
     rows = []
@@ -126,6 +157,9 @@ def metrics(
         if larger_class is not None and name in LARGER_CLASS:
             said, of_larger = LARGER_CLASS[name]
             rows.append((f"{said} of always naming the larger class", number(of_larger(larger_class)), NONE, NONE))
+        if name in without_skill:
+            constant = SKILLS[METRICS[name].head or ""].called
+            rows.append((f"{name} of {constant}", number(without_skill[name]), NONE, NONE))
     return table(f"Metrics over {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
 
 

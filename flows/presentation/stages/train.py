@@ -13,7 +13,12 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.usage import DeviceUse, MinedNegatives, TokenUse
 
-RANKING = names_of(Family.ranking)
+# Which numbers of the holdout share a figure.
+ON_THE_HOLDOUT = {
+    "Retrieval": (*names_of(Family.ranking), *names_of(Family.likelihood)),
+    "Classification": names_of(Family.classification),
+    "Labels": names_of(Family.label),
+}
 HOLDOUT = "during training, on a part of the holdout"
 
 
@@ -35,7 +40,7 @@ def section(of: StageFacts) -> Section:
     ]
     return Section(
         f"{plural(value.last_step - value.first_step, 'step')} over {plural(value.rows_trained, 'pair')}",
-        (_sentence(value), *_head(value)),
+        (_sentence(value), *_head(value), *_label_heads(value)),
         figures=tuple(_figures(value)),
         tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
                 *_points("Losses", value.losses), *_points("Holdout metrics", value.curve),
@@ -90,17 +95,24 @@ def _head(value: TrainOutcome) -> tuple[str, ...]:
     )
 
 
+def _label_heads(value: TrainOutcome) -> Iterator[str]:
+    """Yield how each head of labels was solved, if it was."""
+    for name, head in value.label_heads.items():
+        measured = ", ".join(f"{metric} {number(each)}" for metric, each in head.metrics.items())
+        yield (
+            f"The head {name} was solved on {plural(head.rows, 'training row')}. On rows that the fit had not seen: "
+            f"{measured}."
+        )
+
+
 def _figures(value: TrainOutcome) -> Iterator[Figure]:
-    """Yield figures of the losses, of retrieval and of classification, where they were measured."""
-    asked = (
-        ("Training loss", "as the optimiser saw it", value.losses, None),
-        ("Retrieval on the holdout", HOLDOUT, value.curve, True),
-        ("Classification on the holdout", HOLDOUT, value.curve, False),
-    )
-    for title, about, points, retrieval in asked:
-        kept = [(p.step, {n: v for n, v in p.metrics.items() if retrieval in (None, n in RANKING)}) for p in points]
+    """Yield figures of the losses, and of each kind of metric that was measured."""
+    if value.losses:
+        yield curves("Training loss", "as the optimiser saw it", [(p.step, p.metrics) for p in value.losses])
+    for kind, names in ON_THE_HOLDOUT.items():
+        kept = [(p.step, {name: each for name, each in p.metrics.items() if name in names}) for p in value.curve]
         if any(values for _, values in kept):
-            yield curves(title, about, kept)
+            yield curves(f"{kind} on the holdout", HOLDOUT, kept)
 
 
 def _before_and_after(curve: Sequence[CurvePoint]) -> tuple[Table, ...]:

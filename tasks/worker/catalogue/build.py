@@ -62,7 +62,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     Raises:
         MissingFolder, CorruptFolder: a source is gone or damaged; names the file.
     """
-    features = list(dict.fromkeys([*config.features.numeric, *config.features.categorical]))
+    features = _names(config)
     key = {"format": _FORMAT, "sources": sources.names, "features": features,
            "shard_rows": config.infer.shard_rows}  # fmt: skip
     prefix = f"catalogue/{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}"
@@ -86,6 +86,14 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     facts = {"items": items, "deleted": deleted, "partitions": count, "features": features, "sources": sources.names}
     seal(store, prefix, tuple(entries), CATALOGUE_KIND, facts)
     return reference(store, prefix)
+
+
+def _names(config: Config) -> list[str]:
+    """Return the columns that are kept of each item."""
+    features = config.features
+    return list(
+        dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
+    )
 
 
 def reference(store: Store, prefix: str) -> CatalogueRef:
@@ -145,7 +153,7 @@ def _types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
     kinds = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}
     schemas = [pq.read_schema(path) for source in inputs for path in source.files]
     types = dict.fromkeys(config.features.numeric, "DOUBLE")
-    for name in config.features.categorical:
+    for name in _names(config):
         found = {str(schema.field(name).type) for schema in schemas if name in schema.names} - {"null"}
         types.setdefault(name, kinds.get(next(iter(found)), "VARCHAR") if len(found) == 1 else "VARCHAR")
     return types

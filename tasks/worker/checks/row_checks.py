@@ -3,7 +3,6 @@
 `validate.py` decides whether the share of bad rows, or a whole window, is good enough.
 """
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,9 +21,11 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
+from tasks.data.labels import bad_weights, cant_be_learnt, label_columns, own_label_columns
 from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
-from tasks.gates.expectations import Expectation, Finding, between, in_set, judge, not_null
+from tasks.gates.expectations import Finding, in_set, judge, not_null
+from tasks.worker.checks.row_rules import ID_RULES, row_rules
 
 JUDGED_ROWS = 50_000  # in memory at once, as pandas and great-expectations need them
 REASON, SPAN = "reason", "span"  # columns that are added to quarantined rows
@@ -41,17 +42,6 @@ class ParquetPart(NamedTuple):
     span: SpanRef
     path: Path
     schema: pa.Schema
-
-
-class Rule(NamedTuple):
-    """One way for a row to be bad, which names the `expectation`. The rules of one `check` are reported together."""
-
-    check: str
-    expectation: Expectation
-
-    @property
-    def reason(self) -> str:
-        return self.expectation.name
 
 
 class JudgedRows(NamedTuple):
@@ -144,6 +134,13 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
         for column in config.features.numeric
     ]
     wanted += [("features.categorical names it", c, _NAMES) for c in config.features.categorical if c not in CORE]
+    wanted += [("features.entity names it", c, _NAMES) for c in _entity(config) if c not in CORE]
+    names = _named_labels(config)
+    wanted += [
+        (f"{key} names it", column, _NAMES if column in names else _NUMBERS)
+        for key, column in label_columns(config).items()
+        if column not in CORE
+    ]
     group = HoldoutRule.of(config.evaluate).group
     wanted += [("evaluate.group names it", c, _NUMBERS) for c in group_columns(group) if c not in CORE]
     wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]
@@ -151,6 +148,15 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
     own = dict.fromkeys(column for each in judged for column in each.columns)
     wanted += [("validate.expectations names it", c, (*_NAMES, "int64")) for c in own if c not in CORE]
     return wanted
+
+
+def _entity(config: Config) -> list[str]:
+    return [config.features.entity] if config.features.entity else []
+
+
+def _named_labels(config: Config) -> list[str]:
+    """Return the columns that heads learn names from."""
+    return [head.column for head in config.heads.of_labels.values() if head.of_names]
 
 
 def _type_in(part: ParquetPart, column: str) -> str | None:
@@ -179,8 +185,9 @@ def as_typed(table: pa.Table, config: Config) -> pa.Table:
     Numeric features and labels are float64 with null for NaN, categorical features and slices are strings. Text in
     a numeric feature is read as a number; other text becomes null, for which there is a rule.
     """
-    kinds = dict.fromkeys((*config.features.categorical, *config.evaluate.slices), pa.string())
-    kinds |= dict.fromkeys(config.features.numeric, pa.float64()) | CORE
+    kinds = dict.fromkeys((*config.features.categorical, *_entity(config), *config.evaluate.slices), pa.string())
+    kinds |= dict.fromkeys((*config.features.numeric, *own_label_columns(config)), pa.float64())
+    kinds |= dict.fromkeys(_named_labels(config), pa.string()) | CORE
     for column, kind in kinds.items():
         index, values = table.schema.get_field_index(column), table[column]
         if pa.types.is_floating(values.type):
@@ -195,44 +202,6 @@ def as_typed(table: pa.Table, config: Config) -> pa.Table:
 def characters(text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the length in characters, without white space around the text."""
     return pc.utf8_length(pc.utf8_trim_whitespace(text))
-
-
-def row_rules(config: Config) -> list[Rule]:
-    """Return the rules for a single row. NaN was made null before, and null passes any range."""
-    limits = config.validate_
-    rules = [
-        Rule(f"{column} present", not_null(f"{column} is null", f"value:{column}"))
-        for column in CORE
-        if column != LABEL
-    ]
-    rules.append(Rule("time in its span", between("time is outside of its span", "outside", 0, 0)))
-    low, high = limits.min_text_chars, limits.max_text_chars
-    for text in (QUERY, ITEM):
-        short = f"{text} is empty" if low == 1 else f"{text} shorter than {low} characters"
-        rules += [
-            Rule(f"{text} length", between(short, f"characters:{text}", low, None)),
-            Rule(f"{text} length", between(f"{text} longer than {high} characters", f"characters:{text}", None, high)),
-        ]
-    rules += [
-        Rule(f"{column} readable", between(f"{column} is not a number", f"unreadable:{column}", 0, 0))
-        for column in config.features.numeric
-    ]
-    ranges = dict.fromkeys(config.features.numeric, (limits.numeric_min, limits.numeric_max))
-    ranges[LABEL] = (limits.label_min, limits.label_max)
-    for column, (low, high) in ranges.items():
-        # An infinite bound would let an infinite value through.
-        low, high = max(low, -sys.float_info.max), min(high, sys.float_info.max)
-        rules += [
-            Rule(f"{column} range", between(f"{column} below {low:.10g}", f"value:{column}", low, None)),
-            Rule(f"{column} range", between(f"{column} above {high:.10g}", f"value:{column}", None, high)),
-        ]
-    return rules
-
-
-ID_RULES = [
-    Rule("row_id unique", between("row_id repeats an earlier row of the span", "repeated", 0, 0)),
-    Rule("row_id in one span", between("row_id is in an earlier span of the window", "elsewhere", 0, 0)),
-]
 
 
 def judge_rows(
@@ -291,9 +260,20 @@ def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> p
     frame["outside"] = ((days < first_day(span.name)) | (days > last_day(span.name))).astype("int64")
     frame |= {f"characters:{c}": characters(typed[c]).to_pandas() for c in (QUERY, ITEM)}
     for column in config.features.numeric:
-        unreadable = np.zeros(len(table), dtype="int64")
-        if pa.types.is_string(table[column].type):
-            blank = pc.fill_null(pc.equal(characters(table[column]), 0), True)
-            unreadable += pc.and_not(typed[column].is_null(), blank).to_numpy()
-        frame[f"unreadable:{column}"] = pd.Series(unreadable)
+        frame[f"unreadable:{column}"] = pd.Series(_unreadable(table[column], typed[column]).astype("int64"))
+    unusable = {f"heads.{name}.column": cant_be_learnt(typed, head) for name, head in config.heads.of_labels.items()}
+    if config.train.row_weight is not None:
+        unusable["train.row_weight"] = bad_weights(typed[config.train.row_weight])
+    for key, column in label_columns(config).items():
+        bad = unusable[key] | _unreadable(table[column], typed[column])
+        frame[f"unusable:{key}"] = pd.Series(bad.astype("int64"))
     return pd.DataFrame(frame)
+
+
+def _unreadable(values: pa.ChunkedArray, typed: pa.ChunkedArray) -> np.ndarray:
+    """Return where a source's text was not a number, bool (rows,)."""
+    if not pa.types.is_string(values.type):
+        return np.zeros(len(values), dtype=bool)
+    blank = pc.fill_null(pc.equal(characters(values), 0), True)
+    found: np.ndarray = pc.and_not(typed.is_null(), blank).to_numpy()
+    return found

@@ -49,7 +49,7 @@ class Contender(NamedTuple):
 
     @property
     def features(self) -> list[str]:
-        return _names(self.parts.features)
+        return self.parts.features.columns
 
 
 def entrants_of(inputs: EvaluateInputs) -> tuple[Entrant, ...]:
@@ -77,7 +77,7 @@ def feature_names(job: Job, entrants: Sequence[Entrant]) -> list[str]:
         if entrant.checkpoint is not None:
             with contextlib.suppress(FileNotFoundError):  # of a checkpoint that is gone, which opening it says
                 table = FeatureTable.model_validate_json(job.store.read(f"{entrant.checkpoint.prefix}/{features.FILE}"))
-                found |= dict.fromkeys(_names(table))
+                found |= dict.fromkeys(table.columns)
     return list(found)
 
 
@@ -124,7 +124,3 @@ def _released(job: Job, accelerator: Accelerator, entrant: Entrant) -> EarlierVe
 
 def _on_all_workers(accelerator: Accelerator, here: bool) -> bool:
     return int(accelerator.sum(torch.tensor(int(here))).item()) == accelerator.rank.world
-
-
-def _names(table: FeatureTable) -> list[str]:
-    return [*table.numeric, *table.categorical]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.evaluation import Role, loss_of, predicted_of, probability_of, rank_of
+from tasks.contracts.evaluation import Role, loss_of, predicted_of, probability_of, rank_of, says_of
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM
@@ -19,6 +19,7 @@ from tasks.worker.evaluation.widths import recall_by_width
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant
 from tasks.worker.training.holdout import Judged, KnownVectors, embed_holdout, judge_vectors, make_holdout
+from tasks.worker.training.pairs import feature_columns
 
 COMPARED_QUERIES = 1000  # whose nearest items say how well two models agree, at most
 
@@ -71,6 +72,7 @@ def columns_of(role: Role, judged: Judged) -> dict[str, pa.Array]:
     if judged.probabilities is not None:
         found[probability_of(role)] = pa.array(judged.probabilities)
         found[predicted_of(role)] = pa.array(judged.predicted)
+    found |= {says_of(role, head): pa.array(says) for head, says in judged.says.items()}
     return found
 
 
@@ -78,8 +80,7 @@ def _known_vectors(job: Job, accelerator: Accelerator, model: Contender, items: 
     if model.released is None:
         return None
     # Contents are comparable if they are made of the same features; otherwise the text alone is.
-    config = job.config.features
-    by = CONTENT if set(model.features) == {*config.numeric, *config.categorical} else TEXT
+    by = CONTENT if set(model.features) == set(feature_columns(job.config)) else TEXT
     found = model.released.of_items(items, by, model.parts.model.width, job.share)
     which, vectors = (accelerator.sum(part) for part in (torch.from_numpy(found[0]).int(), torch.from_numpy(found[1])))
     return KnownVectors(which.bool().numpy(), vectors.numpy())

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 
 from configs.schema.training import HeadsConfig
 from tasks.contracts.checkpoints import HoldoutRule
-from tasks.contracts.evaluation import COLUMN, GOLDEN, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
+from tasks.contracts.evaluation import COLUMN, GOLDEN, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.holdout import read_sides
+from tasks.data.labels import label_values
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, other_columns
 from tasks.foundation.errors import DataError
 from tasks.worker.evaluation.golden_texts import GoldenTexts
@@ -91,6 +92,7 @@ def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str])
         PAIR: pa.array(pair_mask(rows, heads)),
         LABEL_CLASS: pa.array(label_classes(rows, heads).astype(np.int8)),
     }
+    columns |= {f"{LABEL}{name}": pa.array(label_values(rows, head)) for name, head in heads.of_labels.items()}
     return pa.table(columns | {f"{COLUMN}{name}": rows[name].cast(pa.string()) for name in others})
 
 

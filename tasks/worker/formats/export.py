@@ -16,8 +16,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from configs.schema.config import Config
+from tasks.pretrained.prompts import to_names
 from tasks.pretrained.shapes import Activation
 from tasks.worker.formats.head import write_head
+from tasks.worker.formats.label_heads import write_label_heads
 from tasks.worker.model import features, interaction
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.checkpoint import ModelParts
@@ -48,7 +50,7 @@ _SPECIAL = {
 
 
 def export_model(parts: ModelParts, config: Config, version: str, folder: Path) -> None:
-    """Write the model to the empty `folder`; a classification head is a folder in it, not part of the embedding."""
+    """Write the model to the empty `folder`; each head is a folder in it, not part of the embedding."""
     model = parts.model
     longest = config.infer.max_tokens
     model.encoder.save_pretrained(folder)
@@ -69,9 +71,10 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
     (folder / f"{len(modules) - 1}_Normalize").mkdir()
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
-    prompts = {"query": model.shape.prompts.query, "document": model.shape.prompts.item}
+    prompts = to_names(model.shape.prompts)
     _write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
     write_head(model, config.heads.classification, folder)
+    write_label_heads(model, folder)
     _write_json(folder / "millrace.json", {"model_version": version, "config": config.tree()})
 
 

@@ -1,4 +1,4 @@
-"""The proof that an exported classification head judges as the trained one did."""
+"""The proof that the heads of an exported model judge as the trained ones did."""
 
 from pathlib import Path
 
@@ -9,12 +9,14 @@ from tasks.data.rows import QUERY
 from tasks.foundation.errors import CodeError
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.formats.head import FOLDER, score
-from tasks.worker.model.classify import classify
+from tasks.worker.formats.label_heads import exported_outputs
+from tasks.worker.model.classify import classify, label_outputs
 from tasks.worker.process.job import Job
 from tasks.worker.search.proof import trained_queries
 from tasks.worker.training.checkpoint import ModelParts
 
 MOST_DIFFERENCE = 1e-3  # of a probability: vectors that are equal to a cosine of 0.9999 give no more
+MOST_RELATIVE_DIFFERENCE = 1e-3  # of an output of a head of labels, as a share of the largest one
 
 
 def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np.ndarray, folder: Path) -> float | None:
@@ -43,3 +45,32 @@ def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np
             f"{differences[worst]:.6f} from that of the trained one; nothing was released"
         )
     return float(differences[worst])
+
+
+def label_difference(
+    job: Job, parts: ModelParts, queries: pa.Table, exported: np.ndarray, folder: Path
+) -> float | None:
+    """Return how far an output of an exported head of labels is from the trained head's; arguments as above.
+
+    It is the largest difference as a share of the largest output; None without such a head.
+
+    Raises:
+        CodeError: more than MOST_RELATIVE_DIFFERENCE.
+    """
+    model, found = parts.model, []
+    there = [name for name in model.shape.label_heads if (folder / name).is_dir()]
+    if not there or not queries.num_rows:
+        return None
+    ours = trained_queries(job, parts, queries)
+    for name in there:
+        with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
+            trained = label_outputs(model, name, accelerator, ours, ours[::-1])
+        differences = np.abs(trained - exported_outputs(folder, name, exported, exported[::-1])).max(axis=1)
+        worst, largest = int(np.argmax(differences)), max(float(np.abs(trained).max()), 1e-9)
+        found.append(float(differences[worst]) / largest)
+        if not found[-1] <= MOST_RELATIVE_DIFFERENCE:  # also where it is not a number
+            raise CodeError(
+                f"the exported head {name} gives query {queries[QUERY][worst].as_py()!r} an output that is "
+                f"{differences[worst]:.6f} from that of the trained one; nothing was released"
+            )
+    return max(found)

@@ -5,9 +5,11 @@ It tells only what belongs to the model version, so every release of the same mo
 
 from collections.abc import Sequence
 
-from configs.schema.training import Prompts
+from configs.schema.model import Prompts
 from tasks.contracts.jobs import ReleaseInputs
+from tasks.pretrained.prompts import entity_names
 from tasks.worker.formats.head import scoring_code
+from tasks.worker.formats.label_heads import label_scoring_code
 from tasks.worker.training.checkpoint import ModelParts
 
 NAME = "README.md"
@@ -64,6 +66,8 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
         ]  # fmt: skip
     if parts.model.classifier is not None:
         lines += ["", *_scoring(parts, f"models/{version}")]
+    for name in parts.model.shape.label_heads:
+        lines += ["", *_label_scoring(parts, name, f"models/{version}")]
     if inputs.metrics:
         lines += ["", "| metric on the holdout | value |", "|---|---:|"]
         lines += [f"| {name} | {value:.4f} |" for name, value in inputs.metrics.items()]
@@ -87,12 +91,31 @@ def _scoring(parts: ModelParts, folder: str) -> list[str]:
     return lines
 
 
+def _label_scoring(parts: ModelParts, name: str, folder: str) -> list[str]:
+    """Return what a head of labels says of a text."""
+    shape = parts.model.shape.label_heads[name]
+    seen = "a query and an item" if shape.input == "pair" else "a query"
+    meaning = ", ".join(f"{key} {value}" for key, value in shape.meaning.items())
+    lines = [f"The folder `{name}` judges {seen}: {meaning}.", ""]
+    lines += ["```python", *label_scoring_code(parts.model, name, folder).splitlines(), "```"]
+    if (solved := parts.model.labels_solved.get(name)) is not None:
+        found = ", ".join(f"{metric} {value:.4f}" for metric, value in solved.metrics.items())
+        lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
+    return lines
+
+
 def _prompts(prompts: Prompts) -> list[str]:
-    if not (prompts.query or prompts.item):
+    if not prompts.any:
         return []
     sides = (("encode_query", prompts.query), ("encode_document", prompts.item))
-    said = " and ".join(f"`{name}` puts `{prompt}` before a text" for name, prompt in sides if prompt)
-    return ["", f"Its prompts are part of the folder: {said}. Other libraries must do so themselves."]
+    said = [f"`{name}` puts `{prompt}` before a text" for name, prompt in sides if prompt]
+    lines = ["", f"Its prompts are part of the folder: {' and '.join(said) or 'none is common'}. "
+             "Other libraries must do so themselves."]  # fmt: skip
+    if prompts.by_entity:
+        names = ", ".join(f"`{name}`" for name in entity_names(prompts))
+        lines += ["", f"Texts about some things have prompts of their own, by name: {names}. Give it as `prompt_name`: "
+                  '`model.encode_query(texts, prompt_name="query:NAME")`.']  # fmt: skip
+    return lines
 
 
 def _widths(widths: Sequence[int]) -> list[str]:

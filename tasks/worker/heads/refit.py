@@ -1,4 +1,4 @@
-"""The classification head of a run, solved on the newest training rows once the encoder has taken its last step.
+"""The heads of a run, solved on the newest training rows once the encoder has taken its last step.
 
 Many steps with a batch's few rows of a rare class find a head slowly; on fixed vectors it is a problem with one answer.
 """
@@ -9,18 +9,33 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.checkpoints import HeadSolved, HoldoutRule
-from tasks.contracts.jobs import TrainInputs
-from tasks.data.holdout import read_sides
-from tasks.data.rows import ITEM, QUERY
+from configs.schema.config import Config
+from tasks.contracts.checkpoints import HeadSolved
+from tasks.data.labels import row_weights
+from tasks.data.rows import QUERY
 from tasks.worker.accelerators import Accelerator
-from tasks.worker.model.classify import head_inputs
-from tasks.worker.model.embed import embed, embed_settings
+from tasks.worker.heads.labels import solve_label_head
+from tasks.worker.heads.newest_rows import inputs_of, newest_rows
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import label_classes, used_columns
+from tasks.worker.training.pairs import label_classes
+
+
+def solve_heads(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, alive: Callable[[], None]) -> None:
+    """Replace each head that asks for it with `refit_rows` by one solved on the newest training rows.
+
+    The workers share the embedding; the first one solves, and all get its weights. Too few rows leave a head as it is.
+    The result depends on weights and rows alone, so a run killed here ends the same.
+
+    Args:
+        step: global steps taken.
+        alive: called as long as work goes on.
+    """
+    solve_head(job, parts, accelerator, step, alive)
+    for name, head in job.config.heads.of_labels.items():
+        if head.refit_rows is not None:
+            solve_label_head(job, parts, accelerator, name, step, alive)
 
 
 def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, alive: Callable[[], None]) -> None:
@@ -39,19 +54,20 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
     from tasks.worker.heads.solve import FOLDS, LEAST_ROWS, solve  # takes seconds to import, and few runs need it
 
     accelerator.name_work("the classification head")
-    rows = _newest_rows(job, head.refit_rows)
+    rows = newest_rows(job, head.refit_rows, lambda table: _usable(table, job.config))
     classes = label_classes(rows, job.config.heads)
     counts = np.bincount(classes, minlength=2)
     if counts.min() < LEAST_ROWS:
         print(f"the classification head is not solved: a class has {counts.min()} rows of {LEAST_ROWS}", flush=True)
         return
-    inputs = _inputs(job, parts, accelerator, rows, alive)
     model = parts.model
     assert model.classifier is not None
+    inputs = inputs_of(job, parts, accelerator, head.input, rows, alive)
     weight, bias = (torch.zeros(each.shape) for each in (model.classifier.weight, model.classifier.bias))
     numbers, metrics = torch.zeros(2, dtype=torch.float64), {}
     if job.rank.is_main:
-        solved = solve(inputs, classes, query_keys(rows[QUERY].to_pylist()) % FOLDS)
+        weights = row_weights(rows, job.config.train.row_weight)
+        solved = solve(inputs, classes, query_keys(rows[QUERY].to_pylist()) % FOLDS, weights)
         weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
         numbers, metrics = torch.tensor([solved.threshold, solved.strength], dtype=torch.float64), solved.metrics
     alive()
@@ -69,31 +85,8 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
     )
 
 
-def _newest_rows(job: Job, count: int) -> pa.Table:
-    """Return at most `count` training rows with a class, oldest first; no span is read that is not needed."""
-    inputs, config = job.spec.inputs, job.config
-    assert isinstance(inputs, TrainInputs)
-    rule, tables = HoldoutRule.of(config.evaluate), []
-    refs = (*inputs.history, *inputs.rows)
-    for training, _ in read_sides(job.store, refs, rule, used_columns(config), newest_first=True):
-        known = training.filter(pa.array(label_classes(training, config.heads) >= 0))
-        tables.append(known.slice(max(0, known.num_rows - count)))
-        count -= tables[-1].num_rows
-        if not count:
-            break
-    return pa.concat_tables(reversed(tables), promote_options="permissive")
-
-
-def _inputs(
-    job: Job, parts: ModelParts, accelerator: Accelerator, rows: pa.Table, alive: Callable[[], None]
-) -> np.ndarray:
-    """Return what the head sees of each row, float32 (rows, inputs)."""
-    settings = embed_settings(job.config, accelerator, job.config.train.precision)
-    head = parts.model.shape.classifier
-    assert head is not None
-    texts = (QUERY,) if head == "query" else (QUERY, ITEM)
-    sides = [
-        embed(parts.model, accelerator, *side_of(rows, text, parts, job.config), settings, progress=lambda *_: alive())
-        for text in texts
-    ]
-    return head_inputs(head, sides[0], sides[-1])
+def _usable(table: pa.Table, config: Config) -> np.ndarray:
+    """Return which rows have a class and count, bool (rows,)."""
+    weights = row_weights(table, config.train.row_weight)
+    known: np.ndarray = (label_classes(table, config.heads) >= 0) & (weights > 0)
+    return known

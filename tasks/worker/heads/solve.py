@@ -32,21 +32,23 @@ class Solved(NamedTuple):
     metrics: dict[str, float]
 
 
-def solve(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray) -> Solved:
+def solve(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, weights: np.ndarray | None = None) -> Solved:
     """Return the head with the best cross-validated AUC among the strengths; the same input gives the same head.
 
     Args:
         inputs: float32 (rows, inputs).
         classes: int64 (rows,): 0 or 1, at least LEAST_ROWS of each.
         folds: int64 (rows,): 0 to FOLDS - 1; rows that resemble each other should share theirs.
+        weights: float64 (rows,): what each row counts in the fits; None: all the same.
     """
-    unseen = {strength: _unseen_scores(inputs, classes, folds, strength) for strength in STRENGTHS}
+    weights = np.ones(len(classes)) if weights is None else weights
+    unseen = {strength: _unseen_scores(inputs, classes, folds, weights, strength) for strength in STRENGTHS}
     areas = {strength: area_under_roc(classes, scores) or 0.0 for strength, scores in unseen.items()}
     strength = max(areas, key=lambda each: areas[each])
     slope, shift = _calibration(unseen[strength], classes)
     probabilities = scipy.special.expit(slope * unseen[strength] + shift)
     threshold = best_threshold(classes, probabilities)
-    fitted = _fit(inputs, classes, strength)
+    fitted = _fit(inputs, classes, weights, strength)
     half = np.stack([-fitted.coef_[0], fitted.coef_[0]]) / 2  # the difference of two logits is the score
     return Solved(
         weight=(slope * half).astype(np.float32),
@@ -77,18 +79,22 @@ def best_threshold(classes: np.ndarray, probabilities: np.ndarray) -> float:
     return float((values[best] + values[best + 1]) / 2)
 
 
-def _unseen_scores(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, strength: float) -> np.ndarray:
+def _unseen_scores(
+    inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, weights: np.ndarray, strength: float
+) -> np.ndarray:
     """Return the score of each row by a fit without its fold, float64 (rows,)."""
     scores = np.zeros(len(classes))
     for fold in range(FOLDS):
         own = folds == fold
         if own.any():
-            scores[own] = _fit(inputs[~own], classes[~own], strength).decision_function(inputs[own])
+            fitted = _fit(inputs[~own], classes[~own], weights[~own], strength)
+            scores[own] = fitted.decision_function(inputs[own])
     return scores
 
 
-def _fit(inputs: np.ndarray, classes: np.ndarray, strength: float) -> LogisticRegression:
-    return LogisticRegression(C=strength, class_weight="balanced", max_iter=MOST_STEPS).fit(inputs, classes)
+def _fit(inputs: np.ndarray, classes: np.ndarray, weights: np.ndarray, strength: float) -> LogisticRegression:
+    regression = LogisticRegression(C=strength, class_weight="balanced", max_iter=MOST_STEPS)
+    return regression.fit(inputs, classes, sample_weight=weights)
 
 
 def _calibration(scores: np.ndarray, classes: np.ndarray) -> tuple[float, float]:

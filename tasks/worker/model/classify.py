@@ -1,10 +1,14 @@
-"""The classification head on vectors that are on the host: one small product, the same on every device."""
+"""The heads on vectors that are on the host: one small product each, the same on every device."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
+from torch import nn
 
+from configs.schema.label_heads import LabelHead
 from tasks.worker.accelerators import Accelerator
+from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.model.embedding_model import EmbeddingModel
 
 CHUNK_ROWS = 4096
@@ -19,10 +23,42 @@ def classify(model: EmbeddingModel, accelerator: Accelerator, query: np.ndarray,
     """Return probabilities of class 1, float32 (rows,), of unit vectors float32 (rows, width); not shared."""
     assert model.classifier is not None
     assert model.shape.classifier is not None
-    weight, bias = (accelerator.fetch(each).numpy() for each in (model.classifier.weight, model.classifier.bias))
-    found = np.zeros(len(query), dtype=np.float32)
+    logits = _outputs(model.classifier, model.shape.classifier, accelerator, query, item)
+    found: np.ndarray = (1.0 + np.tanh((logits[:, 1] - logits[:, 0]) / 2)) / 2  # the softmax of two, never too large
+    return found
+
+
+def label_outputs(
+    model: EmbeddingModel, head: str, accelerator: Accelerator, query: np.ndarray, item: np.ndarray
+) -> np.ndarray:
+    """Return the outputs of a head that learns one value of each row, float32 (rows, outputs), likewise."""
+    linear = model.label_heads[head]
+    assert isinstance(linear, nn.Linear)
+    return _outputs(linear, model.shape.label_heads[head].input, accelerator, query, item)
+
+
+def label_answers(
+    model: EmbeddingModel,
+    heads: Mapping[str, LabelHead],
+    accelerator: Accelerator,
+    query: np.ndarray,
+    item: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Return what each head says of each row, float32 (rows,); a model of another lineage may lack some."""
+    alike = [name for name, head in heads.items() if (own := model.shape.label_heads.get(name)) is not None
+             and own.meaning == head.meaning]  # fmt: skip
+    return {
+        name: LABEL_TASKS[name].says(label_outputs(model, name, accelerator, query, item), heads[name])
+        for name in alike
+    }
+
+
+def _outputs(
+    linear: nn.Linear, kind: Literal["query", "pair"], accelerator: Accelerator, query: np.ndarray, item: np.ndarray
+) -> np.ndarray:
+    weight, bias = (accelerator.fetch(each).numpy() for each in (linear.weight, linear.bias))
+    found = np.zeros((len(query), len(bias)), dtype=np.float32)
     for start in range(0, len(query), CHUNK_ROWS):
         some = slice(start, start + CHUNK_ROWS)
-        logits = head_inputs(model.shape.classifier, query[some], item[some]) @ weight.T + bias
-        found[some] = (1.0 + np.tanh((logits[:, 1] - logits[:, 0]) / 2)) / 2  # the softmax of two, never too large
+        found[some] = head_inputs(kind, query[some], item[some]) @ weight.T + bias
     return found

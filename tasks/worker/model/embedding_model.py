@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,14 +16,13 @@ from torch import nn
 from torch.func import functional_call
 from transformers import AutoModel, PretrainedConfig
 
-from configs.schema.config import Config
-from tasks.contracts.checkpoints import HeadSolved
-from tasks.foundation.records import Record
+from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.pretrained.encoders import first_position, kind_of
-from tasks.pretrained.shapes import Activation, TextShape
-from tasks.worker.model.features import FeatureArrays, FeatureTable
+from tasks.pretrained.shapes import Activation
+from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.interaction import Interaction
 from tasks.worker.model.learnt_scale import LearntScale
+from tasks.worker.model.model_shape import ModelShape, input_width
 from tasks.worker.model.packing import Packing, segments_of
 
 # The functions after a dense layer.
@@ -36,56 +34,6 @@ ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "sigmoid": torch.sigmoid,
 }
 MASKED = -1e4  # far below any attention score, and representable in bf16; -inf would make padding rows NaN
-
-
-class InteractionShape(Record):
-    """The arguments of `Interaction`."""
-
-    text_width: int
-    numeric: int
-    categories: list[int]
-    kind: Literal["explicit", "implicit", "both"]
-    cross_layers: int
-    deep_widths: list[int]
-    categorical_width: int
-    output_width: int
-
-
-class ModelShape(TextShape):
-    """What a model is, apart from its weights and the encoder's own config. Saved in every checkpoint."""
-
-    width: int
-    interaction: InteractionShape | None
-    classifier: Literal["query", "pair"] | None
-    learnt_scale: float | None = None  # where it begins; null: fixed, as in models that were made before it was learnt
-
-
-def shape_of(config: Config, encoder_width: int, features: FeatureTable, text: TextShape) -> ModelShape:
-    """Return the shape of a configuration, on an encoder of `encoder_width` whose texts' vectors are made as `text`."""
-    model, head = config.model, config.heads.classification
-    text_width = text.text_width(encoder_width)
-    width = model.embedding_width or text_width
-    interaction = None
-    if model.interaction.kind != "none":
-        interaction = InteractionShape(
-            text_width=text_width,
-            numeric=len(features.numeric),
-            categories=features.categories,
-            kind=model.interaction.kind,
-            cross_layers=model.interaction.cross_layers,
-            deep_widths=list(model.interaction.deep_widths),
-            categorical_width=model.interaction.categorical_width,
-            output_width=width,
-        )
-    return ModelShape(
-        pooling=text.pooling,
-        dense=text.dense,
-        prompts=text.prompts,
-        width=width,
-        interaction=interaction,
-        classifier=head.input if head else None,
-        learnt_scale=config.heads.learnt_scale,
-    )
 
 
 @dataclass(frozen=True)
@@ -166,9 +114,14 @@ class EmbeddingModel(nn.Module):
         self.classifier: nn.Linear | None = None
         self.solved: HeadSolved | None = None  # of the classifier's weights; the checkpoint's state has it
         if shape.classifier is not None:
-            self.classifier = nn.Linear(shape.width if shape.classifier == "query" else 3 * shape.width, 2)
+            self.classifier = nn.Linear(input_width(shape.classifier, shape.width), 2)
         self.scale: LearntScale | None = None
         self.learn_scale(shape.learnt_scale)
+        self.label_heads = nn.ModuleDict(
+            {name: nn.Linear(input_width(head.input, shape.width), head.outputs)
+             for name, head in shape.label_heads.items()}
+        )  # fmt: skip
+        self.labels_solved: dict[str, LabelHeadSolved] = {}  # of their weights, as `solved`
 
     def learn_scale(self, begin: float | None) -> None:
         """Give the model a scale of its own that begins at `begin`, or none; one that it has stays as it is."""
@@ -271,9 +224,15 @@ class EmbeddingModel(nn.Module):
     def classify(self, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """Return logits of the two classes, float32 (B, 2), from unit vectors (B, E)."""
         assert self.classifier is not None
-        if self.shape.classifier == "query":
-            return self.classifier(query)
-        return self.classifier(torch.cat([query, item, query * item], dim=1))
+        return self.classifier(_seen(self.shape.classifier, query, item))
+
+    def label_outputs(self, head: str, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of a head that learns one value of each row, float32 (B, outputs), likewise."""
+        return self.label_heads[head](_seen(self.shape.label_heads[head].input, query, item))
+
+
+def _seen(kind: str | None, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+    return query if kind == "query" else torch.cat([query, item, query * item], dim=1)
 
 
 def _autocast_dtype(device: torch.device) -> torch.dtype | None:

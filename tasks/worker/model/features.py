@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from configs.schema.training import FeaturesConfig
+from configs.schema.model import FeaturesConfig
 from tasks.foundation.records import Record
 
 FILE = "features.json"
@@ -38,6 +38,17 @@ class FeatureTable(Record):
     categorical: dict[str, tuple[str, ...]]
     query: tuple[str, ...]
     rows: dict[str, int] = Field(default={}, description="of each categorical feature's embedding, with spare ones")
+    entity: str | None = Field(default=None, description="the column by which texts have prompts; it is no input")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of items that vectors are made of, besides their text."""
+        return list(dict.fromkeys([*self.numeric, *self.categorical, *([self.entity] if self.entity else [])]))
+
+    @property
+    def query_columns(self) -> list[str]:
+        """Those of queries: the features that they have, and the entity."""
+        return list(dict.fromkeys([*self.query, *([self.entity] if self.entity else [])]))
 
     @property
     def categories(self) -> list[int]:
@@ -78,6 +89,7 @@ def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTab
         categorical={name: tuple(sorted(seen)) for name, seen in values.items()},
         query=config.query,
         rows={name: _with_spare(len(seen)) for name, seen in values.items()},
+        entity=config.entity,
     )
 
 

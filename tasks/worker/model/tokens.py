@@ -3,6 +3,7 @@
 It needs only the `tokenizers` library and one `tokenizer.json`, which every checkpoint has.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +76,18 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, pad: int, prompt: str = "") -> TokenLists:
-    """Return token ids with special tokens, cut to `max_tokens` in all; `prompt` stands before each text."""
+def tokenize(
+    tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, pad: int, prompt: str | Sequence[str] = ""
+) -> TokenLists:
+    """Return token ids with special tokens, cut to `max_tokens` in all.
+
+    Args:
+        prompt: stands before each text; or one for each.
+    """
     tokenizer.enable_truncation(max_length=max_tokens)
-    lists = [encoding.ids for encoding in tokenizer.encode_batch_fast([prompt + text for text in texts])]
+    prompts = itertools.repeat(prompt, len(texts)) if isinstance(prompt, str) else prompt
+    prompted = [each + text for each, text in zip(prompts, texts, strict=True)]
+    lists = [encoding.ids for encoding in tokenizer.encode_batch_fast(prompted)]
     tokenizer.no_truncation()  # otherwise the limit would be saved with the next checkpoint
     offsets = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])

@@ -6,6 +6,7 @@ from configs.schema.config import Config
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM_ID
 from tasks.worker.model.features import encode_features
+from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.negatives.folder import Found
 from tasks.worker.tokens.tokenised import id_keys, text_keys
@@ -21,7 +22,8 @@ def negative_arrays(found: Found, rows: int, parts: ModelParts, config: Config) 
     """
     if not found.items.num_rows:
         return None
-    longest, prompt = config.train.max_tokens.item, parts.model.shape.prompts.item
+    longest = config.train.max_tokens.item
+    prompt = prompts_of(found.items, "item", parts.model.shape.prompts, parts.features.entity)
     return HardNegatives(
         of_row=np.pad(found.of_row, ((0, rows - len(found.of_row)), (0, 0)), constant_values=-1),
         tokens=tokenize(parts.tokenizer, found.items[TEXT].to_pylist(), longest, parts.model.pad, prompt),

@@ -18,7 +18,7 @@ from tasks.worker.negatives.folder import Found
 from tasks.worker.negatives.known import KnownPairs
 from tasks.worker.negatives.mine import mine, open_release
 from tasks.worker.process.job import Job
-from tasks.worker.training.pairs import TrainingRows, used_columns
+from tasks.worker.training.pairs import TrainingRows, feature_columns
 
 
 class Mining(NamedTuple):
@@ -86,5 +86,5 @@ def _mine(
     mined = mine(job, accelerator, opened, training, known, settings, rows)
     if job.rank.is_main:
         with job.scratch() as scratch:
-            folder.keep(job.store, prefix, mined, opened.items, release, used_columns(job.config), scratch)
+            folder.keep(job.store, prefix, mined, opened.items, release, feature_columns(job.config), scratch)
     accelerator.barrier()

@@ -20,7 +20,7 @@ from tasks.data.rows import ITEM_ID, ROW_ID
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.negatives.mine import Mined
 from tasks.worker.negatives.nearest import ReleasedItems
-from tasks.worker.training.pairs import pair_mask, used_columns
+from tasks.worker.training.pairs import feature_columns, pair_mask
 
 KIND = "negatives"
 OF_ROWS = "rows.parquet"  # by training row: numbers of items, nearest first, -1 where there are fewer
@@ -56,7 +56,7 @@ def prefix_of(config: Config, inputs: TrainInputs, training: Iterable[pa.Table])
         "release": inputs.mined.model_dump(mode="json"),
         "settings": head.negatives.model_dump(mode="json"),
         "infer": [config.infer.precision, config.accelerator],
-        "features": used_columns(config),
+        "features": feature_columns(config),
     }
     key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
     return f"negatives/{key}", count

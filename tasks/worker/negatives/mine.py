@@ -25,7 +25,7 @@ from tasks.worker.negatives.nearest import ReleasedItems, nearest_negatives
 from tasks.worker.process.job import Job
 from tasks.worker.search.index import MEMORY_BYTES
 from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import pair_mask, used_columns
+from tasks.worker.training.pairs import feature_columns, pair_mask
 
 
 class Release(NamedTuple):
@@ -56,7 +56,7 @@ def open_release(job: Job, accelerator: Accelerator, release: MinedRelease) -> R
     items = ReleasedItems.open(job.store, release.vectors, release.model.version, memory)
     model = open_entrant(job, accelerator, Entrant(release.model.version, {}, release.model.checkpoint), None)
     assert model is not None, "only new weights may not be there"
-    if missing := sorted(set(model.features) - set(used_columns(job.config))):
+    if missing := sorted(set(model.features) - set(feature_columns(job.config))):
         raise ConfigError(
             f"release {release.number} can't be mined for hard negatives: its model needs the feature {missing[0]!r}, "
             "which the configuration does not name; name it, or set heads.contrastive.negatives=null"
@@ -102,7 +102,7 @@ def _of_table(
 ) -> tuple[np.ndarray, int]:
     """Return the places of the negatives, int64 (pairs, per_query), and how many texts were embedded."""
     model, items = release
-    columns = [QUERY, *model.parts.features.query]
+    columns = [QUERY, *model.parts.features.query_columns]
     first, which = _distinct(pairs, columns)
     queries = _embed(job, accelerator, model, pairs.take(pa.array(first)), "query")[which]
     own = items.places_of(id_hashes(pairs[ITEM_ID]))

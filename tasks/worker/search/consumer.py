@@ -51,6 +51,7 @@ class Given(NamedTuple):
     folder: Path
     queries: pa.Table  # the column `query`, and those features that queries have
     items: pa.Table | None = None  # the column `text`, and the features
+    entity: str | None = None  # the column by which texts have prompts
 
 
 def encode_apart(*given: Given) -> tuple[Encoded, ...]:
@@ -64,11 +65,13 @@ def encode_apart(*given: Given) -> tuple[Encoded, ...]:
     """
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
         arguments, made = [], []
-        for number, (folder, queries, items) in enumerate(given):
+        for number, (folder, queries, items, entity) in enumerate(given):
             features = _features(folder)
             entries = {
                 "items": [] if items is None else _entries(items, TEXT, features.items),
                 "queries": _entries(queries, QUERY, features.queries),
+                "item_entities": _entities(items, entity),
+                "query_entities": _entities(queries, entity),
             }
             path = Path(name) / f"entries-{number}.json"
             path.write_text(json.dumps(entries, default=str))
@@ -115,6 +118,13 @@ def _features(folder: Path) -> _Features:
     table = FeatureTable.model_validate_json((folder / FILE).read_text())
     items = (*table.numeric, *table.categorical)
     return _Features(items, tuple(name for name in items if name in table.query))
+
+
+def _entities(table: pa.Table | None, column: str | None) -> list[str | None]:
+    """Return what each row is about, or None."""
+    if table is None or column is None or column not in table.column_names:
+        return [None] * (0 if table is None else table.num_rows)
+    return table[column].cast(pa.string()).to_pylist()
 
 
 def _entries(table: pa.Table, text: str, features: tuple[str, ...]) -> list[Any]:

@@ -1,8 +1,9 @@
 """Encodes queries and items with the model in a folder, as any program of a consumer does.
 
 `python encode_released.py FOLDER ENTRIES VECTORS ...`: ENTRIES is a JSON file with the lists `queries` and `items`,
-texts or dicts with features; VECTORS becomes an .npz file of the same two names, float32 (entries, width). Three more
-for each further model. Nothing of the pipeline is imported, and no vector is changed.
+texts or dicts with features, and `query_entities` and `item_entities`, what each is about or null; VECTORS becomes an
+.npz file of the first two names, float32 (entries, width). Three more for each further model. Nothing of the pipeline
+is imported, and no vector is changed.
 """
 
 import json
@@ -26,9 +27,20 @@ def encode(folder: Path, entries: Path, vectors: Path) -> None:
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=with_code)
     given = json.loads(entries.read_text())
     found = {}
-    for side, encode_side in (("queries", model.encode_query), ("items", model.encode_document)):
-        made = encode_side(given[side], show_progress_bar=False) if given[side] else np.zeros((0, 0))
-        found[side] = np.asarray(made, dtype=np.float32)
+    for side, kind, encode_side in (
+        ("queries", "query", model.encode_query),
+        ("items", "document", model.encode_document),
+    ):
+        about = [f"{kind}:{each}" for each in given[f"{'query' if kind == 'query' else 'item'}_entities"]]
+        names = np.array([name if name in model.prompts else "" for name in about])
+        made = np.zeros((0, 0), dtype=np.float32)
+        for name in sorted(set(names)):
+            own = np.flatnonzero(names == name)
+            entries_of = [given[side][place] for place in own]
+            some = encode_side(entries_of, prompt_name=name or None, show_progress_bar=False)
+            made = made if made.size else np.zeros((len(names), some.shape[1]), dtype=np.float32)
+            made[own] = some
+        found[side] = made
     np.savez(vectors, **found)
 
 

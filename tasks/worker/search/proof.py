@@ -21,6 +21,7 @@ from tasks.worker.accelerators import open_accelerator
 from tasks.worker.catalogue.read import Catalogue
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
+from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Job
 from tasks.worker.search.consumer import Given, encode_apart
@@ -66,8 +67,9 @@ def prove(
     """
     rows = job.config.release.probe_rows
     items, released = _sample(job.store, inputs, shard, rows)
-    before = [] if folder_before is None else [Given(folder_before, queries)]
-    exported, *earlier = encode_apart(Given(folder, queries, items), *before)
+    entity = job.config.features.entity
+    before = [] if folder_before is None else [Given(folder_before, queries, entity=entity)]
+    exported, *earlier = encode_apart(Given(folder, queries, items, parts.features.entity), *before)
     vectors_before = earlier[0].queries if earlier else None
     released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 rounds
     of_items = _compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
@@ -84,7 +86,7 @@ def trained_queries(job: Job, parts: ModelParts, queries: pa.Table) -> np.ndarra
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         settings = embed_settings(job.config, accelerator, "fp32")
         longest = job.config.infer.max_tokens
-        prompt = parts.model.shape.prompts.query
+        prompt = prompts_of(queries, "query", parts.model.shape.prompts, parts.features.entity)
         tokens = tokenize(parts.tokenizer, queries[QUERY].to_pylist(), longest, parts.model.pad, prompt)
         features = encode_features(parts.features, queries, "query")
         return embed(parts.model, accelerator, tokens, features, settings, shared=False)

@@ -17,14 +17,16 @@ from tasks.worker.training.pairs import pair_mask
 def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa.Table:
     """Return at most `release.queries` holdout rows whose query and item belong together, oldest first.
 
-    They have the core columns and the features of `features.query`.
+    They have the core columns, the features of `features.query`, and `features.entity`.
 
     Raises:
         MissingFolder, CorruptFolder: the rows of a span are gone or damaged.
         DataError: a span lacks a feature.
     """
     left, parts = config.release.queries, [pa.schema(CORE).empty_table()]
-    for _, held in read_sides(store, refs, HoldoutRule.of(config.evaluate), config.features.query, newest_first=True):
+    entity = [config.features.entity] if config.features.entity else []
+    columns = list(dict.fromkeys([*config.features.query, *entity]))
+    for _, held in read_sides(store, refs, HoldoutRule.of(config.evaluate), columns, newest_first=True):
         pairs = held.filter(pa.array(np.asarray(pair_mask(held, config.heads), dtype=bool)))
         parts.insert(1, pairs.slice(max(0, pairs.num_rows - left)))
         left -= parts[1].num_rows

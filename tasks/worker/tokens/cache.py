@@ -54,7 +54,7 @@ def open_tokens(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -
     except (MissingFolder, CorruptFolder):
         with lease.wait_for(store, f"{prefix}.lease", say=_say, poll_seconds=POLL_SECONDS) as held:
             assert held is not None  # nothing else ends the waiting
-            _make_if_needed(store, prefix, read_sides(store, [ref], rule, ()), recipe, made_of, ref)
+            _make_if_needed(store, prefix, read_sides(store, [ref], rule, recipe.columns), recipe, made_of, ref)
             held.check()
         return open_folder(store, prefix, KIND)
     _say(f"{prefix}: the tokens of {found[1].facts['rows']} rows of span {ref.span.name} are there")
@@ -63,6 +63,8 @@ def open_tokens(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -
 
 def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> dict[str, Any]:
     """Return what the files depend on, as JSON. Rows are named by their content, so equal ones are shared."""
+    prompts = recipe.prompts
+    by_entity = {"entity": recipe.entity, "by_entity": prompts.model_dump(mode="json")["by_entity"]}
     return {
         "format": _FORMAT,
         "rows": read_manifest(store, ref.prefix).sha256,
@@ -70,7 +72,8 @@ def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> d
         "holdout": rule.model_dump(mode="json"),
         "tokenizer": recipe.tokenizer_sha256,
         "max_tokens": [recipe.query_tokens, recipe.item_tokens],
-        "prompts": [recipe.query_prompt, recipe.item_prompt],
+        "prompts": [prompts.query, prompts.item],
+        **(by_entity if recipe.columns else {}),
     }
 
 

@@ -10,8 +10,13 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
+from configs.schema.model import Prompts
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
+from tasks.worker.model.features import Side
+from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import tokenize
+
+SIDES: tuple[Side, ...] = ("query", "item")
 
 BEGINS = ("query_begin", "item_begin")  # where the tokens of a row begin among those of all rows
 KEYS = ("query_key", "text_key", "item_key")
@@ -22,19 +27,24 @@ ROW = np.dtype([(name, "<i8") for name in (*BEGINS, *KEYS, "tokens")])
 class Recipe(NamedTuple):
     """How texts become tokens: the tokenizer, the most tokens of a query and of an item, special ones included.
 
-    The prompts stand before each query and each item.
+    The prompts stand before each query and each item, by the value of a row in the column `entity`.
     """
 
     tokenizer: Tokenizer
     query_tokens: int
     item_tokens: int
-    query_prompt: str = ""
-    item_prompt: str = ""
+    prompts: Prompts = Prompts()
+    entity: str | None = None
 
     @property
     def tokenizer_sha256(self) -> str:
         """Hex SHA-256 of the tokenizer as it is saved."""
         return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that tokens depend on, apart from the texts."""
+        return [self.entity] if self.entity is not None and self.prompts.by_entity else []
 
 
 class Tokenised(NamedTuple):
@@ -52,8 +62,9 @@ class Tokenised(NamedTuple):
 def tokenised(table: pa.Table, recipe: Recipe) -> Tokenised:
     """Return validated rows as tokens and keys; the keys are hashes, int64 and not negative."""
     tokenizer = recipe.tokenizer
-    query = tokenize(tokenizer, table[QUERY].to_pylist(), recipe.query_tokens, pad=0, prompt=recipe.query_prompt)
-    item = tokenize(tokenizer, table[ITEM].to_pylist(), recipe.item_tokens, pad=0, prompt=recipe.item_prompt)
+    before_query, before_item = (prompts_of(table, side, recipe.prompts, recipe.entity) for side in SIDES)
+    query = tokenize(tokenizer, table[QUERY].to_pylist(), recipe.query_tokens, pad=0, prompt=before_query)
+    item = tokenize(tokenizer, table[ITEM].to_pylist(), recipe.item_tokens, pad=0, prompt=before_item)
     rows = np.empty(table.num_rows, dtype=ROW)
     rows["query_begin"], rows["item_begin"] = query.offsets[:-1], item.offsets[:-1]
     rows["tokens"] = query.lengths + item.lengths

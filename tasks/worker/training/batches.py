@@ -43,15 +43,18 @@ class Batch:
 
     texts: Texts  # first the b queries, then the b items, then n hard negatives of each pair
     label_class: torch.Tensor  # int64 (b,)
-    pair: torch.Tensor  # float32 (b,): 1 where the row counts for the contrastive loss
+    pair: torch.Tensor  # float32 (b,): what a row counts in the contrastive loss; 0: it is no pair
     # bool (b, B * (1 + n)): of the items, then of the hard negatives of all workers, those that are no negatives of a
     # query: its own, known positives, padding, and what stands there before.
     excluded: torch.Tensor
     excluded_queries: torch.Tensor  # bool (b, B): likewise the queries that are no negatives of an item; or (b, 0)
     position: torch.Tensor  # int64 (b,): where each row's own item is among the B
-    pairs_in_all: torch.Tensor  # float32 (): rows of the global batch that count for the contrastive loss
+    pairs_in_all: torch.Tensor  # float32 (): rows of the global batch that are pairs
     label_weight: torch.Tensor  # float32 (b,): what a row counts in the loss of its class; 0: it has none
     labels_in_all: torch.Tensor  # float32 (): rows of the global batch with a class
+    labels: torch.Tensor  # float32 (b, heads): what each head learns of a row; 0 where that is nothing
+    head_weight: torch.Tensor  # float32 (b, heads): what a row counts in the loss of each head; 0: it has no label
+    known_in_all: torch.Tensor  # float32 (heads,): rows of the global batch with a label
 
     def to(self, device: torch.device) -> Batch:
         moved = {name: value.to(device) for name, value in vars(self).items()}
@@ -69,9 +72,16 @@ def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> 
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
     groups = None
     if train.homogeneous is not None:
-        column = config.features.categorical.index(train.homogeneous)
-        groups = in_pieces(pairs.item_features.categorical, rows, lambda some: some[:, column].astype(np.int32))
+        groups = _groups(config, rows, pairs, train.homogeneous)
     return Plan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
+
+
+def _groups(config: Config, rows: int, pairs: Pairs, name: str) -> np.ndarray:
+    """Return a number for the value of each of the first rows, int32 (rows,)."""
+    if name == config.features.entity:
+        return in_pieces(pairs.entity, rows, lambda some: some)
+    column = config.features.categorical.index(name)
+    return in_pieces(pairs.item_features.categorical, rows, lambda some: some[:, column].astype(np.int32))
 
 
 def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False) -> BatchShape:
@@ -142,6 +152,8 @@ def make_batch(
     mine = slice(rank.index * part, (rank.index + 1) * part)
     real = whole >= 0
     pair = np.where(real, pairs.pair[whole], 0.0).astype(np.float32)
+    weight = (pairs.weight[whole] / pairs.mean_weight).astype(np.float32)
+    labels, known = pairs.labels[whole], real[:, None] & ~np.isnan(pairs.labels[whole])
     label_class = np.where(real, pairs.label_class[whole], -1)
     labelled = label_class >= 0
     position = np.arange(len(whole))[mine]
@@ -167,14 +179,28 @@ def make_batch(
     return Batch(
         texts=_texts(pairs, rows, shape, negatives, extra.reshape(len(whole), shape.extra)[mine].reshape(-1)),
         label_class=torch.from_numpy(label_class[mine]),
-        pair=torch.from_numpy(pair[mine]),
+        pair=torch.from_numpy((pair * weight)[mine]),
         excluded=torch.from_numpy(np.hstack([excluded, excluded_extra])),
         excluded_queries=torch.from_numpy(excluded_queries),
         position=torch.from_numpy(position),
         pairs_in_all=torch.tensor(float(pair.sum())),
-        label_weight=torch.from_numpy(np.where(labelled, pairs.class_weight[label_class], np.float32(0))[mine]),
+        label_weight=torch.from_numpy(
+            np.where(labelled, weight * pairs.class_weight[label_class], np.float32(0))[mine]
+        ),
         labels_in_all=torch.tensor(float(labelled.sum())),
+        labels=torch.from_numpy(np.where(known, labels, np.float32(0))[mine]),
+        head_weight=torch.from_numpy(np.where(known, weight[:, None] * _balanced(pairs, labels), np.float32(0))[mine]),
+        known_in_all=torch.from_numpy(known.sum(axis=0).astype(np.float32)),
     )
+
+
+def _balanced(pairs: Pairs, labels: np.ndarray) -> np.ndarray:
+    """Return what each row counts for each head by its label, float32 (rows, heads); without one anything."""
+    found = np.ones_like(labels)
+    for place, by_value in enumerate(pairs.balance.values()):
+        if len(by_value):
+            found[:, place] = by_value[np.nan_to_num(labels[:, place]).astype(np.int64)]
+    return found
 
 
 @dataclass

@@ -11,13 +11,14 @@ from tokenizers.normalizers import Lowercase
 from transformers import AutoConfig, AutoModel, BertConfig
 
 from configs.schema.config import Config
-from configs.schema.training import Prompts
+from configs.schema.model import Prompts
 from tasks.data.rows import ITEM, QUERY
 from tasks.preflight.encoder import describe_encoder, pretrained_folder
 from tasks.pretrained.folder import DENSE_WEIGHTS
 from tasks.pretrained.shapes import TextShape
-from tasks.worker.model.embedding_model import EmbeddingModel, shape_of
+from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable, fit_features
+from tasks.worker.model.model_shape import shape_of
 from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
 from tasks.worker.training.checkpoint import ModelParts, set_dropout
 

@@ -21,8 +21,9 @@ from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker.model import features, tokens
-from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape
+from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable
+from tasks.worker.model.model_shape import ModelShape
 from tasks.worker.training.optimizer import optimizer_tensors, restore_optimizer
 
 KIND = "checkpoint"
@@ -74,7 +75,8 @@ def load_parts(
     model = EmbeddingModel(encoder_config, ModelShape.model_validate_json((folder / SHAPE_FILE).read_text()))
     own = weights == "trained" and (folder / TRAINED).is_file()
     model.load_state_dict(load_file(folder / (TRAINED if own else RELEASED)))
-    model.solved = CheckpointState.model_validate_json((folder / "state.json").read_text()).head
+    state = CheckpointState.model_validate_json((folder / "state.json").read_text())
+    model.solved, model.labels_solved = state.head, dict(state.label_heads)
     return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config)
 
 

@@ -1,7 +1,7 @@
 """The holdout as arrays, and a model's metrics on it: the same code in the training loop and in evaluate."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -9,13 +9,17 @@ import pyarrow as pa
 import torch
 
 from configs.schema.config import Config
+from configs.schema.label_heads import LabelHead
+from tasks.data.labels import label_values
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
+from tasks.measures.label_metrics import label_metrics
 from tasks.measures.row_metrics import metrics_of
 from tasks.pretrained.encoders import positions_for_text
 from tasks.worker.accelerators import Accelerator
-from tasks.worker.model.classify import classify
+from tasks.worker.model.classify import classify, label_answers
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
+from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.ranking.ranks import rank_targets
 from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
@@ -35,6 +39,8 @@ class Holdout:
     pair: np.ndarray  # bool (rows,): rows that count for retrieval
     label_class: np.ndarray  # int64 (rows,): 0, 1, or -1
     relevant: Relevant  # which items don't compete with a row's own
+    heads: dict[str, LabelHead] = field(default_factory=dict)  # that learn one value of each row
+    labels: dict[str, np.ndarray] = field(default_factory=dict)  # what each should say, float64 (rows,), NaN: not known
 
 
 @dataclass(frozen=True)
@@ -50,18 +56,19 @@ class Judged:
     """A model's answer for each row.
 
     `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1, `predicted` int8 (rows,) the class that it
-    names, `losses` float32 (rows,) in nats.
+    names, `losses` float32 (rows,) in nats; `says` float32 (rows,) what each head of labels says.
     """
 
     ranks: np.ndarray
     probabilities: np.ndarray | None
     predicted: np.ndarray | None
     losses: np.ndarray | None = None
+    says: dict[str, np.ndarray] = field(default_factory=dict)
 
     def metrics(self, holdout: Holdout, among: np.ndarray | None = None) -> dict[str, float]:
         """Return all metrics over the rows, or over those where the bool array `among` is true."""
         rows = np.ones(len(self.ranks), dtype=bool) if among is None else among
-        return metrics_of(
+        found = metrics_of(
             ranks=self.ranks[rows],
             losses=None if self.losses is None else self.losses[rows],
             pair=holdout.pair[rows],
@@ -69,6 +76,9 @@ class Judged:
             probabilities=None if self.probabilities is None else self.probabilities[rows],
             predicted=None if self.predicted is None else self.predicted[rows],
         )
+        for head, says in self.says.items():
+            found |= label_metrics(head, holdout.labels[head][rows], says[rows])
+        return found
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,8 @@ def make_holdout(
         target=target,
         pair=pair,
         label_class=label_classes(rows, config.heads),
+        heads=config.heads.of_labels,
+        labels={name: label_values(rows, head) for name, head in config.heads.of_labels.items()},
         relevant=relevant,
     )
 
@@ -118,7 +130,7 @@ def side_of(
     # As long as the texts served, not those trained; a champion may have been made for shorter texts.
     positions = positions_for_text(parts.encoder_config.to_dict())
     longest = config.infer.max_tokens if positions is None else min(config.infer.max_tokens, positions)
-    prompt = getattr(parts.model.shape.prompts, text)
+    prompt = prompts_of(rows, text, parts.model.shape.prompts, parts.features.entity)
     tokens = tokenize(parts.tokenizer, rows[text].to_pylist(), longest, parts.model.pad, prompt)
     return tokens, encode_features(parts.features, rows, text)
 
@@ -169,6 +181,7 @@ def judge_vectors(
         probabilities,
         predicted,
         None if losses is None else accelerator.sum(torch.from_numpy(losses)).numpy(),
+        label_answers(parts.model, holdout.heads, accelerator, queries, corpus[holdout.target]),
     )
 
 

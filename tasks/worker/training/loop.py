@@ -209,6 +209,7 @@ class LoopRecorder:
 
     def _state(self, step: int, complete: bool, consumed: tuple[RowsRef, ...]) -> CheckpointState:
         changes = {"step": step, "complete": complete, "consumed": consumed, "head": self.parts.model.solved}
+        changes["label_heads"] = dict(self.parts.model.labels_solved)
         curves = {name: tuple(getattr(self, name)) for name in ("losses", "curve", "development")}
         if complete:
             changes["kept_step"] = self.kept_step

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from configs.schema.label_heads import LabelHead
 from configs.schema.training import ClassificationHead, ContrastiveHead, HeadsConfig
 from tasks.worker.accelerators import Accelerator
+from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.batches import Batch
 
@@ -81,6 +83,16 @@ def _own_among(
     return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
 
 
+def label_part(each: torch.Tensor, batch: Batch, place: int) -> torch.Tensor:
+    """Return the loss of a head that learns one value of each row.
+
+    Args:
+        each: the loss of each row, float32 (b,); of rows without a label anything that is finite.
+        place: of the head in `batch.labels`.
+    """
+    return (each * batch.head_weight[:, place]).sum() / batch.known_in_all[place].clamp(min=1.0)
+
+
 def classification_part(logits: torch.Tensor, batch: Batch, focal: bool = False) -> torch.Tensor:
     """Return the cross entropy of the rows that have a class, each times its weight; logits (b, classes).
 
@@ -120,8 +132,20 @@ def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
     return classification_part(logits, given.batch, focal=head.loss == "focal")
 
 
+def _of_labels(name: str) -> Callable[[Given, LabelHead], torch.Tensor]:
+    """Return the loss of a head that learns one value of each row."""
+
+    def part(given: Given, head: LabelHead) -> torch.Tensor:
+        place = list(given.model.shape.label_heads).index(name)
+        outputs = given.model.label_outputs(name, given.query, given.item)
+        return label_part(LABEL_TASKS[name].losses(outputs, given.batch.labels[:, place], head), given.batch, place)
+
+    return part
+
+
 # One entry for each head of the configuration.
 LOSSES: dict[str, Callable[[Given, Any], torch.Tensor]] = {
     "contrastive": _at_all_widths,
     "classification": _classification,
+    **{name: _of_labels(name) for name in LABEL_TASKS},
 }

@@ -51,11 +51,12 @@ def make_optimizer(
     """Return AdamW over all parameters, with decay of matrices only, not of biases and normalisation weights.
 
     Args:
-        rate_factors: of parts of the model that have a rate of their own, by name: train.learning_rate times this.
+        rate_factors: of parts of the model that have a rate of their own, by the beginning of the weights' names:
+            train.learning_rate times this.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {(1.0, config.weight_decay): [], (1.0, 0.0): []}
     for name, parameter in model.named_parameters():
-        factor = (rate_factors or {}).get(name.partition(".")[0], 1.0)
+        factor = next((each for part, each in (rate_factors or {}).items() if name.startswith(f"{part}.")), 1.0)
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0
         groups.setdefault((factor, decay), []).append(parameter)
     described = [

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -44,7 +44,11 @@ class Pairs:
     int64 for rows with one normalised item text, and `query_key` int64 for rows with one normalised query; `positives`
     has the items, and the texts, of each query; `pair` float32 is 1 where query and item belong together; `label_class`
     int64 is 0, 1 or -1 for unlabelled; `class_weight` float32 (CLASSES,) is what a row of a class counts in the loss of
-    its class. The first `own_rows` are of the run's own spans, the others are replayed.
+    its class. `labels` float32 (rows, heads) is what each head of `balance` learns of a row, NaN where that is nothing;
+    `balance` has what a row of each value counts for a head, float32 (values,), or nothing where all count the same.
+    `weight` float32 is what a row counts in all losses, and `mean_weight` the mean of that. `entity` int32 is equal for
+    rows with one value of `features.entity`. The first `own_rows` are of
+    the run's own spans, the others are replayed.
     """
 
     query: TokenLists
@@ -59,14 +63,19 @@ class Pairs:
     pair: np.ndarray
     label_class: np.ndarray
     class_weight: np.ndarray
+    labels: np.ndarray
+    balance: dict[str, np.ndarray]
+    weight: np.ndarray
+    mean_weight: float
+    entity: np.ndarray
     own_rows: int
 
     def __len__(self) -> int:
         return len(self.query)
 
 
-def row_type(features: FeatureTable) -> np.dtype:
-    """Return the record of a row in a file: its tokens and keys, its class, whether it is a pair, its features."""
+def row_type(features: FeatureTable, label_heads: int) -> np.dtype:
+    """Return the record of a row in a file: tokens and keys, class and labels, pair or not, weight, features."""
     numeric, categorical = len(features.numeric), len(features.categorical)
     own = [
         ("label_class", "<i8"),
@@ -75,14 +84,29 @@ def row_type(features: FeatureTable) -> np.dtype:
         ("query_numeric", "<f4", (numeric,)),
         ("item_numeric", "<f4", (numeric,)),
         ("pair", "<f4"),
+        ("weight", "<f4"),
+        ("entity", "<i4"),
+        ("labels", "<f4", (label_heads,)),
     ]
     return np.dtype([*ROW.descr, *own], align=True)
 
 
-def write_facts(folder: Path, own_rows: int, class_weight: np.ndarray) -> None:
+def write_facts(
+    folder: Path, own_rows: int, class_weight: np.ndarray, balance: Mapping[str, np.ndarray], mean_weight: float
+) -> None:
     """Write what `Pairs` say of all rows together."""
-    facts = {"own_rows": own_rows, "class_weight": class_weight.tolist()}
+    facts = {
+        "own_rows": own_rows,
+        "class_weight": class_weight.tolist(),
+        "balance": {head: each.tolist() for head, each in balance.items()},
+        "mean_weight": mean_weight,
+    }
     (folder / _FACTS).write_text(json.dumps(facts))
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / _FACTS).read_text())
+    return found
 
 
 def open_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
@@ -94,14 +118,14 @@ def open_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
         pad: the id that pads tokens.
     """
     ids = [cast(np.ndarray, Column(File(folder / name, np.int32))) for name in (QUERY_IDS, ITEM_IDS)]
-    file = File(folder / ROWS, row_type(features))
+    file = File(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
     return _pairs(folder, lambda name: cast(np.ndarray, Column(file, name)), ids, pad)
 
 
 def read_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
     """Return the same in memory, except for the positives."""
     ids = [np.fromfile(folder / name, np.int32) for name in (QUERY_IDS, ITEM_IDS)]
-    rows = np.fromfile(folder / ROWS, row_type(features))
+    rows = np.fromfile(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
     return _pairs(folder, lambda name: rows[name], ids, pad)
 
 
@@ -109,7 +133,7 @@ def _pairs(folder: Path, column: Callable[[str], np.ndarray], ids: Sequence[np.n
     def of(name: str) -> np.ndarray:
         return column(name)[:-1]
 
-    facts = json.loads((folder / _FACTS).read_text())
+    facts = _read_facts(folder)
     return Pairs(
         query=TokenLists(ids[0], column("query_begin"), pad),
         item=TokenLists(ids[1], column("item_begin"), pad),
@@ -123,5 +147,10 @@ def _pairs(folder: Path, column: Callable[[str], np.ndarray], ids: Sequence[np.n
         pair=of("pair"),
         label_class=of("label_class"),
         class_weight=np.array(facts["class_weight"], dtype=np.float32),
+        labels=of("labels"),
+        balance={head: np.array(each, dtype=np.float32) for head, each in facts["balance"].items()},
+        weight=of("weight"),
+        mean_weight=facts["mean_weight"],
+        entity=of("entity"),
         own_rows=facts["own_rows"],
     )

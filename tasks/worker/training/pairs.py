@@ -17,8 +17,11 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, split_holdout
+from tasks.data.labels import entity_codes, label_values, own_label_columns, row_weights
 from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError
+from tasks.worker.label_heads import LABEL_TASKS
+from tasks.worker.label_heads.row_sums import RowSums
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.process.job import Job
 from tasks.worker.retention.best import without_development_rows
@@ -48,11 +51,11 @@ def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
     Balanced: rows / (classes * rows of the class), so that all classes together count the same (King and Zeng 2001).
 
     Args:
-        counts: int64 (CLASSES,), the rows of each class in the run.
+        counts: (CLASSES,), the rows of each class in the run, or the sum of their weights.
     """
     if heads.classification is None or heads.classification.loss != "balanced":
         return np.ones(CLASSES, dtype=np.float32)
-    return (counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))).astype(np.float32)
+    return (counts.sum() / (np.count_nonzero(counts) * np.where(counts, counts, 1))).astype(np.float32)
 
 
 def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -79,8 +82,16 @@ class TrainingRows:
 
 
 def used_columns(config: Config) -> list[str]:
-    """Return every column that the model uses, apart from the core ones."""
-    return [*config.features.numeric, *config.features.categorical]
+    """Return every column that training uses, apart from the core ones: features, labels, weights."""
+    return list(dict.fromkeys([*feature_columns(config), *own_label_columns(config)]))
+
+
+def feature_columns(config: Config) -> list[str]:
+    """Return the columns that items have besides their text."""
+    features = config.features
+    return list(
+        dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
+    )
 
 
 def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
@@ -146,8 +157,8 @@ def _made_by_the_first(store: Store, signal: str) -> Path:
 
 
 def _recipe(parts: ModelParts, config: Config) -> Recipe:
-    most, prompts = config.train.max_tokens, parts.model.shape.prompts
-    return Recipe(parts.tokenizer, most.query, most.item, prompts.query, prompts.item)
+    most = config.train.max_tokens
+    return Recipe(parts.tokenizer, most.query, most.item, parts.model.shape.prompts, parts.features.entity)
 
 
 def _write_pairs(
@@ -159,9 +170,10 @@ def _write_pairs(
         sources: a folder with the tokens of rows, and these rows.
         own: the first so many have the run's own rows, the others replayed ones.
     """
-    kind, ids = row_type(parts.features), (QUERY_IDS, ITEM_IDS)
+    heads = config.heads.of_labels
+    kind, ids = row_type(parts.features, len(heads)), (QUERY_IDS, ITEM_IDS)
     counts, begins = [0] * len(sources), dict.fromkeys(BEGINS, 0)
-    of_class, last = np.zeros(CLASSES, dtype=np.int64), np.zeros(1, dtype=kind)
+    sums, last = RowSums.of(config.heads.of_labels, CLASSES), np.zeros(1, dtype=kind)
     with contextlib.ExitStack() as opened:
         out = {name: opened.enter_context((folder / name).open("wb")) for name in (ROWS, *ids)}
         for number, (tokens, tables) in enumerate(sources):
@@ -172,7 +184,7 @@ def _write_pairs(
                         rows[name] += begin
                     out[ROWS].write(rows.tobytes())
                     counts[number] += len(rows)
-                    of_class += np.bincount(rows["label_class"][rows["label_class"] >= 0], minlength=CLASSES)
+                    sums.add(rows)
                 ends = np.fromfile(held, ROW, 1)
             for name in begins:
                 begins[name] += int(ends[name][0])
@@ -181,18 +193,30 @@ def _write_pairs(
                 with (tokens / name).open("rb") as some:
                     shutil.copyfileobj(some, out[name])
         out[ROWS].write(last.tobytes())
-    write_facts(folder, sum(counts[:own]), class_weights(of_class, config.heads))
+    mean = sums.weight / max(sum(counts), 1)
+    if sum(counts) and not mean:
+        raise DataError(
+            f"every row has the weight 0 in column {config.train.row_weight!r}, so there is nothing to learn; name "
+            "another column, or set train.row_weight=null"
+        )
+    balance = {name: LABEL_TASKS[name].balance(sums.by_value[name], head) for name, head in heads.items()}
+    write_facts(folder, sum(counts[:own]), class_weights(sums.by_class, config.heads), balance, mean)
     for name in ("item_key", "text_key"):
         write_positives(_belonging(folder / ROWS, kind, name), sum(counts), folder, name)
 
 
 def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Config) -> np.ndarray:
     """Return the records of the rows of a table, `row_type` (rows,), from their tokens, ROW (rows,)."""
-    rows = np.zeros(table.num_rows, dtype=row_type(parts.features))
+    heads = config.heads.of_labels
+    rows = np.zeros(table.num_rows, dtype=row_type(parts.features, len(heads)))
     for name in ROW.names or ():
         rows[name] = tokens[name]
     rows["pair"] = pair_mask(table, config.heads)
     rows["label_class"] = label_classes(table, config.heads)
+    rows["entity"] = entity_codes(table, parts.features.entity)
+    rows["weight"] = row_weights(table, config.train.row_weight)
+    for place, head in enumerate(heads.values()):
+        rows["labels"][:, place] = label_values(table, head)
     sides: tuple[Side, ...] = ("query", "item")
     for side in sides:
         features = encode_features(parts.features, table, side)

@@ -19,8 +19,8 @@ from tasks.foundation.errors import ConfigError
 from tasks.preflight.encoder import check_widths
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
-from tasks.worker.model.embedding_model import shape_of
 from tasks.worker.model.growth import grow, widen
+from tasks.worker.model.model_shape import shape_of
 from tasks.worker.process.job import Job
 from tasks.worker.retention.averages import RunningAverage, put_weights
 from tasks.worker.training.build import build_parts
@@ -112,8 +112,9 @@ def make_start(
         parts.model.encoder.to(torch.bfloat16)
     accelerator.to_device(parts.model)
     parts.model.train()
-    head = config.heads.classification
-    factors = {} if head is None else {"classifier": head.learning_rate_factor}
+    factors = {f"label_heads.{name}": each.learning_rate_factor for name, each in config.heads.of_labels.items()}
+    if config.heads.classification is not None:
+        factors["classifier"] = config.heads.classification.learning_rate_factor
     optimizer = make_optimizer(parts.model, config.train, accelerator, factors)
     first_step = inputs.parent.step if inputs.parent else 0
     state = CheckpointState(
@@ -196,8 +197,9 @@ def _check_shape(parts: ModelParts, config: Config) -> None:
     if scratch is not None:
         wanted |= {ours: getattr(scratch, ours) for ours in _ENCODER_SIZES}
         held |= {ours: getattr(encoder, theirs, None) for ours, theirs in _ENCODER_SIZES.items()}
-    wanted["features"] = (config.features.numeric, config.features.categorical, config.features.query)
-    held["features"] = (tuple(table.numeric), tuple(table.categorical), table.query)
+    features = config.features
+    wanted["features"] = (features.numeric, features.categorical, features.query, features.entity)
+    held["features"] = (tuple(table.numeric), tuple(table.categorical), table.query, table.entity)
     if differing := [name for name in wanted if wanted[name] != held[name]]:
         name = differing[0]
         raise ConfigError(

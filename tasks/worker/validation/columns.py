@@ -51,7 +51,13 @@ def kind_of(table: pa.Table, column: str, config: Config) -> ColumnKind:
         return "time"
     if column in (QUERY, ITEM):
         return "text"
-    if pa.types.is_boolean(kind) or column in (*config.features.categorical, *config.evaluate.slices):
+    named = (head.column for head in config.heads.of_labels.values() if head.of_names)
+    if pa.types.is_boolean(kind) or column in (
+        *config.features.categorical,
+        *config.evaluate.slices,
+        *named,
+        config.features.entity,
+    ):
         return "category"
     if not pa.types.is_string(kind):
         return "number"

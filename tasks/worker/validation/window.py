@@ -8,7 +8,7 @@ from configs.schema.gates import Severity
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
 from tasks.gates.expectations import Limit, judge_numbers
-from tasks.worker.checks.row_checks import ID_RULES, row_rules
+from tasks.worker.checks.row_rules import ID_RULES, row_rules
 from tasks.worker.validation.counts import WindowCounts
 
 

@@ -19,6 +19,7 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.catalogue.read import Catalogue
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
+from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
@@ -113,7 +114,7 @@ class Embedder:
         """Return vectors, float32 (items, width), made by this worker alone."""
         infer, parts = self._job.config.infer, self._parts
         settings = embed_settings(self._job.config, self._accelerator, infer.precision)
-        prompt = parts.model.shape.prompts.item
+        prompt = prompts_of(items, "item", parts.model.shape.prompts, parts.features.entity)
         tokens = tokenize(parts.tokenizer, items[TEXT].to_pylist(), infer.max_tokens, parts.model.pad, prompt)
         features = encode_features(parts.features, items, "item")
         return embed(parts.model, self._accelerator, tokens, features, settings, shared=False)

@@ -35,7 +35,7 @@ REFUSED = {
         "infer.max_tokens 128 is longer than infer.sequence_tokens 64",
     ),
     "no encoder": (["model.scratch=null"], "give model.pretrained or model.scratch"),
-    "no head": (["heads.contrastive=null"], "at least one of heads.contrastive and heads.classification"),
+    "no head": (["heads.contrastive=null"], "at least one of heads.contrastive, heads.classification"),
     "positives unknown": (["heads.contrastive.positives_only=true"], "positives_only needs heads.classification"),
     "classes overlap": ([HEAD, "heads.classification.negative_max=4.5"], "negative_max must be below positive_min"),
     "classes touch": ([HEAD, "heads.classification.negative_max=4"], "negative_max must be below positive_min"),
@@ -44,6 +44,27 @@ REFUSED = {
     "query feature unknown": (
         ["features={numeric: [price], query: [locale]}", "model.interaction.kind=both"],
         "features.query names ['locale'], which is in neither numeric nor categorical",
+    ),
+    "class twice": (["heads.multiclass={weight: 1, input: query, classes: [1, 1.0]}"], "names 1 twice"),
+    "one word for classes": (["heads.multiclass={weight: 1, input: query, classes: ab}"], "must be a list"),
+    "scale turned": (["heads.regression={weight: 1, input: query, low: 3, high: 3}"], "low 3 must be below high 3"),
+    "label is a text": (
+        ["heads.regression={weight: 1, input: query, column: item, low: 0, high: 3}"],
+        "heads.regression.column is item, a text, an id or the time",
+    ),
+    "entity is a text": (["features.entity=query"], "features.entity is query, a text, an id or the time"),
+    "prompts of unknown things": (
+        ["model.prompts={by_entity: {de: {query: f}}}"],
+        "model.prompts.by_entity needs features.entity, the column that says",
+    ),
+    "weight is an id": (["train.row_weight=row_id"], "train.row_weight is row_id, a text, an id or the time"),
+    "names and numbers": (
+        ["heads.multiclass={weight: 1, input: query, column: kind, classes: [a, b]}", "train.row_weight=kind"],
+        "train.row_weight reads column kind as numbers, and heads.multiclass.column as names",
+    ),
+    "gate without its head": (
+        ["evaluate.gates=[{metric: rmse, direction: lower, threshold: 1, baseline: none, severity: critical}]"],
+        "the gate on rmse needs heads.regression, which is null",
     ),
     "gate without head": ([AUC], "the gate on auc needs heads.classification, which is null"),
     "gate on nothing": ([AUC.replace("auc", "recall@7")], "unknown metric; use one of recall@1, recall@10"),

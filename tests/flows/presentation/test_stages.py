@@ -263,6 +263,19 @@ def test_a_head_that_only_names_the_larger_class_is_warned_about(done: Done) -> 
     assert "Warning" not in lines()
 
 
+def test_a_head_of_labels_that_gives_one_answer_is_warned_about(done: Done) -> None:
+    def lines(**metrics: float) -> str:
+        outcome = done.run.judged.outcome.model_copy(update={"challenger": metrics})
+        skill = {"rmse": 1.2, "multiclass_macro_f1": 0.3, "multiclass_accuracy": 0.8}
+        return " ".join(done.of(Stage.evaluate, done.run.judged, outcome=outcome, without_skill=skill).lines)
+
+    assert "its rmse of 1.2000 is no better than the 1.2000 of always saying the mean" in lines(rmse=1.2)
+    assert "heads.multiclass.refit_rows" in lines(multiclass_macro_f1=0.29, multiclass_accuracy=0.9)
+    assert "Warning" not in lines(rmse=1.19, multiclass_macro_f1=0.31, multiclass_accuracy=0.7)
+    made = metrics({"rmse": 1.0}, None, "10 rows", None, {"rmse": 1.2})
+    assert [each[0].text for each in made.rows] == ["rmse", "rmse of always saying the mean"]
+
+
 def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRunner) -> None:
     done = Done(store, "evaluate.gates=[]")
     assert done.of(Stage.evaluate, done.run.judged).tables[0].caption == "Metrics over 10 holdout rows among 20 items"

@@ -21,9 +21,9 @@ from tasks.worker.process.job import Job, Rank
 from tasks.worker.training import batches
 from tasks.worker.training.batches import Batch, BatchShape
 from tasks.worker.training.pair_arrays import Pairs
-from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_config
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, LABEL_HEADS, make_job, tiny_config
 
-# Both heads and both interactions, but as few graphs as tell something.
+# All heads and both interactions, but as few graphs as tell something.
 SETTINGS = (
     "accelerator=xla",
     "train.epochs=2",
@@ -37,6 +37,11 @@ SETTINGS = (
     "heads.classification.loss=balanced",
     "heads.classification.learning_rate_factor=3",
     "heads.classification.refit_rows=200",
+    *LABEL_HEADS,
+    "heads.multiclass.loss=balanced",
+    "heads.multiclass.refit_rows=200",
+    "heads.regression.refit_rows=200",
+    "train.row_weight=label",
 )
 
 
@@ -65,6 +70,14 @@ def train_on(
     """The train stage; of a new lineage if `parent` is None."""
     inputs = TrainInputs(rows=(rows,), history=(), parent=parent, compiled=compiled)
     return train.run(xla_job(rank, workspace, inputs, overrides))
+
+
+def warm_up_or_train(rank: Rank, workspace: Path, inputs: TrainInputs, step: str, *overrides: str) -> Any:
+    """One of the two stages of a run: the outcome of `warmup` for these inputs, or of `train` on them."""
+    if step == "train":
+        return train.run(xla_job(rank, workspace, inputs, overrides))
+    given = WarmupInputs(rows=inputs.rows, parent=inputs.parent, mined=inputs.mined)
+    return warmup.run(xla_job(rank, workspace, given, overrides))
 
 
 def train_with_an_odd_shape(

@@ -51,6 +51,10 @@ FEATURES = [
     "model.interaction.kind=both",
 ]
 CLASSIFIER = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
+LABEL_HEADS = (
+    "heads.multiclass={weight: 0.05, input: query, classes: [1, 2, 3, 4, 5]}",
+    "heads.regression={weight: 0.05, input: pair, low: 1, high: 5}",
+)
 COLOURS = ("red", "blue", "green", "black", "white", "grey", "pink")
 THINGS = ("shoe", "lamp", "chair", "kettle", "towel", "knife", "scarf", "mirror", "clock", "bag")
 

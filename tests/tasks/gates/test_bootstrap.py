@@ -6,8 +6,10 @@ import pytest
 import scipy.stats
 
 from tasks.gates.bootstrap import Answers, draw, measure, rows_needed
+from tasks.measures.label_metrics import LABEL
 from tasks.measures.row_metrics import CLASSIFICATION, NAMED
 
+FORMULAS: dict[str, Callable[..., float | None]] = {**CLASSIFICATION, **LABEL}
 ROWS = 150
 
 
@@ -16,7 +18,12 @@ def answers(metric: str, groups: np.ndarray | None = None) -> Answers:
     random = np.random.default_rng(3)
     hard = random.random(ROWS)
     classes = (random.random(ROWS) < 0.4).astype(np.int64)
-    if metric in CLASSIFICATION:
+    if metric in LABEL:
+        classes = random.integers(0, 4, ROWS).astype(np.float64)
+        values = tuple(
+            np.clip(np.rint(classes + (1.5 - skill) * random.normal(size=ROWS)), 0, 3) for skill in (0.5, 0.3)
+        )
+    elif metric in CLASSIFICATION:
         values = tuple(np.clip(0.5 * classes + (1 - skill) * random.random(ROWS), 0, 1) for skill in (0.2, 0.1))
         values = tuple((each >= 0.5).astype(float) for each in values) if metric in NAMED else values
     elif metric == "recall@10":
@@ -32,9 +39,7 @@ def of_rows(made: Answers) -> Callable[..., Any]:
     def difference(places: np.ndarray) -> float:
         rows = places.astype(int)
         one, other = (
-            CLASSIFICATION[made.metric](made.classes[rows], values[rows])
-            if made.metric in CLASSIFICATION
-            else values[rows].mean()
+            FORMULAS[made.metric](made.truth[rows], values[rows]) if made.metric in FORMULAS else values[rows].mean()
             for values in made.values
         )
         assert one is not None
@@ -44,7 +49,7 @@ def of_rows(made: Answers) -> Callable[..., Any]:
     return difference
 
 
-@pytest.mark.parametrize("metric", ["recall@10", "loss", "accuracy", "macro_f1", "auc"])
+@pytest.mark.parametrize("metric", ["recall@10", "loss", "accuracy", "macro_f1", "auc", *LABEL])
 def test_the_interval_of_a_difference_agrees_with_scipy(metric: str) -> None:
     made = answers(metric)
     drawn = draw(made, 4000, (1,))
@@ -61,12 +66,10 @@ def test_the_interval_of_a_difference_agrees_with_scipy(metric: str) -> None:
     assert ours[0] < value - baseline < ours[1]
 
 
-@pytest.mark.parametrize("metric", ["recall@10", "macro_f1", "auc"])
+@pytest.mark.parametrize("metric", ["recall@10", "macro_f1", "auc", "multiclass_macro_f1", "pearson"])
 def test_rows_with_one_query_are_drawn_together(metric: str) -> None:
     made = answers(metric)
-    twice = Answers(
-        metric, np.tile(made.groups, 2), np.tile(made.classes, 2), tuple(np.tile(v, 2) for v in made.values)
-    )
+    twice = Answers(metric, np.tile(made.groups, 2), np.tile(made.truth, 2), tuple(np.tile(v, 2) for v in made.values))
     assert draw(twice, 50, (1,)) == pytest.approx(draw(made, 50, (1,))), "twice the rows, but not twice the evidence"
 
 

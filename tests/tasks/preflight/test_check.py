@@ -49,6 +49,15 @@ def test_a_column_that_no_span_has_is_named_with_its_key(store: DirectoryStore, 
         check(store, f"{key}=[{column}]", "model.interaction.kind=both")
 
 
+def test_a_column_of_labels_or_weights_that_no_span_has_is_named_with_its_key(store: DirectoryStore) -> None:
+    for setting, key in (
+        ("heads.regression={weight: 1, input: pair, column: grade, low: 0, high: 3}", "heads.regression.column"),
+        ("train.row_weight=grade", "train.row_weight"),
+    ):
+        with pytest.raises(DataError, match=rf"span 2026-01 v1 has no column 'grade', which {key} names"):
+            check(store, setting)
+
+
 def test_a_deployed_run_or_backfill_finds_it_before_a_worker_starts(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_config
-from configs.schema.training import Prompts
+from configs.schema.model import Prompts
 from tasks.foundation.errors import ConfigError
 from tasks.pretrained.folder import Described, describe, text_shape
 from tasks.pretrained.shapes import DenseShape

@@ -24,6 +24,7 @@ from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
+    LABEL_HEADS,
     change_rows,
     infer_vectors,
     make_catalogue,
@@ -46,7 +47,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 @pytest.fixture(scope="module")
 def challenger(workspace: Workspace) -> ModelRef:
     store, rows = workspace
-    return model_of(train_model(store, tiny_config(CLASSIFIER, "train.epochs=4"), rows))
+    return model_of(train_model(store, tiny_config(CLASSIFIER, *LABEL_HEADS, "train.epochs=4"), rows))
 
 
 def run(
@@ -57,7 +58,7 @@ def run(
     champion: ModelRef | None = None,
     champion_vectors: str | None = None,
 ) -> EvaluateOutcome:
-    config = tiny_config(CLASSIFIER, *overrides)
+    config = tiny_config(CLASSIFIER, *LABEL_HEADS, *overrides)
     catalogue = make_catalogue(store, config, *rows)
     inputs = EvaluateInputs(
         rows=rows, catalogue=catalogue, challenger=challenger, champion=champion, champion_vectors=champion_vectors
@@ -213,6 +214,7 @@ def test_a_champion_may_have_another_shape_and_lineage(workspace: Workspace, cha
     assert outcome.champion is not None
     assert outcome.challenger == run(store, (rows,), challenger).challenger, "the champion changes nothing"
     assert ("auc" in outcome.champion) == (kind != "no classifier")
+    assert not {"multiclass_macro_f1", "rmse"} & set(outcome.champion), "its lineage has no such heads"
     assert 0 < outcome.champion["mrr@10"] <= 1
     assert outcome.champion != outcome.challenger
 

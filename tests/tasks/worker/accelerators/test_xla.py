@@ -14,8 +14,17 @@ from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
 from tasks.contracts.references import RowsRef
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
+from tests.support.models.mined import SETTINGS as MINED
+from tests.support.models.mined import make_mined
 from tests.support.processes.ranks import run_ranks
-from tests.support.processes.xla import SETTINGS, check_health, train_on, train_with_an_odd_shape, warm_up
+from tests.support.processes.xla import (
+    SETTINGS,
+    check_health,
+    train_on,
+    train_with_an_odd_shape,
+    warm_up,
+    warm_up_or_train,
+)
 from tests.support.workspace.jobs import make_workspace, tensors_of, tiny_config, train_model
 
 CPU = [*SETTINGS, "accelerator=cpu"]
@@ -112,6 +121,21 @@ def test_dropout_and_lower_precision_make_no_new_graphs(tmp_path: Path, setting:
     assert outcome.graphs.misses == 0
     assert sum(losses(outcome)[-4:]) < 0.6 * sum(losses(outcome)[:4]), "and it learns"
     assert {tensor.dtype for tensor in tensors_of(store, outcome.checkpoint).values()} == {torch.float32}
+
+
+@pytest.mark.proof
+def test_mined_negatives_and_chunks_make_no_new_graphs(tmp_path: Path):
+    """Another batch has other negatives, and fewer of them; each chunk is another part of its batch."""
+    made = make_mined(tmp_path)
+    settings = (*MINED, "heads.multiclass=null", "heads.regression=null", "heads.contrastive.symmetric=true")
+    settings = (*settings, "train.chunks=2", "train.learning_rate=1e-3")
+    root = made.store.root
+    compiled = run_ranks(1, warm_up_or_train, root, made.inputs, "warmup", *settings)[0].compiled
+    inputs = made.inputs.model_copy(update={"compiled": compiled})
+    outcome = run_ranks(1, warm_up_or_train, root, inputs, "train", *settings)[0]
+    assert outcome.graphs.misses == 0
+    assert outcome.mined.pairs > 20
+    assert outcome.last_step - outcome.first_step > 4
 
 
 @pytest.mark.proof

@@ -66,6 +66,31 @@ def test_a_row_can_be_bad_for_several_reasons(store: DirectoryStore, tmp_path: P
     assert outcome.rows_quarantined == 2
 
 
+def test_a_value_that_a_head_cant_learn_or_no_row_can_weigh_is_bad(store: DirectoryStore, tmp_path: Path):
+    """A missing label is fine, and a missing weight is not; numbers in text are read."""
+    odd = [
+        row(40, brand="other"), row(41, brand=None), row(42, label=9.0), row(43, label=None), row(44, worth="-1"),
+        row(45, worth=None), row(46, worth="inf"), row(47, worth="two"),
+    ]  # fmt: skip
+    fine = [row(number, worth="2.5") for number in range(40)]
+    write_span(store, tmp_path, MARCH, [*fine, *({"worth": "1", **each} for each in odd)], worth=pa.string())
+    heads = (
+        "heads.multiclass={weight: 1, input: query, column: brand, classes: [acme, zen]}",
+        "heads.regression={weight: 1, input: pair, low: 0, high: 4}",
+        "train.row_weight=worth",
+    )
+    outcome = validate.run(job(store, overrides=heads))
+    weight = "worth is no weight, a number from 0 on"
+    assert {bad["row_id"]: bad["reason"] for bad in quarantined(store, outcome)} == {
+        "r0040": "brand is none of heads.multiclass.classes",
+        "r0042": "label is not from 0 to 4 (heads.regression)",
+        **dict.fromkeys(("r0044", "r0045", "r0046", "r0047"), weight),
+    }
+    assert failed(outcome) == ["brand usable", "label usable", "worth usable"]
+    clean = pa.concat_tables(read_rows(store, outcome.rows, ["worth"]))
+    assert clean.schema.field("worth").type == pa.float64()
+
+
 @pytest.mark.parametrize("changes", [{"label": None}, {"label": math.nan}, {"price": None}, {"price": math.nan}])
 def test_a_missing_number_is_allowed_and_becomes_null(store: DirectoryStore, tmp_path: Path, changes: dict[str, Any]):
     write_span(store, tmp_path, MARCH, [*rows(40), row(40, **changes)])

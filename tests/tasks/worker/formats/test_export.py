@@ -14,12 +14,15 @@ from tokenizers.models import WordLevel
 from configs.schema.config import Config
 from tasks.worker.formats.export import export_model
 from tasks.worker.formats.head import score, scoring_code
+from tasks.worker.formats.label_heads import exported_outputs, label_scoring_code
+from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
-from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, LABEL_HEADS, all_rows, make_workspace, tiny_config
 
 KINDS = {
     "plain": (CLASSIFIER,),
+    "labels": LABEL_HEADS,
     "narrower": (CLASSIFIER, "model.embedding_width=8"),
     "crossed": (CLASSIFIER, *FEATURES),
 }
@@ -67,6 +70,19 @@ def test_the_classification_head_is_a_folder_apart(exported: Callable[[str], Exp
     assert scored["probability"] == pytest.approx(logits.softmax(1)[:, 1].numpy(), abs=1e-6)
     assert scored["named"].tolist() == (logits.argmax(1) == 1).tolist()
     assert score(folder, **sides) == pytest.approx(scored["probability"], abs=1e-6)
+
+
+def test_each_head_of_labels_is_a_folder_with_code_that_says_what_the_model_says(exported: Callable[[str], Exported]):
+    folder, parts, config = exported("labels")
+    random = np.random.default_rng(3)
+    sides = {name: random.normal(size=(5, parts.model.width)).astype(np.float32) for name in ("queries", "items")}
+    for name, head in config.heads.of_labels.items():
+        exec(label_scoring_code(parts.model, name, str(folder)), found := dict(sides))
+        with torch.no_grad():
+            outputs = parts.model.label_outputs(name, *(torch.from_numpy(each) for each in sides.values())).numpy()
+        assert exported_outputs(folder, name, **sides) == pytest.approx(outputs, abs=1e-6)
+        assert found["says"] == pytest.approx(LABEL_TASKS[name].says(outputs, head), abs=1e-5)
+    assert json.loads((folder / "multiclass" / "config.json").read_text())["classes"] == ["1", "2", "3", "4", "5"]
 
 
 def test_texts_are_cut_where_serving_cuts_them(exported: Callable[[str], Exported]):

@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from configs.schema.training import FeaturesConfig
+from configs.schema.model import FeaturesConfig
 from tasks.worker.model.features import FeatureTable, encode_features, fit_features, grown_features
 
 ROWS = pa.table(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from configs.schema.model import Prompts
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST
 from tasks.contracts.checkpoints import HoldoutRule
@@ -57,7 +58,7 @@ def never(*_: Any) -> None:
 
 def test_the_tokens_are_those_of_the_training_rows(tmp_path: Path, rows: RowsRef):
     store = make_workspace(tmp_path / "again", rows=60, distinct=12)[0]
-    prompted = RECIPE._replace(query_prompt="want ", item_prompt="blue ")
+    prompted = RECIPE._replace(prompts=Prompts(query="want ", item="blue "))
     folder, manifest = open_tokens(store, rows, RULE, prompted)
     training = split_holdout(all_rows(store, [rows], tiny_config()), RULE).training
     records = np.fromfile(folder / cache.ROWS, ROW)

@@ -60,6 +60,11 @@ def make_pairs(
         pair=belongs,
         label_class=random.integers(-1, 2, rows),
         class_weight=random.uniform(1, 2, 2).astype(np.float32),
+        labels=random.choice([0.0, 1.0, 2.0, np.nan], (rows, 2)).astype(np.float32),
+        balance={"multiclass": np.array([0.5, 2.0, 3.0], dtype=np.float32), "regression": np.zeros(0, np.float32)},
+        weight=random.integers(1, 5, rows).astype(np.float32),
+        mean_weight=2.0,
+        entity=np.zeros(rows, dtype=np.int32),
         own_rows=rows,
     )
 
@@ -88,6 +93,24 @@ def text(tokens: TokenLists, row: int) -> list[int]:
     return tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]].tolist()
 
 
+def test_a_row_counts_its_weight_over_the_mean_for_pairs_classes_and_labels():
+    rows = np.array([3, 8, 0, 11, PADDING, PADDING])
+    pairs = make_pairs(12)
+    batch = batch_of(pairs, rows)
+    for place, row in enumerate(order_of(pairs, rows)[0].tolist()):
+        weight = pairs.weight[row] / 2 if row != PADDING else 0.0
+        known = ~np.isnan(pairs.labels[row])
+        balanced = [pairs.balance["multiclass"][int(pairs.labels[row, 0])] if known[0] else 0.0, 1.0]
+        label = pairs.label_class[row]
+        assert batch.pair[place] == weight * pairs.pair[row]
+        assert batch.label_weight[place] == (weight * pairs.class_weight[label] if label >= 0 else 0)
+        assert batch.head_weight[place].tolist() == [weight * balanced[head] * known[head] for head in (0, 1)]
+    real = rows[rows >= 0]
+    assert batch.known_in_all.tolist() == (~np.isnan(pairs.labels[real])).sum(axis=0).tolist()
+    assert batch.pairs_in_all == pairs.pair[real].sum(), "of which the weights are 1 in the mean of the run"
+    assert batch.labels.isfinite().all()
+
+
 def test_a_batch_has_the_queries_and_then_the_items_of_its_rows():
     pairs, rows = make_pairs(12), np.array([3, 8, 0, 11])
     batch, [order] = batch_of(pairs, rows), order_of(pairs, rows)
@@ -109,9 +132,11 @@ def described(pairs: Pairs, rows: np.ndarray, world: int) -> dict[int, tuple[Any
         for place, row in enumerate(order[index].tolist()):
             excluded = frozenset(whole[batch.excluded[place].numpy()].tolist())
             own = (texts[place], texts[place + len(order[index])]) if row != PADDING else ()
-            totals = (float(batch.pairs_in_all), float(batch.labels_in_all))
+            totals = (float(batch.pairs_in_all), float(batch.labels_in_all), *batch.known_in_all.tolist())
+            labels = (*batch.labels[place].tolist(), *batch.head_weight[place].tolist())
             item = int(whole[batch.position[place]])
-            found[row] = (own, batch.label_class[place].item(), batch.pair[place].item(), item, excluded, totals)
+            counts = (batch.label_class[place].item(), batch.pair[place].item(), labels)
+            found[row] = (own, counts, item, excluded, totals)
     return found
 
 

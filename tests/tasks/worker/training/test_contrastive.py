@@ -54,6 +54,11 @@ def made_up() -> tuple[Pairs, HardNegatives]:
         pair=belongs,
         label_class=np.full(ROWS, -1),
         class_weight=np.ones(2, dtype=np.float32),
+        labels=np.zeros((ROWS, 0), dtype=np.float32),
+        balance={},
+        weight=np.ones(ROWS, dtype=np.float32),
+        mean_weight=1.0,
+        entity=np.zeros(ROWS, dtype=np.int32),
         own_rows=ROWS,
     )
     negatives = HardNegatives(

@@ -1,7 +1,9 @@
+import dataclasses
 import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,11 +19,12 @@ from tasks.worker.training.pairs import make_pairs
 from tasks.worker.training.plan import PADDING
 from tests.support.models.packed import packed
 from tests.support.processes.ranks import run_ranks
-from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
+from tests.support.workspace.jobs import CLASSIFIER, FEATURES, LABEL_HEADS, all_rows, make_workspace, tiny_config
 
 ALONE = Rank(0, 1, 0)
 BOTH_HEADS = (CLASSIFIER, "heads.contrastive.positives_only=true")
-CONFIG = tiny_config(*FEATURES, *BOTH_HEADS)
+CONFIG = tiny_config(*FEATURES, *BOTH_HEADS, *LABEL_HEADS, "heads.multiclass.loss=balanced", "train.row_weight=price")
+ALL_HEADS = ("contrastive", "classification", "multiclass", "regression")
 
 
 def batch_of(
@@ -40,6 +43,9 @@ def batch_of(
         pairs_in_all=torch.tensor(sum(pair)),
         label_weight=torch.tensor([float(one >= 0) for one in label_class]),
         labels_in_all=torch.tensor(float(sum(one >= 0 for one in label_class))),
+        labels=torch.zeros(rows, 0),
+        head_weight=torch.zeros(rows, 0),
+        known_in_all=torch.zeros(0),
     )
 
 
@@ -85,10 +91,15 @@ def test_a_batch_without_pairs_and_labels_has_loss_zero():
     assert classification_part(torch.ones(2, 2), empty).item() == 0.0
 
 
+def priced(rows: pa.Table) -> pa.Table:
+    """With the weights 0, 1 and 2, as prices."""
+    return rows.set_column(rows.column_names.index("price"), "price", pa.array(np.arange(rows.num_rows) // 3 % 3.0))
+
+
 def model_and_pairs(folder: Path) -> tuple[EmbeddingModel, Pairs]:
     """A model with a trained interaction, and pairs with repeated items."""
     store, rows = make_workspace(folder, rows=48, distinct=10)
-    table = all_rows(store, [rows], CONFIG)
+    table = priced(all_rows(store, [rows], CONFIG))
     parts = build_parts(CONFIG, [table])
     torch.manual_seed(5)
     torch.nn.init.normal_(parts.model.interaction.out.weight, std=0.1)  # type: ignore[union-attr]
@@ -124,8 +135,7 @@ def test_padding_rows_have_no_influence(tmp_path: Path):
     model.zero_grad()
     padded_rows = np.concatenate([rows, np.full(4, PADDING)])
     padded = losses_and_gradients(model, pairs, padded_rows, ALONE)
-    assert bare["contrastive"] > 0
-    assert bare["classification"] > 0
+    assert all(bare[name] > 0 for name in ALL_HEADS)
     assert list(padded) == list(bare)
     for name, value in bare.items():
         torch.testing.assert_close(padded[name], value, rtol=1e-4, atol=5e-6, msg=lambda m, n=name: f"{n}: {m}")
@@ -133,7 +143,8 @@ def test_padding_rows_have_no_influence(tmp_path: Path):
 
 def test_the_loss_is_the_weighted_sum_of_the_heads(tmp_path: Path):
     losses = losses_and_gradients(*model_and_pairs(tmp_path), full_batch(), ALONE)
-    assert losses["loss"].item() == pytest.approx(losses["contrastive"].item() + 0.5 * losses["classification"].item())
+    weights = {"contrastive": 1.0, "classification": 0.5, "multiclass": 0.05, "regression": 0.05}
+    assert losses["loss"].item() == pytest.approx(sum(weights[name] * losses[name].item() for name in ALL_HEADS))
 
 
 def test_two_workers_have_the_loss_and_gradients_of_one(tmp_path: Path):
@@ -142,10 +153,16 @@ def test_two_workers_have_the_loss_and_gradients_of_one(tmp_path: Path):
     alone = losses_and_gradients(*model_and_pairs(tmp_path), full_batch(), ALONE)
     assert set(first) == set(alone)
     assert first["contrastive"] != second["contrastive"], "each worker has a part of its own"
-    for name in ("loss", "contrastive", "classification"):
+    for name in ("loss", *ALL_HEADS):
         torch.testing.assert_close(first[name] + second[name], alone[name], rtol=1e-5, atol=1e-6)
-    for name in set(alone) - {"loss", "contrastive", "classification"}:
+    for name in set(alone) - {"loss", *ALL_HEADS}:
         assert torch.equal(first[name], second[name]), name
         torch.testing.assert_close(first[name], alone[name], rtol=1e-4, atol=5e-6, msg=lambda m, n=name: f"{n}: {m}")
     moved = [name for name, value in alone.items() if value.abs().max() > 1e-4]
     assert len(moved) > 20, "gradients of zero would agree whatever the workers did"
+
+
+def test_a_row_counts_as_its_weight_says_and_pairs_by_their_number():
+    weighted = dataclasses.replace(batch_of(NONE_EXCLUDED, pair=[1.5, 0.5]), pairs_in_all=torch.tensor(2.0))
+    loss = contrastive_part(QUERY, ITEMS, weighted, scale=2.0)
+    assert loss.item() == pytest.approx((1.5 * ROW_0 + 0.5 * ROW_1) / 2)

@@ -1,0 +1,131 @@
+"""Heads that learn one value of each row from a column: one of several classes, or a number such as a relevance."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tasks.foundation.records import Record
+
+LARGEST_NUMBER = 1e6  # bounds of a scale: its arithmetic is float32
+
+
+class LabelHead(Record):
+    """What these heads have in common."""
+
+    weight: float = Field(ge=0, description="of its loss in the sum of all heads")
+    input: Literal["query", "pair"] = Field(description="judge the query alone, or query and item together")
+    column: str = Field(default="label", min_length=1, description="the column that it learns from; null: not known")
+    learning_rate_factor: float = Field(
+        default=1.0, gt=0, description="the head's own rate is train.learning_rate times this; an encoder's is too low"
+    )
+    refit_rows: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="after the last step the head is solved on so many of the newest training rows with a value; "
+        "null: it stays as the steps left it",
+    )
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the head gives for each row."""
+        return 1
+
+    @property
+    def of_names(self) -> bool:
+        """Whether the column holds names; else it holds numbers."""
+        return False
+
+    @property
+    def meaning(self) -> dict[str, float | list[str]]:
+        """Settings that say what the outputs mean; a lineage keeps them."""
+        raise NotImplementedError
+
+    @property
+    def why_not(self) -> str:
+        """What is wrong with a value that the head can't learn, in words that follow the column's name."""
+        raise NotImplementedError
+
+    def value_of(self, value: Any) -> float:
+        """Return what the head learns of a value in its column; NaN: nothing."""
+        raise NotImplementedError
+
+
+class MulticlassHead(LabelHead):
+    """One of several classes, by the values of the column; a number such as 5.0 is named 5, and true is named true."""
+
+    classes: tuple[str, ...] = Field(min_length=2, description="the values of the column; a row with another is bad")
+    loss: Literal["plain", "balanced"] = Field(
+        default="plain", description="plain: cross entropy; balanced: rows count by the inverse of their class's share"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: Any) -> Any:
+        """Take numbers for names, as YAML reads `[1, 2, 3]`."""
+        if isinstance(values, dict) and isinstance(classes := values.get("classes"), Sequence):
+            if isinstance(classes, str):
+                raise ValueError(f"heads.multiclass.classes must be a list, as in [{classes}, other]")
+            return values | {"classes": tuple(class_name(each) for each in classes)}
+        return values
+
+    @model_validator(mode="after")
+    def _classes_differ(self) -> Self:
+        if again := sorted({name for name in self.classes if self.classes.count(name) > 1}):
+            raise ValueError(f"heads.multiclass.classes names {', '.join(again)} twice")
+        return self
+
+    @property
+    def outputs(self) -> int:
+        return len(self.classes)
+
+    @property
+    def of_names(self) -> bool:
+        return True
+
+    @property
+    def meaning(self) -> dict[str, float | list[str]]:
+        return {"classes": list(self.classes)}
+
+    @property
+    def why_not(self) -> str:
+        return "is none of heads.multiclass.classes"
+
+    def value_of(self, value: Any) -> float:
+        """Return the number of a class, from 0."""
+        name = class_name(value)
+        return float(self.classes.index(name)) if name in self.classes else math.nan
+
+
+class RegressionHead(LabelHead):
+    """A number between two bounds, such as a relevance from 0 to 3, learnt by its squared error."""
+
+    low: float = Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, description="the least value; a row with a lower is bad")
+    high: float = Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, description="the greatest value; likewise")
+
+    @model_validator(mode="after")
+    def _bounds_apart(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"heads.regression.low {self.low:g} must be below high {self.high:g}")
+        return self
+
+    @property
+    def meaning(self) -> dict[str, float | list[str]]:
+        return {"low": self.low, "high": self.high}
+
+    @property
+    def why_not(self) -> str:
+        return f"is not from {self.low:.10g} to {self.high:.10g} (heads.regression)"
+
+    def value_of(self, value: Any) -> float:
+        """Return a number between the bounds."""
+        return float(value) if value is not None and self.low <= value <= self.high else math.nan
+
+
+def class_name(value: Any) -> Any:
+    """Return the name of a value as rows have it: `5` for 5.0, `true` for True; other things as they are."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, int | float) else value

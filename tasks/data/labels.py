@@ -1,0 +1,70 @@
+"""What rows say for training, in columns of their own: the value that a head learns, what a row counts and is about."""
+
+import zlib
+
+import numpy as np
+import pyarrow as pa
+
+from configs.schema.config import Config
+from configs.schema.label_heads import LabelHead
+from tasks.data.rows import CORE, ROW_ID
+from tasks.foundation.errors import DataError
+
+
+def label_columns(config: Config) -> dict[str, str]:
+    """Return the columns that rows need for training, apart from features, by the key that names each."""
+    columns = {f"heads.{name}.column": head.column for name, head in config.heads.of_labels.items()}
+    return columns | ({"train.row_weight": config.train.row_weight} if config.train.row_weight else {})
+
+
+def own_label_columns(config: Config) -> list[str]:
+    """Return those of them that not every row has anyway."""
+    return list(dict.fromkeys(column for column in label_columns(config).values() if column not in CORE))
+
+
+def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:
+    """Return what a head learns of each row, float64 (rows,): a class's number, or a number.
+
+    NaN: the row has none, or one that the head can't learn; or the rows have no such column, as in a golden set.
+    """
+    if head.column not in rows.column_names:
+        return np.full(rows.num_rows, np.nan)
+    return np.array([head.value_of(value) for value in rows[head.column].to_pylist()], dtype=np.float64)
+
+
+def cant_be_learnt(rows: pa.Table, head: LabelHead) -> np.ndarray:
+    """Return whether a row has a value that the head can't learn, bool (rows,); a row without one is fine."""
+    return ~rows[head.column].is_null().to_numpy() & np.isnan(label_values(rows, head))
+
+
+def bad_weights(weights: pa.ChunkedArray) -> np.ndarray:
+    """Return which weights of rows can't be used, bool (rows,): those that are missing, negative or not finite."""
+    values = weights.cast(pa.float64()).to_numpy().astype(np.float64)
+    return ~(np.isfinite(values) & (values >= 0))
+
+
+def row_weights(rows: pa.Table, column: str | None) -> np.ndarray:
+    """Return what each row counts in the losses, float64 (rows,); 1 without a column.
+
+    Raises:
+        DataError: a weight can't be used; names row and value. Rows that were validated with this column have none.
+    """
+    if column is None:
+        return np.ones(rows.num_rows)
+    bad = np.flatnonzero(bad_weights(rows[column]))
+    if len(bad):
+        row, value = (rows[name][int(bad[0])].as_py() for name in (ROW_ID, column))
+        raise DataError(
+            f"row {row!r} has the weight {value!r} in column {column!r}, which train.row_weight names; a weight is a "
+            "number from 0 on. Ingest the span again with --replace, or set train.row_weight=null"
+        )
+    return rows[column].cast(pa.float64()).to_numpy().astype(np.float64)
+
+
+def entity_codes(rows: pa.Table, column: str | None) -> np.ndarray:
+    """Return a number that is equal for rows about one thing, int32 (rows,) and not negative; 0 without a value."""
+    if column is None:
+        return np.zeros(rows.num_rows, dtype=np.int32)
+    values = rows[column].cast(pa.string()).to_pylist()
+    codes = {value: 0 if value is None else zlib.crc32(value.encode()) >> 1 for value in set(values)}
+    return np.array([codes[value] for value in values], dtype=np.int32)

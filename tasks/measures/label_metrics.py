@@ -1,0 +1,121 @@
+"""Quality numbers of heads that learn one value of each row: of several classes, or a number.
+
+Each is made of sums over the rows, so that the same formula gives it for all rows and for samples of them. A row has a
+`truth` and what the model `says`: float64 (rows,), classes by their number.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from configs.schema.metrics import METRICS
+
+ROUNDING = 1e-12  # share of a sum of squares below which a spread is none
+
+
+class LabelMetric(NamedTuple):
+    """`parts` makes float64 (rows, parts) of truth and answers; `of_sums` the metric, (...,), of sums (..., parts)."""
+
+    parts: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    of_sums: Callable[[np.ndarray], np.ndarray]
+
+    def __call__(self, truth: np.ndarray, says: np.ndarray) -> float:
+        """Return the metric of some rows; NaN where it is not defined."""
+        return float(self.of_sums(self.parts(truth, says).sum(axis=0)))
+
+
+def _mean_of(each: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return parts of which `_mean` is the mean of `each` over the rows."""
+    return lambda truth, says: np.stack([np.ones(len(truth)), each(truth, says)], axis=1).astype(np.float64)
+
+
+def _mean(sums: np.ndarray) -> np.ndarray:
+    return sums[..., 1] / sums[..., 0]
+
+
+def _class_counts(truth: np.ndarray, says: np.ndarray) -> np.ndarray:
+    """Return for each class whether the row is a hit, and how often it is named, there or by the model."""
+    numbers = np.arange(max(np.fmax.reduce(each, initial=0) for each in (truth, says)) + 1)
+    there, named = truth[:, None] == numbers, says[:, None] == numbers
+    return np.hstack([there & named, there.astype(np.int64) + named]).astype(np.float64)
+
+
+def _macro_f1(sums: np.ndarray) -> np.ndarray:
+    """Return the mean F1 of the classes that are there or named."""
+    hits, named = np.split(sums, 2, axis=-1)
+    each = np.divide(2 * hits, named, out=np.zeros_like(hits), where=named > 0)
+    return each.sum(axis=-1) / (named > 0).sum(axis=-1)
+
+
+def _moments(truth: np.ndarray, says: np.ndarray) -> np.ndarray:
+    first, second = (each - each.mean() for each in (truth, says))  # of which the correlation is the same
+    return np.stack([np.ones(len(first)), first, second, first * first, second * second, first * second], axis=1)
+
+
+def _pearson(sums: np.ndarray) -> np.ndarray:
+    """Return the correlation (Pearson 1895); NaN where either side is the same in all rows."""
+    rows, first, second, of_first, of_second, both = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
+    spreads = [rows * squares - total**2 for squares, total in ((of_first, first), (of_second, second))]
+    # What is left of equal values is rounding, about 1e-16 of what was subtracted.
+    known = [np.where(spread > ROUNDING * rows * squares, spread, np.nan)
+             for spread, squares in zip(spreads, (of_first, of_second), strict=True)]  # fmt: skip
+    return (rows * both - first * second) / np.sqrt(known[0] * known[1])
+
+
+# One entry for each metric of the family in configs/schema/metrics.py.
+LABEL: dict[str, LabelMetric] = {
+    "multiclass_accuracy": LabelMetric(_mean_of(lambda truth, says: truth == says), _mean),
+    "multiclass_macro_f1": LabelMetric(_class_counts, _macro_f1),
+    "mae": LabelMetric(_mean_of(lambda truth, says: np.abs(truth - says)), _mean),
+    "rmse": LabelMetric(_mean_of(lambda truth, says: (truth - says) ** 2), lambda sums: np.sqrt(_mean(sums))),
+    "pearson": LabelMetric(_moments, _pearson),
+}
+
+
+class Skill(NamedTuple):
+    """What tells whether a head has learnt: a `metric`, and the one answer to all rows that would do best in it."""
+
+    metric: str
+    constant: Callable[[np.ndarray], float]
+    called: str
+
+
+# One entry for each head that learns one value of each row.
+SKILLS: dict[str, Skill] = {
+    "multiclass": Skill(
+        "multiclass_macro_f1",
+        lambda truth: float(np.bincount(truth.astype(np.int64)).argmax()),
+        "always naming the largest class",
+    ),
+    "regression": Skill("rmse", lambda truth: float(truth.mean()), "always saying the mean"),
+}
+
+
+def label_metrics(head: str, truth: np.ndarray, says: np.ndarray) -> dict[str, float]:
+    """Return the metrics of a head over the rows that have a truth, those that are defined.
+
+    Args:
+        truth: float (rows,), NaN where a row has none.
+        says: float (rows,).
+    """
+    known = ~np.isnan(truth)
+    if not known.any():
+        return {}
+    truth, says = truth[known].astype(np.float64), says[known].astype(np.float64)
+    found = {name: metric(truth, says) for name, metric in LABEL.items() if METRICS[name].head == head}
+    return {name: value for name, value in found.items() if not np.isnan(value) or np.isnan(says).any()}
+
+
+def without_skill(labels: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return the metrics of one and the same answer to all rows, for each head.
+
+    Args:
+        labels: the truth by head, float (rows,), NaN where a row has none.
+    """
+    found: dict[str, float] = {}
+    for head, truth in labels.items():
+        known = truth[~np.isnan(truth)]
+        if len(known):
+            found |= label_metrics(head, known, np.full(len(known), SKILLS[head].constant(known)))
+    return found

@@ -1,0 +1,80 @@
+"""What a model is, apart from its weights: saved in every checkpoint, and made from a configuration."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema.config import Config
+from configs.schema.label_heads import LabelHead
+from tasks.foundation.records import Record
+from tasks.pretrained.shapes import TextShape
+from tasks.worker.model.features import FeatureTable
+
+
+class InteractionShape(Record):
+    """The arguments of `Interaction`."""
+
+    text_width: int
+    numeric: int
+    categories: list[int]
+    kind: Literal["explicit", "implicit", "both"]
+    cross_layers: int
+    deep_widths: list[int]
+    categorical_width: int
+    output_width: int
+
+
+class LabelHeadShape(Record):
+    """A head that learns one value of each row: what it sees, and what its outputs mean."""
+
+    input: Literal["query", "pair"]
+    outputs: int
+    meaning: dict[str, float | list[str]]  # of the outputs, by the names of the head's own settings
+
+
+class ModelShape(TextShape):
+    """What a model is, apart from its weights and the encoder's own config. Saved in every checkpoint."""
+
+    width: int
+    interaction: InteractionShape | None
+    classifier: Literal["query", "pair"] | None
+    learnt_scale: float | None = None  # where it begins; null: fixed, as in models that were made before it was learnt
+    label_heads: dict[str, LabelHeadShape] = Field(default={}, description="earlier models have none")
+
+
+def shape_of(config: Config, encoder_width: int, features: FeatureTable, text: TextShape) -> ModelShape:
+    """Return the shape of a configuration, on an encoder of `encoder_width` whose texts' vectors are made as `text`."""
+    model, head = config.model, config.heads.classification
+    text_width = text.text_width(encoder_width)
+    width = model.embedding_width or text_width
+    interaction = None
+    if model.interaction.kind != "none":
+        interaction = InteractionShape(
+            text_width=text_width,
+            numeric=len(features.numeric),
+            categories=features.categories,
+            kind=model.interaction.kind,
+            cross_layers=model.interaction.cross_layers,
+            deep_widths=list(model.interaction.deep_widths),
+            categorical_width=model.interaction.categorical_width,
+            output_width=width,
+        )
+    return ModelShape(
+        pooling=text.pooling,
+        dense=text.dense,
+        prompts=text.prompts,
+        width=width,
+        interaction=interaction,
+        classifier=head.input if head else None,
+        learnt_scale=config.heads.learnt_scale,
+        label_heads={name: _label_head(each) for name, each in config.heads.of_labels.items()},
+    )
+
+
+def _label_head(head: LabelHead) -> LabelHeadShape:
+    return LabelHeadShape(input=head.input, outputs=head.outputs, meaning=head.meaning)
+
+
+def input_width(kind: Literal["query", "pair"], width: int) -> int:
+    """Return how many numbers a head sees of unit vectors of a width: the query, or query, item and their product."""
+    return width if kind == "query" else 3 * width
