@@ -11,7 +11,6 @@ import torch
 from tasks.contracts.checkpoints import HeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.references import CheckpointRef
 from tasks.contracts.usage import TokenUse
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checks.collectives import prove_exchange
@@ -36,7 +35,16 @@ from tasks.worker.training.pairs import (
     read_training_rows,
     replayed_rows,
 )
-from tasks.worker.training.start import Start, find_source, first_weights, load_model, load_weights, make_start, ref_at
+from tasks.worker.training.start import (
+    Start,
+    find_source,
+    first_weights,
+    load_model,
+    load_weights,
+    make_start,
+    named_by_the_first,
+    ref_at,
+)
 from tasks.worker.training.step import TrainStep
 
 
@@ -88,7 +96,8 @@ def run(job: Job) -> TrainOutcome:
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
                 solve_head(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
-        checkpoint = _agree(accelerator, job, own, recorder.last_step)
+        checkpoint = named_by_the_first(job, own, accelerator)
+        assert checkpoint is not None, "rank 0 has written it"
         graphs = graph_use(accelerator)
         if graphs is not None:
             job.clock.count_as("compiling", graphs.compile_seconds)
@@ -200,9 +209,3 @@ def _choose_weights(
             put_weights(parts.model, merged(weights_on_host(parts.model), first, averaging.parent_share), accelerator)
             others = True
     return others
-
-
-def _agree(accelerator: Accelerator, job: Job, checkpoint: CheckpointRef | None, last_step: int) -> CheckpointRef:
-    """Return the checkpoint on all workers: rank 0 wrote it, the others wait and read which it is."""
-    accelerator.barrier()
-    return checkpoint or ref_at(job, last_step)

@@ -13,10 +13,11 @@ from pathlib import Path
 from tasks.contracts.outcomes import Check
 from tasks.hosts.host_records import this_host
 from tasks.worker.accelerators import uses_neuron
-from tasks.worker.checks.exchange import WAIT_SECONDS, AllFindings, WorkerFindings, exchange, wait_until
+from tasks.worker.checks.exchange import WAIT_SECONDS, AllFindings, WorkerFindings, exchange
 from tasks.worker.checks.verdicts import conclude, machine_of
 from tasks.worker.neuron import node, sysfs
 from tasks.worker.process.job import Job
+from tasks.worker.process.waiting import wait_until
 
 
 def check_nodes(job: Job) -> tuple[Check, ...]:

@@ -75,7 +75,7 @@ def _newest_rows(job: Job, count: int) -> pa.Table:
     assert isinstance(inputs, TrainInputs)
     rule, tables = HoldoutRule.of(config.evaluate), []
     refs = (*inputs.history, *inputs.rows)
-    for training, _ in read_sides(job.store, refs, rule, used_columns(config), newest_first=True):
+    for training, _ in read_sides(job.shared, refs, rule, used_columns(config), newest_first=True):
         known = training.filter(pa.array(label_classes(training, config.heads) >= 0))
         tables.append(known.slice(max(0, known.num_rows - count)))
         count -= tables[-1].num_rows

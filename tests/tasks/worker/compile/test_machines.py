@@ -103,7 +103,6 @@ def test_graphs_are_compiled_and_fetched_once_on_each_machine(tmp_path: Path, mo
 
     monkeypatch.setattr(compile_ahead, "precompile", compile_all)
     monkeypatch.setattr(compile_ahead, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(compile_ahead, "LOCAL_POLL_SECONDS", 0.01)
     monkeypatch.setattr(compile_cache, "ingredients", lambda *_: {"program": 1})
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "29500")
