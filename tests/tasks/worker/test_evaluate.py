@@ -236,6 +236,7 @@ def run_as_rank(rank: Rank, uri: str, inputs: EvaluateInputs) -> EvaluateOutcome
     return evaluate.run(make_job(store, config, inputs, rank=rank))
 
 
+@pytest.mark.shows("shared evaluation")
 def test_two_workers_measure_the_same_as_one(workspace: Workspace, challenger: ModelRef):
     store, rows = workspace
     catalogue = make_catalogue(store, tiny_config(), rows)

@@ -8,9 +8,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from infra.store.factory import open_store
-from tasks.contracts.jobs import EvaluateInputs, TrainInputs
-from tasks.contracts.references import CatalogueRef, RowsRef
+from tasks.contracts.jobs import EvaluateInputs, Inputs, TrainInputs
+from tasks.contracts.outcomes import Outcome
 from tasks.worker import evaluate, train
 from tasks.worker.process.job import Rank
 from tests.support.cloud.s3 import S3Server
@@ -22,35 +24,30 @@ from tests.support.workspace.jobs import (
     make_workspace,
     model_of,
     tiny_config,
+    train_model,
     write_rows,
 )
 
-CONFIG = (
-    *FEATURES,
-    "train.keep_best={metric: mrr@10, rows: 20, patience: null}",
-    "train.averaging={parent_share: 0.3}",
+CONFIG = tiny_config(
+    *FEATURES, "train.keep_best={metric: mrr@10, rows: 8, patience: null}", "train.averaging={parent_share: 0.3}"
 )
 
 
-def train_and_evaluate(
-    rank: Rank, uri: str, endpoint: str, history: RowsRef, rows: RowsRef, catalogue: CatalogueRef
-) -> None:
-    """Two trainings of a lineage and an evaluation of the second, by workers of one machine."""
+def work(rank: Rank, uri: str, endpoint: str, inputs: Inputs) -> Outcome:
+    """A stage, as one of the workers of one machine."""
     os.environ["AWS_ENDPOINT_URL"] = endpoint
-    store, config, ours = open_store(uri), tiny_config(*CONFIG), replace(rank, local_world=rank.world)
-    first = train.run(make_job(store, config, TrainInputs(rows=(history,), history=(), parent=None), "one", rank=ours))
-    inputs = TrainInputs(rows=(rows,), history=(history,), parent=first.checkpoint)
-    second = train.run(make_job(store, config, inputs, "two", rank=ours))
-    models = {"challenger": model_of(second), "champion": model_of(first)}
-    evaluate.run(
-        make_job(store, config, EvaluateInputs(rows=(history, rows), catalogue=catalogue, **models), rank=ours)
-    )
+    ours = replace(rank, local_world=rank.world)
+    stage = train if isinstance(inputs, TrainInputs) else evaluate
+    return stage.run(make_job(open_store(uri), CONFIG, inputs, "two", rank=ours))
 
 
+@pytest.mark.shows("one copy")
 def test_four_workers_of_a_machine_ask_the_bucket_for_what_one_asks(tmp_path: Path, s3: S3Server) -> None:
-    store, history = make_workspace(tmp_path)
-    rows = write_rows(store, "2026-02", 160, tmp_path)
-    catalogue = make_catalogue(store, tiny_config(*CONFIG), history, rows)
+    store, history = make_workspace(tmp_path, rows=40)
+    rows = write_rows(store, "2026-02", 40, tmp_path)
+    parent = train_model(store, CONFIG, history, run_key="one")
+    training = TrainInputs(rows=(rows,), history=(history,), parent=parent.checkpoint)
+    catalogue = make_catalogue(store, CONFIG, history, rows)
     asked = []
     for workers in (1, 4):
         uri = s3.new_workspace()
@@ -58,11 +55,13 @@ def test_four_workers_of_a_machine_ask_the_bucket_for_what_one_asks(tmp_path: Pa
         for key in store.list(""):
             bucket.upload(store.path(key), key)
         s3.forget()
-        run_ranks(workers, train_and_evaluate, uri, s3.url, history, rows, catalogue)
+        trained = run_ranks(workers, work, uri, s3.url, training)[0]
+        models = {"challenger": model_of(trained), "champion": model_of(parent)}
+        evaluation = EvaluateInputs(rows=(history, rows), catalogue=catalogue, **models)
+        run_ranks(workers, work, uri, s3.url, evaluation)
         asked.append(Counter(_without_names(request, uri) for request in s3.requests if request.startswith("GET ")))
     alone, together = asked
-    assert together - alone == Counter()
-    assert alone - together == Counter()
+    assert (together - alone, alone - together) == (Counter(), Counter())
 
 
 def _without_names(request: str, uri: str) -> str:

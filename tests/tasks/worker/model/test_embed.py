@@ -132,6 +132,7 @@ def embed_as_rank(rank: Rank, folder: Path, shared: bool) -> np.ndarray:
         return embed(parts.model, accelerator, *inputs(parts, TEXTS), SETTINGS, shared=shared)
 
 
+@pytest.mark.shows("shared evaluation")
 @pytest.mark.parametrize("shared", [True, False])
 def test_every_worker_gets_all_vectors(parts: ModelParts, tmp_path: Path, shared: bool):
     first, second = run_ranks(2, embed_as_rank, tmp_path, shared)
