@@ -49,7 +49,7 @@ def exchange(
     """
     all_key = f"{folder}/whole.json"
     if index > 0:
-        store.write(f"{folder}/{index}.json", mine.to_json())
+        hand_in(store, folder, index, mine)
         wait_until(
             lambda: store.exists(all_key),
             lambda: f"the first worker has not written {store.uri}/{all_key}",
@@ -65,6 +65,11 @@ def exchange(
     if members > 1:
         store.write(all_key, whole.to_json())
     return whole
+
+
+def hand_in(store: Store, folder: str, index: int, mine: WorkerFindings) -> None:
+    """Write a worker's findings for member 0, as `exchange` does for a member that waits for the answer elsewhere."""
+    store.write(f"{folder}/{index}.json", mine.to_json())
 
 
 def _collect(store: Store, folder: str, members: int) -> list[WorkerFindings]:

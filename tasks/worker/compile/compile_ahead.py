@@ -135,7 +135,7 @@ def _wait_for(job: Job, key: str, what: str) -> None:
 
 def _prepared(job: Job, key: str, before: Cached) -> None:
     """Notify the other workers of this machine that the graphs are there: in its folder, where they share one."""
-    if job.rank.local_world > 1:
+    if job.rank.world > 1:
         job.machine.publish(PREPARED.format(key=key), before.to_json())
 
 
