@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tests.neuron.floats import with_floats
+from tests.support.processes.floats import with_floats
 
 
 def message(*fields: tuple[int, int | bytes]) -> bytes:

@@ -28,7 +28,7 @@ from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import shape_for
 from tasks.worker.training.pairs import make_pairs, read_training_rows
 from tasks.worker.training.start import Source, load_model
-from tests.neuron.floats import with_floats
+from tests.support.processes.floats import with_floats
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_config
 
 CORES = 32  # of a trn1.32xlarge
