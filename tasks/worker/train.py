@@ -11,6 +11,7 @@ import torch
 from tasks.contracts.checkpoints import HeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.references import CheckpointRef
 from tasks.contracts.usage import TokenUse
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checks.collectives import prove_exchange
@@ -96,8 +97,7 @@ def run(job: Job) -> TrainOutcome:
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
                 solve_head(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
-        checkpoint = named_by_the_first(job, own, accelerator)
-        assert checkpoint is not None, "rank 0 has written it"
+        checkpoint = _agree(job, own, accelerator)
         graphs = graph_use(accelerator)
         if graphs is not None:
             job.clock.count_as("compiling", graphs.compile_seconds)
@@ -209,3 +209,10 @@ def _choose_weights(
             put_weights(parts.model, merged(weights_on_host(parts.model), first, averaging.parent_share), accelerator)
             others = True
     return others
+
+
+def _agree(job: Job, checkpoint: CheckpointRef | None, accelerator: Accelerator) -> CheckpointRef:
+    """Return the checkpoint on all workers, once rank 0 has written it."""
+    agreed = named_by_the_first(job, checkpoint, accelerator)
+    assert agreed is not None, "rank 0 has one"
+    return agreed

@@ -41,6 +41,7 @@ def work(rank: Rank, uri: str, endpoint: str, inputs: Inputs) -> Outcome:
     return stage.run(make_job(open_store(uri), CONFIG, inputs, "two", rank=ours))
 
 
+@pytest.mark.proof
 @pytest.mark.shows("one copy")
 def test_four_workers_of_a_machine_ask_the_bucket_for_what_one_asks(tmp_path: Path, s3: S3Server) -> None:
     store, history = make_workspace(tmp_path, rows=40)
