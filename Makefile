@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews ablation classification gates faults scale \
+.PHONY: install demo demo-batch down check check-neuron test proofs docs bench overhead reviews ablation classification gates faults scale \
   train-memory
 
 install: $(INSTALLED)
@@ -40,6 +40,10 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/cfn-lint infra/aws/*.yaml
+
+# The images and Neuron's compiler, on a machine with x86 processors, the internet and Docker; docs/accelerators.md.
+check-neuron: install
+	tests/neuron/check.sh
 
 # Three at a time, though for two cores: a third of the suite's time is spent waiting. Whole pipelines begin first.
 test: install

@@ -109,6 +109,15 @@ class Config(Record):
         return self
 
     @model_validator(mode="after")
+    def _native_neuron_has_its_machine(self) -> Self:
+        machine = self.health.machine
+        if self.accelerator == "neuron" and machine is not None and not machine.startswith(("trn2", "trn3")):
+            raise ValueError(
+                f"accelerator neuron needs Trn2 or Trn3, and health.machine is {machine}; use accelerator xla there"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _published_where_it_stays(self) -> Self:
         folders = [target.name for target in self.publish.targets if target.is_folder]
         if folders and (self.publish.compute or self.compute) == "batch":

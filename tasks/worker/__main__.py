@@ -22,6 +22,7 @@ from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
 from tasks.worker.process.libraries import QUIET
+from tasks.worker.process.machine import Machine
 from tasks.worker.process.parent_death import die_with_parent
 from tasks.worker.process.sigterm import terminate
 from tasks.worker.process.threads import bind_threads
@@ -45,14 +46,15 @@ def main() -> int:
     rank = Rank.from_environment()
 
     workspace, _, key = arguments.spec.partition("#")
+    machine = Machine(workspace, key.rpartition("/")[0], rank.first_of_machine)
     try:
         store = open_store(workspace)
-        spec = read_spec(store, key, arguments.stage)
+        spec = read_spec(machine.reads(store), key, arguments.stage)
     except Exception as error:  # without a spec there is no folder for an error file
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
     bind_threads(spec.config.accelerator)  # before a stage imports torch
-    job = Job(spec, FencedStore(store, spec.fences, spec.job_prefix), rank, clock)
+    job = Job(spec, FencedStore(store, spec.fences, spec.job_prefix), rank, clock, joined=machine)
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
         outcome: Outcome | None = stage.run(job)  # None: another worker returns it, or a tool runs this
@@ -62,6 +64,8 @@ def main() -> int:
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends in any case, and must be able to write why
         return job.fail(error)
+    finally:
+        machine.leave()
     return 0
 
 

@@ -21,9 +21,9 @@ from tasks.hosts.link_speeds import read_speeds
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
-from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange
+from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, hand_in
 from tasks.worker.checks.matmul_check import gflops, make_problem, time_product
-from tasks.worker.checks.nodes import check_nodes, folder, remove_node_file
+from tasks.worker.checks.nodes import check_nodes, folder, once_for_machine
 from tasks.worker.checks.verdicts import (
     conclude,
     judge_product,
@@ -57,11 +57,16 @@ def run(job: Job) -> HealthOutcome:
     with open_accelerator(config.accelerator, rank, config, config.train.precision) as accelerator:
         mine = _measure(job, accelerator)
         precision = accelerator.choose_precision(config.train.precision)
-        whole = exchange(
-            job.store, f"{folder(job)}/workers", rank.index, rank.world, mine,
-            lambda findings: _judge(job, before, findings, precision),
+        together = f"{folder(job)}/workers"
+        if rank.local > 0:
+            hand_in(job.store, together, rank.index, mine)
+        whole = once_for_machine(
+            job, "workers",
+            lambda: exchange(
+                job.store, together, rank.index, rank.world, mine,
+                lambda findings: _judge(job, before, findings, precision),
+            ),
         )  # fmt: skip
-        remove_node_file(job)
         refuse(whole.checks)
         accelerator.barrier()  # all have read it
     if rank.is_main:

@@ -46,10 +46,10 @@ def run(job: Job) -> InferOutcome:
     with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
             compile_cache.reuse(accelerator, job.store, inputs.compiled)
-            parts = load_parts(job.store, inputs.model.checkpoint)
+            parts = load_parts(job.shared, inputs.model.checkpoint)
             accelerator.to_device(parts.model)
-            catalogue = Catalogue(job.store, inputs.catalogue)
-            earlier = EarlierVectors(job.store, inputs.reuse, inputs.model.version)
+            catalogue = Catalogue(job.store, inputs.catalogue, job.shared)
+            earlier = EarlierVectors(job.store, inputs.reuse, inputs.model.version, job.shared)
         embedder = Embedder(job, accelerator, parts, catalogue, inputs.model.version, earlier)
         while left := shards.open():
             before = len(left)

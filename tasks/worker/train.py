@@ -36,7 +36,16 @@ from tasks.worker.training.pairs import (
     read_training_rows,
     replayed_rows,
 )
-from tasks.worker.training.start import Start, find_source, first_weights, load_model, load_weights, make_start, ref_at
+from tasks.worker.training.start import (
+    Start,
+    find_source,
+    first_weights,
+    load_model,
+    load_weights,
+    make_start,
+    named_by_the_first,
+    ref_at,
+)
 from tasks.worker.training.step import TrainStep
 
 
@@ -88,7 +97,7 @@ def run(job: Job) -> TrainOutcome:
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
                 solve_heads(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
-        checkpoint = _agree(accelerator, job, own, recorder.last_step)
+        checkpoint = _agree(job, own, accelerator)
         graphs = graph_use(accelerator)
         if graphs is not None:
             job.clock.count_as("compiling", graphs.compile_seconds)
@@ -208,7 +217,8 @@ def _choose_weights(
     return others
 
 
-def _agree(accelerator: Accelerator, job: Job, checkpoint: CheckpointRef | None, last_step: int) -> CheckpointRef:
-    """Return the checkpoint on all workers: rank 0 wrote it, the others wait and read which it is."""
-    accelerator.barrier()
-    return checkpoint or ref_at(job, last_step)
+def _agree(job: Job, checkpoint: CheckpointRef | None, accelerator: Accelerator) -> CheckpointRef:
+    """Return the checkpoint on all workers, once rank 0 has written it."""
+    agreed = named_by_the_first(job, checkpoint, accelerator)
+    assert agreed is not None, "rank 0 has one"
+    return agreed

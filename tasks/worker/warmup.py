@@ -108,7 +108,7 @@ def _publish(job: Job, accelerator: Accelerator, session: CompileSession) -> Com
         accelerator.barrier()
         return compiled
     accelerator.barrier()
-    graphs = compile_cache.listed(job.store, session.key)
+    graphs = compile_cache.listed(job.shared, session.key)
     if other := [graph for graph in accelerator.graphs.met if graph.name not in graphs]:
         raise CompileError(
             f"worker {job.rank.index} compiled graph {other[0].name} at {other[0].where}, which worker 0 did not: the "

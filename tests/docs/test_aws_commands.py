@@ -141,6 +141,7 @@ def pairs(text: str) -> Iterator[tuple[str, list[str]]]:
 FOUND = list(commands(PAGE.read_text()))
 
 
+@pytest.mark.shows("template")
 @pytest.mark.parametrize("command", FOUND, ids=lambda command: " ".join([command.service, *command.words]))
 def test_the_cli_takes_the_command(command: Command) -> None:
     assert complaints(command) == []

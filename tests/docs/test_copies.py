@@ -6,10 +6,10 @@ import pytest
 from typer.main import get_command
 
 from flows.cli.app import app
-from tests.docs import codes, folders, json_page
+from tests.docs import codes, folders, json_page, proof
 
 
-@pytest.mark.parametrize("copy", [codes, json_page, folders])
+@pytest.mark.parametrize("copy", [codes, json_page, folders, proof])
 def test_the_page_is_up_to_date(copy) -> None:
     assert copy.PAGE.read_text() == copy.page(), "write it again: make docs"
 
@@ -18,3 +18,9 @@ def test_every_command_with_json_has_its_record() -> None:
     commands = get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
     with_json = {name for name, command in commands.items() if any("--json" in each.opts for each in command.params)}
     assert {name.removesuffix(" --dry-run") for name in json_page.OUTPUTS} == with_json
+
+
+def test_each_statement_has_a_test_unless_it_is_unproven() -> None:
+    """And each mark names a statement, which is then no unproven one."""
+    stated = {name for name, statement in proof.STATEMENTS.items() if statement.proof != "unproven"}
+    assert set(proof.shown_by()) == stated

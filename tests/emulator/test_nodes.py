@@ -36,6 +36,7 @@ def test_each_node_knows_its_place_and_the_main_nodes_address(client: BatchClien
     assert addresses == [None, interface["privateIpv4Address"], interface["privateIpv4Address"]]
 
 
+@pytest.mark.shows("several nodes")
 def test_nodes_reach_a_main_node_that_listens_for_all(client: BatchClient) -> None:
     serve = (
         "import socket, time; server = socket.create_server(('', 0)); print(server.getsockname()[1], flush=True); "

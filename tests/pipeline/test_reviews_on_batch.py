@@ -44,6 +44,7 @@ def millrace(home: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.shows("whole pipeline")
 def test_two_nodes_and_an_array_of_four_give_what_two_local_workers_give(s3_server: S3Server, tmp_path: Path) -> None:
     home = tmp_path / "prefect"
     sides = []

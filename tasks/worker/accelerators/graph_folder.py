@@ -3,9 +3,7 @@
 Neuron's compiler locks a graph while it compiles it, so workers that share a folder compile none twice.
 """
 
-import fcntl
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -24,23 +22,3 @@ def folder_of_machine(rank: Rank) -> Path:
 def own_folder() -> Path:
     """Return an empty folder for this process alone."""
     return Path(tempfile.mkdtemp(prefix=PREFIX))
-
-
-class GraphFolder:
-    """A worker's use of a folder of graphs; the last worker to leave removes it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = os.open(path, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)  # let go by the kernel if the process dies
-
-    def leave(self) -> None:
-        """Remove the folder, unless another worker uses it."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(self.path, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(self._lock)

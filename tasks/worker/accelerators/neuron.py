@@ -1,7 +1,8 @@
 """Native TorchNeuron (torch-neuronx from 2.13): NeuronCores as a torch device of their own, without XLA.
 
-UNPROVEN: written from the published documentation of its beta, and never run on the hardware (Trn2 or newer). It
-needs an image of its own, as `accelerator: xla` uses torch-neuronx 2.9, a package of the same name.
+UNPROVEN: written from the documents of its beta (SDK 2.33), and never run on the hardware (Trn2 or newer). It needs an
+image of its own, as `accelerator: xla` uses torch-neuronx 2.9, a package of the same name. docs/torchneuron.md says
+what moving there takes, and what these documents leave open.
 """
 
 import contextlib
@@ -22,7 +23,8 @@ FIRST_NATIVE = (2, 13)
 class NeuronAccelerator(Accelerator):
     """One logical NeuronCore, eager: operations run at once, so there are no graphs to compile ahead.
 
-    With several processes, collectives on the device use the backend `neuron`, those on the host gloo.
+    torch-neuronx compiles each operation when it is first met, and keeps it in a folder of the machine. With several
+    processes, collectives on the device use the backend `neuron`, those on the host gloo.
     """
 
     name = "neuron"
@@ -34,7 +36,7 @@ class NeuronAccelerator(Accelerator):
         super().__init__(rank)
         require_native()
         importlib.import_module("torch_neuronx")  # registers the device and its process group
-        self.device = torch.device("neuron", rank.local)
+        self.device = torch.device("neuron")  # as its guide says: the core that this process was started for
 
     @property
     def fast_bf16(self) -> bool:

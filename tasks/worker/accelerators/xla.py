@@ -18,11 +18,11 @@ from torch import nn
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 from tasks.worker.accelerators.base import COLLECTIVE_TIMEOUT, Accelerator, M, gradients_of
-from tasks.worker.accelerators.graph_folder import GraphFolder
 from tasks.worker.accelerators.graphs import GraphWatch
 from tasks.worker.accelerators.xla_environment import XlaEnvironment, check_place, collecting
 from tasks.worker.neuron.precompile import list_graphs
 from tasks.worker.process.job import Rank
+from tasks.worker.process.shared_folder import SharedFolder
 
 NANOSECONDS = 1e-9
 
@@ -42,7 +42,7 @@ class XlaAccelerator(Accelerator):
         self.environment = environment
         self.graph_folder = environment.cache
         # What a trial run collects is in the folder of the process that asked for it.
-        self._folder = None if collecting() else GraphFolder(environment.cache)
+        self._folder = None if collecting() else SharedFolder(environment.cache)
         self.reads_graphs = environment.neuron
         self.collects_only = collecting()
         self.compiler, self.flags = environment.compiler, environment.flags

@@ -14,10 +14,11 @@ from tasks.data.items import part_name
 class Catalogue:
     """A catalogue, opened by its manifest. A partition is read, and checked, when it is asked for."""
 
-    def __init__(self, store: Store, ref: CatalogueRef) -> None:
+    def __init__(self, store: Store, ref: CatalogueRef, manifests: Store | None = None) -> None:
+        """Read the manifest, from `manifests` where that is given: the same workspace, shared by several workers."""
         self.ref = ref
         self._store = store
-        self._files = {entry.name: entry for entry in read_manifest(store, ref.prefix).files}
+        self._files = {entry.name: entry for entry in read_manifest(manifests or store, ref.prefix).files}
 
     def items(self, partition: int, batch_items: int) -> Iterator[pa.Table]:
         """Yield the live items of a partition by item id, at most `batch_items` at a time.

@@ -3,16 +3,14 @@
 Not through collectives: it must work before there is a process group, and while collectives are broken.
 """
 
-import time
 from collections.abc import Callable, Sequence
 
 from infra.store.base import Store
 from tasks.contracts.outcomes import Check
-from tasks.foundation.errors import HangError
 from tasks.foundation.records import Record
+from tasks.worker.process.waiting import wait_until
 
 WAIT_SECONDS = 900.0  # longer than all checks of a machine may take; a worker that dies is noticed elsewhere
-SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
 class WorkerFindings(Record):
@@ -51,8 +49,12 @@ def exchange(
     """
     all_key = f"{folder}/whole.json"
     if index > 0:
-        store.write(f"{folder}/{index}.json", mine.to_json())
-        wait_until(lambda: store.exists(all_key), lambda: f"the first worker has not written {store.uri}/{all_key}")
+        hand_in(store, folder, index, mine)
+        wait_until(
+            lambda: store.exists(all_key),
+            lambda: f"the first worker has not written {store.uri}/{all_key}",
+            WAIT_SECONDS,
+        )
         return AllFindings.model_validate_json(store.read(all_key))
     findings = [mine, *_collect(store, folder, members)]
     whole = AllFindings(
@@ -65,14 +67,9 @@ def exchange(
     return whole
 
 
-def wait_until(done: Callable[[], bool], missing: Callable[[], str], seconds: float = WAIT_SECONDS) -> None:
-    """Poll until `done` is true. Raises HangError: it took longer than `seconds`; says what is `missing`."""
-    deadline, pause = time.monotonic() + seconds, SHORTEST_POLL_SECONDS
-    while not done():
-        if time.monotonic() > deadline:
-            raise HangError(f"{missing()} within {seconds:g} s; a worker is stuck or has ended")
-        time.sleep(pause)
-        pause = min(1.5 * pause, LONGEST_POLL_SECONDS)
+def hand_in(store: Store, folder: str, index: int, mine: WorkerFindings) -> None:
+    """Write a worker's findings for member 0, as `exchange` does for a member that waits for the answer elsewhere."""
+    store.write(f"{folder}/{index}.json", mine.to_json())
 
 
 def _collect(store: Store, folder: str, members: int) -> list[WorkerFindings]:
@@ -84,5 +81,9 @@ def _collect(store: Store, folder: str, members: int) -> list[WorkerFindings]:
         there = set(store.list(folder))
         return [key for key in keys if key not in there]
 
-    wait_until(lambda: not missing(), lambda: f"other workers have not written {', '.join(missing())} in {store.uri}")
+    wait_until(
+        lambda: not missing(),
+        lambda: f"other workers have not written {', '.join(missing())} in {store.uri}",
+        WAIT_SECONDS,
+    )
     return [WorkerFindings.model_validate_json(store.read(key)) for key in keys]

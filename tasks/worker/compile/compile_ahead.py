@@ -22,14 +22,12 @@ from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import Cached
 from tasks.worker.neuron.precompile import list_graphs, precompile
 from tasks.worker.process.job import Job, Rank
-from tasks.worker.process.once import publish_file
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts
 
 POLL_SECONDS = 1.0
-LOCAL_POLL_SECONDS = 0.1
 FOUND = "found"
-PREPARED = "prepared.json"  # in the folder of graphs
+PREPARED = "compile-{key}.json"
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -90,7 +88,7 @@ def compiled_graphs(
             _signal(job, key, FOUND)
             try:
                 ahead.compiled = _compile_missing(job, accelerator.variables, into, before)
-                _prepared(job, into, before)
+                _prepared(job, key, before)
                 yield ahead
                 if held is not None:
                     held.check()
@@ -101,13 +99,13 @@ def compiled_graphs(
                         ahead.publish(complete=False)
                 raise
     else:
-        if into is not None and job.rank.local > 0:
-            before = Cached.model_validate_json(_read_when_there(into / PREPARED))
+        if job.rank.local > 0:
+            before = Cached.model_validate_json(job.machine.wait_for(PREPARED.format(key=key), "its compiled graphs"))
         else:
             _wait_for(job, key, FOUND)
             before = compile_cache.fetch(job.store, key, into)
             _compile_missing(job, accelerator.variables, into, before)
-            _prepared(job, into, before)
+            _prepared(job, key, before)
         yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)
 
 
@@ -135,17 +133,10 @@ def _wait_for(job: Job, key: str, what: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _prepared(job: Job, into: Path | None, before: Cached) -> None:
-    """Notify the other workers of this machine, who share its folder of graphs, that all of them are in it."""
-    if into is not None and job.rank.local_world > 1:
-        publish_file(into / PREPARED, before.to_json())
-
-
-def _read_when_there(path: Path) -> bytes:
-    """Return the file's content; the runner ends this worker if the one that writes it fails."""
-    while not path.exists():
-        time.sleep(LOCAL_POLL_SECONDS)
-    return path.read_bytes()
+def _prepared(job: Job, key: str, before: Cached) -> None:
+    """Notify the other workers of this machine that the graphs are there: in its folder, where they share one."""
+    if job.rank.world > 1:
+        job.machine.publish(PREPARED.format(key=key), before.to_json())
 
 
 def _compile_missing(job: Job, variables: Mapping[str, str], into: Path | None, before: Cached) -> tuple[Graph, ...]:

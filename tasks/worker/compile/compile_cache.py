@@ -200,7 +200,9 @@ def expect(accelerator: Accelerator, store: Store, compiled: CompileRef | None, 
     if folder is None:
         cached = fetch(store, key, None)
     else:
-        found = once_per_machine(folder / f"fetched-{key}.json", lambda: fetch(store, key, folder).to_json())
+        found = once_per_machine(
+            folder / f"fetched-{key}.json", lambda: fetch(store, key, folder).to_json(), f"to fetch compile/{key}"
+        )
         cached = Cached.model_validate_json(found)
     if len(cached.graphs) < compiled.graphs and on_new == "fail":
         raise CompileError(

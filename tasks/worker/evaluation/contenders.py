@@ -76,7 +76,9 @@ def feature_names(job: Job, entrants: Sequence[Entrant]) -> list[str]:
     for entrant in entrants:
         if entrant.checkpoint is not None:
             with contextlib.suppress(FileNotFoundError):  # of a checkpoint that is gone, which opening it says
-                table = FeatureTable.model_validate_json(job.store.read(f"{entrant.checkpoint.prefix}/{features.FILE}"))
+                table = FeatureTable.model_validate_json(
+                    job.shared.read(f"{entrant.checkpoint.prefix}/{features.FILE}")
+                )
                 found |= dict.fromkeys(table.columns)
     return list(found)
 
@@ -90,7 +92,7 @@ def open_entrant(job: Job, accelerator: Accelerator, entrant: Entrant, like: Mod
     Raises:
         StoreError: a checkpoint is missing, corrupt, or not the one that is named.
     """
-    parts = load_parts(job.store, entrant.checkpoint) if entrant.checkpoint is not None else None
+    parts = load_parts(job.shared, entrant.checkpoint) if entrant.checkpoint is not None else None
     if parts is None:
         try:
             assert like is not None
@@ -113,7 +115,7 @@ def _released(job: Job, accelerator: Accelerator, entrant: Entrant) -> EarlierVe
     """
     found = None
     try:
-        found = EarlierVectors(job.store, entrant.vectors, entrant.version)
+        found = EarlierVectors(job.store, entrant.vectors, entrant.version, job.shared)
         found.check(job.share)
     except (MissingFolder, CorruptFolder) as error:
         found = None

@@ -60,7 +60,7 @@ def choose_corpus(
         chosen = choose(job.store, inputs.catalogue, own, near, others, features)
         _write(job, key, _with_golden_items(chosen, rows))
     accelerator.barrier()
-    return pq.read_table(job.store.local(key))
+    return pq.read_table(job.shared.local(key))
 
 
 def relevant_items(
@@ -76,7 +76,7 @@ def relevant_items(
         pairs = _known_pairs(job, inputs, rows, keys, corpus[ITEM_ID].combine_chunks())
         _write(job, key, pa.table({QUERY_KEY: pairs[:, 0], PLACE: pairs[:, 1]}))
     accelerator.barrier()
-    pairs = pq.read_table(job.store.local(key))
+    pairs = pq.read_table(job.shared.local(key))
     texts = text_numbers(corpus[TEXT].to_pylist())
     return find_relevant(keys, texts, pairs[QUERY_KEY].to_numpy(), pairs[PLACE].to_numpy())
 
@@ -130,7 +130,7 @@ def _known_pairs(
     golden = rows.table.filter(pc.invert(rows.holdout))
     found = [_pairs_of(golden, queries, items)]
     waiting = 0
-    for table in read_rows(job.store, inputs.rows, []):
+    for table in read_rows(job.shared, inputs.rows, []):
         found.append(_pairs_of(table.filter(pa.array(pair_mask(table, job.config.heads))), queries, items))
         waiting += len(found[-1])
         if waiting > PAIRS_AT_ONCE:

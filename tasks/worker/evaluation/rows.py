@@ -51,10 +51,10 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
         DataError: the spans have no holdout row, or lack a feature.
     """
     tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate)
-    golden = GoldenTexts.read(job.store, inputs.golden)
+    golden = GoldenTexts.read(job.shared, inputs.golden)
     for ref in inputs.rows:
-        others = other_columns(job.store, ref)
-        for sides in read_sides(job.store, [ref], rule, [*features, *others]):
+        others = other_columns(job.shared, ref)
+        for sides in read_sides(job.shared, [ref], rule, [*features, *others]):
             golden.add(sides.training)
             held = sides.held
             tables.append(held.select([*CORE, *dict.fromkeys(features)]))
@@ -72,7 +72,7 @@ def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRo
     """Return the rows with those of the golden set after them, which have neither label nor features."""
     if key is None:
         return rows
-    golden = pq.read_table(job.store.local(key)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
+    golden = pq.read_table(job.shared.local(key)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
     for field in rows.table.schema:
         if field.name not in golden.column_names:
             golden = golden.append_column(field, pa.nulls(golden.num_rows, field.type))

@@ -29,7 +29,7 @@ def newest_rows(job: Job, count: int, known: Callable[[pa.Table], np.ndarray]) -
     assert isinstance(inputs, TrainInputs)
     rule, tables = HoldoutRule.of(config.evaluate), []
     refs = (*inputs.history, *inputs.rows)
-    for training, _ in read_sides(job.store, refs, rule, used_columns(config), newest_first=True):
+    for training, _ in read_sides(job.shared, refs, rule, used_columns(config), newest_first=True):
         found = training.filter(pa.array(known(training)))
         tables.append(found.slice(max(0, found.num_rows - count)))
         count -= tables[-1].num_rows

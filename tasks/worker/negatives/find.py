@@ -55,7 +55,7 @@ def find_negatives(
                 f"hard negatives can't be mined from release {inputs.mined.number}: {error}. Restore it from a backup, "
                 "or train without them: --set heads.contrastive.negatives=null"
             ) from error
-    found = folder.read(job.store, prefix)
+    found = folder.read(job.shared, prefix)
     facts, real = found.facts, found.of_row >= 0
     counts = MinedNegatives(
         release=facts["release"],
@@ -82,7 +82,7 @@ def _mine(
 ) -> None:
     accelerator.name_work("mining of hard negatives")
     opened = open_release(job, accelerator, release)
-    known = KnownPairs(TrainingRows(job.store, (*inputs.history, *inputs.rows), job.config), job.config.heads)
+    known = KnownPairs(TrainingRows(job.shared, (*inputs.history, *inputs.rows), job.config), job.config.heads)
     mined = mine(job, accelerator, opened, training, known, settings, rows)
     if job.rank.is_main:
         with job.scratch() as scratch:

@@ -53,7 +53,7 @@ def open_release(job: Job, accelerator: Accelerator, release: MinedRelease) -> R
         ConfigError: the model needs a feature that the configuration does not name.
     """
     memory = MEMORY_BYTES // job.rank.local_world
-    items = ReleasedItems.open(job.store, release.vectors, release.model.version, memory)
+    items = ReleasedItems.open(job.shared, release.vectors, release.model.version, memory)
     model = open_entrant(job, accelerator, Entrant(release.model.version, {}, release.model.checkpoint), None)
     assert model is not None, "only new weights may not be there"
     if missing := sorted(set(model.features) - set(feature_columns(job.config))):

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,7 @@ from tasks.contracts.results import Phases, WorkerFailure
 from tasks.foundation.disks import message_of
 from tasks.foundation.errors import POLICIES, ConfigError, StageError, StoreError, classify
 from tasks.foundation.neuron_errors import classify_log
+from tasks.worker.process.machine import Machine
 
 Phase = Literal["booting", "compiling", "restoring", "productive"]
 
@@ -58,6 +60,11 @@ class Rank:
             child=int(os.environ.get("MILLRACE_ARRAY_INDEX", "0")),
             children=int(os.environ.get("MILLRACE_ARRAY_SIZE", "1")),
         )
+
+    @property
+    def first_of_machine(self) -> int:
+        """The number of the first worker of this machine."""
+        return self.index - self.local
 
     @property
     def is_main(self) -> bool:
@@ -113,6 +120,17 @@ class Job:
     clock: PhaseClock = field(compare=False)
     # As it was before a library of a device added what is meant for this worker alone; for programs that it starts.
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ), compare=False, repr=False)
+    joined: Machine | None = field(default=None, compare=False, repr=False)  # where it was used before there was a job
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What this worker shares with the others of its machine."""
+        return self.joined or Machine(self.store.uri, self.spec.attempt_prefix, self.rank.first_of_machine)
+
+    @cached_property
+    def shared(self) -> Store:
+        """The workspace, for what does not change during the attempt: one worker of each machine fetches it for all."""
+        return self.machine.reads(self.store)
 
     @property
     def config(self) -> Config:

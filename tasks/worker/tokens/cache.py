@@ -37,24 +37,30 @@ POLL_SECONDS = 1.0
 _FORMAT = 1  # part of the key: raise it when the same rows give other files
 
 
-def open_tokens(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> tuple[Path, Manifest]:
+def open_tokens(
+    store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe, shared: Store | None = None
+) -> tuple[Path, Manifest]:
     """Return a local path to the tokens of a span's training rows, made if the workspace lacks them, and the manifest.
 
     ROWS holds records of ROW, with one more at the end, whose begins are the ends of the last row; the ids are int32.
     The facts of the manifest are the number of rows, and what the tokens are made of.
 
+    Args:
+        shared: the same workspace, from which the rows are read where it is given.
+
     Raises:
         MissingFolder, CorruptFolder: the rows of the span, or what is known about their sides, are gone or damaged.
         StoreError: the lease was lost to another process.
     """
-    made_of = _made_of(store, ref, rule, recipe)
+    rows = shared or store
+    made_of = _made_of(rows, ref, rule, recipe)
     prefix = f"tokens/{hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]}"
     try:
         found = open_folder(store, prefix, KIND)
     except (MissingFolder, CorruptFolder):
         with lease.wait_for(store, f"{prefix}.lease", say=_say, poll_seconds=POLL_SECONDS) as held:
             assert held is not None  # nothing else ends the waiting
-            _make_if_needed(store, prefix, read_sides(store, [ref], rule, recipe.columns), recipe, made_of, ref)
+            _make_if_needed(store, prefix, read_sides(rows, [ref], rule, recipe.columns), recipe, made_of, ref)
             held.check()
         return open_folder(store, prefix, KIND)
     _say(f"{prefix}: the tokens of {found[1].facts['rows']} rows of span {ref.span.name} are there")

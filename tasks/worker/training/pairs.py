@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.pair_arrays import CLASSES, Pairs, open_pair_files, read_pair_files, row_type, write_facts
 
-FIRST_DELAY_SECONDS, POLL_SECONDS = 0.02, 1.0  # each wait is twice as long as the one before
+MADE = "pairs"  # names the folder that the first worker of a machine has made
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -127,33 +126,24 @@ def open_pairs(
         barrier: waits for every worker of the stage.
     """
     rank = job.rank
-    signal = f"{job.spec.attempt_prefix}/pairs-{rank.index - rank.local}"
     if rank.local:
-        pairs = open_pair_files(_made_by_the_first(job.store, signal), parts.features, parts.model.pad)
+        made = Path(job.machine.wait_for(MADE, "the training rows").decode())
+        pairs = open_pair_files(made, parts.features, parts.model.pad)
         barrier()
         return pairs
     with job.scratch() as folder:
         recipe, again = _recipe(parts, job.config), folder / "replayed"
-        tokens = [open_tokens(job.store, ref, training.rule, recipe)[0] for ref in training.refs]
-        spans = [TrainingRows(job.store, [ref], job.config, training.rule) for ref in training.refs]
+        tokens = [open_tokens(job.store, ref, training.rule, recipe, job.shared)[0] for ref in training.refs]
+        spans = [TrainingRows(job.shared, [ref], job.config, training.rule) for ref in training.refs]
         again.mkdir()
         write_tokens(again, replayed, recipe)
         sources = [*zip(tokens, spans, strict=True), (again, replayed)]
         _write_pairs(folder, sources, len(spans), parts, job.config)
         pairs = open_pair_files(folder, parts.features, parts.model.pad)
-        if rank.world > 1:  # through the store: it can take longer than a process group waits
-            job.store.write(signal, str(folder).encode())
+        if rank.world > 1:  # through a file: it can take longer than a process group waits
+            job.machine.publish(MADE, str(folder).encode())
         barrier()
     return pairs
-
-
-def _made_by_the_first(store: Store, signal: str) -> Path:
-    """Wait for the folder that the first worker of this machine makes; one left by a killed try has the same rows."""
-    delay_seconds = FIRST_DELAY_SECONDS
-    while not store.exists(signal) or not (folder := Path(store.read(signal).decode())).is_dir():
-        time.sleep(delay_seconds)
-        delay_seconds = min(2 * delay_seconds, POLL_SECONDS)
-    return folder
 
 
 def _recipe(parts: ModelParts, config: Config) -> Recipe:
@@ -238,7 +228,7 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
     Raises:
         DataError: all rows are held out.
     """
-    training = TrainingRows(job.store, inputs.rows, job.config, _training_rule(job.config, inputs.rows))
+    training = TrainingRows(job.shared, inputs.rows, job.config, _training_rule(job.config, inputs.rows))
     if next(iter(training), None) is None:
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
@@ -256,7 +246,7 @@ def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
     """Return the rows of the history that a run is trained on again: `train.replay` of its pairs."""
     first_step = inputs.parent.step if inputs.parent else 0
     replay = Replay.of(job.config.train.replay, inputs.rows, inputs.history, first_step)
-    return ReplayedRows(job.store, replay, HoldoutRule.of(job.config.evaluate), used_columns(job.config))
+    return ReplayedRows(job.shared, replay, HoldoutRule.of(job.config.evaluate), used_columns(job.config))
 
 
 def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
@@ -264,7 +254,7 @@ def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
     rule, wider = HoldoutRule.of(job.config.evaluate), _training_rule(job.config, inputs.rows)
     if wider == rule:
         return None
-    sides = read_sides(job.store, inputs.rows, wider, used_columns(job.config))
+    sides = read_sides(job.shared, inputs.rows, wider, used_columns(job.config))
     found = [split_holdout(held, rule).training for _, held in sides]
     if not sum(table.num_rows for table in found):
         print("no row is left for development, so the last step is kept: the run has few rows", flush=True)
@@ -276,7 +266,7 @@ def _newest_holdout(job: Job, refs: Sequence[RowsRef]) -> pa.Table:
     """Return at most `train.evaluate_rows` holdout rows, in order; no span is read that is not needed."""
     config, tables, missing = job.config, [], job.config.train.evaluate_rows
     rule = HoldoutRule.of(config.evaluate)
-    for _, held in read_sides(job.store, refs, rule, used_columns(config), newest_first=True):
+    for _, held in read_sides(job.shared, refs, rule, used_columns(config), newest_first=True):
         tables.append(held.slice(max(0, held.num_rows - missing)))
         missing -= tables[-1].num_rows
         if not missing:

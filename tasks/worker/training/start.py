@@ -42,6 +42,7 @@ _ENCODER_SIZES = {
     "intermediate_size": "intermediate_size",
     "max_tokens": "max_position_embeddings",
 }
+_REF_NUMBERS = 1 + 32  # a step, and the bytes of a SHA-256
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,21 @@ def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Sour
     config = job.config
     first_step = inputs.parent.step if inputs.parent else 0
     partial = find_partial(job.store, config.lineage, job.spec.run_key, first_step) if job.rank.is_main else None
-    step = int(accelerator.sum(torch.tensor(partial.step if partial else 0)).item())
-    return Source(ref_at(job, step), own=True) if step else Source(inputs.parent, own=False)
+    own = named_by_the_first(job, partial, accelerator)
+    return Source(own, own=True) if own is not None else Source(inputs.parent, own=False)
+
+
+def named_by_the_first(job: Job, named: CheckpointRef | None, accelerator: Accelerator) -> CheckpointRef | None:
+    """Return on every rank the checkpoint of this lineage that rank 0 names, None if it names none. Asks no store.
+
+    Args:
+        named: None on the other ranks.
+    """
+    numbers = [named.step, *bytes.fromhex(named.sha256)] if named is not None else [0] * _REF_NUMBERS
+    step, *digest = accelerator.sum(torch.tensor(numbers, dtype=torch.int64)).tolist()
+    if not any(digest):
+        return None
+    return CheckpointRef(prefix=checkpoint_prefix(job.config.lineage, step), step=step, sha256=bytes(digest).hex())
 
 
 def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelParts:
@@ -94,7 +108,7 @@ def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelP
     else:
         whose = "continuing from this run's own" if source.own else "starting from the lineage's"
         print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
-        parts = load_parts(job.store, checkpoint, config.model.dropout, weights="trained")
+        parts = load_parts(job.shared, checkpoint, config.model.dropout, weights="trained")
         if not source.own:  # its vocabularies have grown before
             parts = replace(parts, features=grow(parts.model, parts.features, training))
         parts.model.learn_scale(config.heads.learnt_scale)
@@ -131,7 +145,7 @@ def make_start(
         curve=(),
     )
     if source.checkpoint is not None:
-        loaded = load_optimizer(job.store, source.checkpoint, parts.model, optimizer)
+        loaded = load_optimizer(job.shared, source.checkpoint, parts.model, optimizer)
         state = loaded if source.own else state
     accelerator.settle(parts.model, optimizer)
     return Start(parts, average, optimizer, state, source.checkpoint)
@@ -154,7 +168,7 @@ def _start_average(job: Job, source: Source, parts: ModelParts, accelerator: Acc
 
 def released_weights(job: Job, checkpoint: CheckpointRef, parts: ModelParts) -> dict[str, torch.Tensor]:
     """Return the released weights of a checkpoint, float32 on the host, with a row for each category of `parts`."""
-    earlier = load_parts(job.store, checkpoint)
+    earlier = load_parts(job.shared, checkpoint)
     widen(earlier.model, earlier.features, parts.features)
     return weights_on_host(earlier.model)
 
@@ -172,17 +186,17 @@ def first_weights(
 
 def load_weights(job: Job, checkpoint: CheckpointRef, start: Start, accelerator: Accelerator) -> None:
     """Go back to the weights and the optimiser state of another checkpoint of this run."""
-    trained = load_parts(job.store, checkpoint, weights="trained")
+    trained = load_parts(job.shared, checkpoint, weights="trained")
     put_weights(start.parts.model, weights_on_host(trained.model), accelerator)
     if start.average is not None:
-        put_weights(start.average.model, weights_on_host(load_parts(job.store, checkpoint).model), accelerator)
-    load_optimizer(job.store, checkpoint, start.parts.model, start.optimizer)
+        put_weights(start.average.model, weights_on_host(load_parts(job.shared, checkpoint).model), accelerator)
+    load_optimizer(job.shared, checkpoint, start.parts.model, start.optimizer)
 
 
 def ref_at(job: Job, step: int) -> CheckpointRef:
     """Return a reference to the lineage's checkpoint at a step."""
     prefix = checkpoint_prefix(job.config.lineage, step)
-    return CheckpointRef(prefix=prefix, step=step, sha256=read_manifest(job.store, prefix).sha256)
+    return CheckpointRef(prefix=prefix, step=step, sha256=read_manifest(job.shared, prefix).sha256)
 
 
 def _check_shape(parts: ModelParts, config: Config) -> None:

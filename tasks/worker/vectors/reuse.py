@@ -27,12 +27,13 @@ class EarlierVectors:
         MissingFolder, CorruptFolder: the folder is not complete, or holds the vectors of another model.
     """
 
-    def __init__(self, store: Store, prefix: str | None, model_version: str) -> None:
+    def __init__(self, store: Store, prefix: str | None, model_version: str, manifests: Store | None = None) -> None:
+        """Read the manifest, from `manifests` where that is given: the same workspace, shared by several workers."""
         self._store, self._prefix = store, prefix
         self._files: tuple[FileEntry, ...] = ()
         self._partitions = 1
         if prefix is not None:
-            manifest = read_manifest(store, prefix)
+            manifest = read_manifest(manifests or store, prefix)
             expect_vectors(store, prefix, manifest, model_version)
             self._files = manifest.files
             self._partitions = manifest.facts["catalogue"]["partitions"]

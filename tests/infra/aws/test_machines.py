@@ -52,6 +52,7 @@ def written(stack: dict[str, str]) -> str:
     return " ".join(stack.values())
 
 
+@pytest.mark.shows("template")
 @pytest.mark.parametrize("stack", STACKS, ids=written)
 @pytest.mark.parametrize("kind", CALLS)
 def test_every_call_is_one_that_aws_knows(kind: str, stack: dict[str, str]) -> None:
@@ -67,6 +68,7 @@ def test_a_call_that_aws_does_not_know_is_found() -> None:
         assert problems(kind, {key: value for key, value in (sound | change).items() if value is not None})
 
 
+@pytest.mark.shows("template")
 def test_a_stack_needs_no_more_than_cloudformation_takes() -> None:
     """A template that a command carries itself may have 51,200 bytes, one in a bucket 1 MB, loops unrolled too."""
     page = (ROOT / "docs/aws.md").read_text()
@@ -119,6 +121,7 @@ def machine_of(stack: dict[str, str]) -> tuple[str, dict[str, Any]]:
     return stack["AcceleratorType"], {stage: container(stage, **stack) for stage in COMPUTES}
 
 
+@pytest.mark.shows("machines")
 @pytest.mark.parametrize("stack", STACKS, ids=written)
 def test_a_job_fits_its_machine_and_leaves_no_room_for_a_second(stack: dict[str, str]) -> None:
     kind, containers = machine_of(stack)
@@ -133,6 +136,7 @@ def test_a_job_fits_its_machine_and_leaves_no_room_for_a_second(stack: dict[str,
         assert {"name": "memlock", "softLimit": -1, "hardLimit": -1} in found["ulimits"]
 
 
+@pytest.mark.shows("machines")
 @pytest.mark.parametrize("kind", [*ACCELERATORS, *INFERENTIA])
 def test_a_container_has_all_devices_of_its_machine(kind: str) -> None:
     """EFA devices have no permissions of their own: Batch takes read, write and mknod together, or none at all."""
@@ -146,6 +150,7 @@ def test_a_container_has_all_devices_of_its_machine(kind: str) -> None:
         assert devices == wanted, stage
 
 
+@pytest.mark.shows("machines")
 @pytest.mark.parametrize("kind", ACCELERATORS)
 def test_there_is_one_efa_interface_per_network_card(kind: str) -> None:
     data = made("AWS::EC2::LaunchTemplate", AcceleratorType=kind)["AcceleratorTemplate"]["LaunchTemplateData"]

@@ -153,6 +153,7 @@ BREACHES: dict[str, Callable[[Resources], None]] = {
 }
 
 
+@pytest.mark.shows("least privilege")
 @pytest.mark.parametrize("rule", RULES)
 def test_the_template_keeps_the_rule_and_a_breach_is_found(rule: str) -> None:
     assert RULES[rule](template()["Resources"]) == []

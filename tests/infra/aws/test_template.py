@@ -172,6 +172,7 @@ def test_only_actions_without_resources_are_allowed_on_all() -> None:
         assert not any("*" in action for action in listed(one["Action"])), owner
 
 
+@pytest.mark.shows("least privilege")
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_may_read_and_write_what_their_workers_need(stage: str) -> None:
     written = [f"runs/r/{stage}/result.json", f"runs/r/{stage}/attempt-1/owner.json", *WRITES[stage]]
@@ -181,6 +182,7 @@ def test_stages_may_read_and_write_what_their_workers_need(stage: str) -> None:
     assert [key for key in written if not may(stage, "s3:DeleteObject", key)] == []
 
 
+@pytest.mark.shows("least privilege")
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_may_not_write_what_belongs_to_others(stage: str) -> None:
     """No stage writes another one's results, the input, or what is released."""

@@ -54,6 +54,7 @@ def test_there_is_an_image_for_each_plane_and_accelerator() -> None:
     assert set(IMAGES) == {"control", "worker", "worker-neuron"}
 
 
+@pytest.mark.shows("files of the images")
 @pytest.mark.parametrize("image", IMAGES)
 def test_every_copied_file_exists_and_reaches_the_builder(image: str) -> None:
     assert copied(image)
@@ -111,6 +112,7 @@ def test_base_images_are_pinned_by_a_full_version(image: str) -> None:
         assert re.match(r"\d+\.\d+\.\d+", tag), name
 
 
+@pytest.mark.shows("files of the images")
 @pytest.mark.parametrize("image", IMAGES)
 def test_packages_are_held_to_the_pins(image: str) -> None:
     installs = [part for run in rests(image, "RUN") for part in run.split("&&") if "pip install" in part]
@@ -118,6 +120,7 @@ def test_packages_are_held_to_the_pins(image: str) -> None:
     assert [one for one in installs if "--constraint pins.txt" not in one and "--no-deps" not in one] == []
 
 
+@pytest.mark.shows("files of the images")
 @pytest.mark.parametrize("image", IMAGES)
 def test_containers_do_not_run_as_root(image: str) -> None:
     """The last user, and nothing after it but the command; the ids are those that the template gives containers."""

@@ -28,6 +28,7 @@ from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import shape_for
 from tasks.worker.training.pairs import make_pairs, read_training_rows
 from tasks.worker.training.start import Source, load_model
+from tests.support.processes.floats import with_floats
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_config
 
 CORES = 32  # of a trn1.32xlarge
@@ -52,8 +53,13 @@ class Place(NamedTuple):
     planted: bool = False
 
 
-def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place]) -> dict[Place, list[Graph]]:
-    """The graphs of warmup and of health's collectives, in order, by worker; repeated ones once."""
+def draw(
+    _: Rank, workspace: Path, rows: RowsRef, places: list[Place], modules: Path | None = None
+) -> dict[Place, list[Graph]]:
+    """The graphs of warmup and of health's collectives, in order, by worker; repeated ones once.
+
+    `modules` is a folder for the same graphs as files for Neuron's compiler, of a single place.
+    """
     config = _config(max(places).world)
     os.environ.update(neuron_environment(config, config.train.precision, workspace / "graphs", inherited={}))
     os.environ.update({DEVICE: "CPU", COLLECTING: "1"})
@@ -77,7 +83,13 @@ def draw(_: Rank, workspace: Path, rows: RowsRef, places: list[Place]) -> dict[P
         def cut(self) -> None:
             pending = [each for each in _on_device(library) if library._check_tensor_need_materialization([each])[0]]
             if pending:
-                self.drawn[Graph(self._watch.where, library._get_xla_tensors_hlo(pending))] = None
+                graph = Graph(self._watch.where, library._get_xla_tensors_hlo(pending))
+                if modules is not None and graph.text not in {each.text for each in self.drawn}:
+                    module = with_floats(library._get_xla_tensors_hlo_proto(pending))
+                    (modules / f"{len(self.drawn):02d}-{graph.where.replace(' ', '-')}.hlo_module.pb").write_bytes(
+                        module
+                    )
+                self.drawn[graph] = None
             for each in pending:
                 each.data = self.upload(torch.zeros(each.shape, dtype=each.dtype))
             library._set_all_reduce_token(str(self.device), None)  # as torch_xla.sync does

@@ -19,6 +19,7 @@ def test_every_status_has_a_class_here():
     assert sorted(code for code, _ in BY_CODE) == sorted(STATUSES)
 
 
+@pytest.mark.shows("codes")
 @pytest.mark.parametrize(("code", "failure"), BY_CODE)
 def test_a_status_is_read_by_number_and_by_name(code, failure):
     for line in (COMPLETED.format(code=code), f"ERROR NRT:nrt_infodump Failure: NRT_{STATUSES[code].name} in nrt_load"):
@@ -61,6 +62,7 @@ def test_the_most_specific_line_is_the_cause(name, failure, words):
     assert words in found[1]
 
 
+@pytest.mark.shows("codes")
 @pytest.mark.parametrize(
     ("text", "failure", "words"),
     [

@@ -216,6 +216,7 @@ def test_a_lineage_keeps_its_shape(trained: Trained, override: str, named: str):
     assert store.list("lineages") == before
 
 
+@pytest.mark.shows("neuron-monitor")
 def test_the_outcome_has_the_use_of_neuroncores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(device_use, "uses_neuron", lambda config: True)
     tools = FakeTools(tmp_path / "bin", monkeypatch)

@@ -104,6 +104,7 @@ def test_a_waiting_runner_keeps_its_lease_and_its_claims_state(batch, store) -> 
     assert state_of(store, spec) == "over"
 
 
+@pytest.mark.shows("retries")
 def test_a_lost_host_is_retried_by_batch_and_both_tries_are_reported(batch, store) -> None:
     containers_do(store, 'say("up"); time.sleep(60) if number == 1 else wait_for("go")')
     batch.kill_host_when_log("*", "up", index=0)  # the main node's: the loss of another ends no job by itself
@@ -116,6 +117,7 @@ def test_a_lost_host_is_retried_by_batch_and_both_tries_are_reported(batch, stor
     assert len(batch.jobs()) == 1
 
 
+@pytest.mark.shows("retries")
 def test_a_transient_exit_code_is_retried_until_the_budget_is_used_up(batch, store) -> None:
     containers_do(store, 'fail("STORE", f"no space, try {number}", 74)')
     waiter = Waiting()
@@ -126,6 +128,7 @@ def test_a_transient_exit_code_is_retried_until_the_budget_is_used_up(batch, sto
     assert [(one.attempt, one.message) for one in waiter.tries] == [(1, "no space, try 1"), (2, "no space, try 2")]
 
 
+@pytest.mark.shows("retries")
 def test_a_permanent_failure_is_not_retried_and_names_job_and_log_stream(batch, store) -> None:
     containers_do(store, 'fail("DATA", "row 7 has no label", 65)')
     waiter = Waiting()

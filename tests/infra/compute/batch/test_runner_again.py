@@ -39,6 +39,7 @@ def test_a_stage_survives_throttling_and_server_errors(batch: BatchServer, store
     assert len(batch.jobs()) == 1
 
 
+@pytest.mark.shows("found again")
 @pytest.mark.parametrize(("lost_reply", "hidden_seconds"), [(True, 0), (True, 1.5), (False, 0.8)])
 def test_a_lost_reply_or_a_job_shown_late_makes_no_second_job(batch, store, lost_reply, hidden_seconds) -> None:
     if lost_reply:
@@ -164,6 +165,7 @@ def test_a_new_attempt_does_not_start_while_an_earlier_job_still_runs(batch, sto
     assert len(batch.jobs()) == 1
 
 
+@pytest.mark.shows("found again")
 def test_a_job_whose_waiter_died_is_found_again_while_it_runs(batch, store) -> None:
     containers_do(store, WAITS)
     spec = written_spec(store, Stage.health, 2)

@@ -1,6 +1,4 @@
-from pathlib import Path
-
-from tasks.worker.accelerators.graph_folder import GraphFolder, folder_of_machine, own_folder
+from tasks.worker.accelerators.graph_folder import folder_of_machine, own_folder
 from tasks.worker.process.job import Rank
 
 
@@ -10,16 +8,6 @@ def test_the_workers_of_a_machine_share_one_folder_and_a_single_worker_has_its_o
     alone = folder_of_machine(Rank(0, 1, 0))
     assert alone != first
     alone.rmdir()
-
-
-def test_the_last_worker_to_leave_removes_the_folder(tmp_path: Path):
-    workers = [GraphFolder(tmp_path / "graphs") for _ in range(3)]
-    (tmp_path / "graphs/model.neff").touch()
-    for worker in workers[:2]:
-        worker.leave()
-        assert (tmp_path / "graphs/model.neff").exists()
-    workers[2].leave()
-    assert not (tmp_path / "graphs").exists()
 
 
 def test_a_process_of_its_own_gets_an_empty_folder():

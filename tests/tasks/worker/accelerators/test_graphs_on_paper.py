@@ -58,6 +58,7 @@ def different(found: Drawn) -> set[str]:
     return works
 
 
+@pytest.mark.shows("same graphs")
 def test_all_workers_get_the_same_graphs(few: Drawn):
     assert different(few) == set()
     assert {graph.where.split(",")[0] for graph in few[FEW[0]]} == {
@@ -65,6 +66,7 @@ def test_all_workers_get_the_same_graphs(few: Drawn):
     }  # fmt: skip
 
 
+@pytest.mark.shows("collectives of a step")
 def test_collectives_are_those_asked_for_and_of_no_integers(few: Drawn):
     counted = {graph.where.split(",")[0]: Counter[str]() for graph in few[FEW[0]]}
     for graph in few[FEW[0]]:
@@ -75,6 +77,7 @@ def test_collectives_are_those_asked_for_and_of_no_integers(few: Drawn):
     assert timed == [{"all-reduce f32": 1}] * 2 + [{"all-gather f32": 1}, {"reduce-scatter f32": 1}]
 
 
+@pytest.mark.shows("clean graphs")
 def test_nothing_is_in_64_bits(few: Drawn):
     """But for the code's own numbers, which torch-xla sends as doubles, and on NeuronCores as floats."""
     for text in texts(few):
@@ -84,6 +87,7 @@ def test_nothing_is_in_64_bits(few: Drawn):
         assert {shape for shape, kind in doubles if kind == "parameter"} <= {"[]"}
 
 
+@pytest.mark.shows("clean graphs")
 def test_an_infinity_is_only_where_the_search_for_a_maximum_begins(few: Drawn):
     for text in texts(few):
         for name in re.findall(r"(%\S+) = \S+ constant\(-?inf\)", text):
@@ -102,6 +106,7 @@ def test_the_encoder_computes_in_bf16_where_it_should(few: Drawn):
     assert any(count["f32"] and not count["bf16"] for count in evaluations)
 
 
+@pytest.mark.shows("clean graphs")
 def test_there_are_no_calls_of_other_code(few: Drawn):
     assert not [text for text in texts(few) if "custom-call" in text]
 
@@ -117,11 +122,13 @@ def test_number_and_size_of_the_graphs_are_the_golden_ones(few: Drawn, write_gol
     assert found == json.loads(GOLDEN.read_text())
 
 
+@pytest.mark.shows("same graphs")
 def test_a_gather_that_is_padded_by_the_workers_number_is_caught(both: Drawn):
     planted = {place: graphs for place, graphs in both.items() if place.planted}
     assert any(work.startswith("training step") for work in different(planted))
 
 
+@pytest.mark.shows("same graphs")
 @pytest.mark.proof
 def test_all_workers_get_the_same_graphs_on_1_2_and_16_machines(tmp_path: Path):
     found = drawn(tmp_path, ALL)

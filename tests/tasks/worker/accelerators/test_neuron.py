@@ -18,11 +18,13 @@ def install(folder: Path, version: str) -> None:
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch-neuronx\nVersion: {version}\n")
 
 
+@pytest.mark.shows("native refusals")
 def test_without_the_package_the_error_names_it():
     with pytest.raises(ConfigError, match=r"torch-neuronx 2\.13 or newer; torch-neuronx is not installed here"):
         make_accelerator("neuron", ALONE)
 
 
+@pytest.mark.shows("native refusals")
 def test_the_package_of_pytorch_xla_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     install(tmp_path, "2.9.0.2.14.27725")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -80,6 +80,7 @@ def test_warmup_compiles_and_names_every_graph(warm: Warm):
     assert all(graph["seconds"] > 0 and graph["bytes"] > 0 for graph in graphs.values())
 
 
+@pytest.mark.shows("no new graph")
 def test_training_in_another_process_meets_only_the_warmed_graphs(warm: Warm, trained: TrainOutcome):
     """With its evaluations, its partial checkpoints and the complete one."""
     assert warm.outcome.compiled is not None
@@ -101,6 +102,7 @@ def test_a_second_warmup_meets_no_new_graph_and_saves_no_time(warm: Warm):
     assert "can't read compiled graphs back" in again.graphs.sentence
 
 
+@pytest.mark.shows("no new graph")
 def test_one_odd_shape_stops_the_training_with_step_and_shape(warm: Warm):
     message = r"CompileError: step 4, \d+ x 32 tokens: graph \d+ was compiled in .* warmup did not compile it"
     with pytest.raises(AssertionError, match=message):
@@ -164,6 +166,7 @@ def test_what_is_against_forgetting_makes_no_new_graphs_and_the_same_model_as_on
         torch.testing.assert_close(ours[name], weight, rtol=1e-2, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.mark.shows("same numbers on XLA")
 def test_losses_and_metrics_are_equal_to_cpu_without_xla(trained: TrainOutcome, on_cpu):
     assert losses(trained) == pytest.approx(losses(on_cpu[1]), rel=1e-4)
     assert trained.curve == tuple(on_cpu[1].curve)
@@ -238,6 +241,7 @@ def test_the_collectives_of_two_healthy_processes_pass(tmp_path: Path):
         assert {"all-reduce", "all-gather", "gradient sum"} <= {check.name for check in outcome.checks if check.passed}
 
 
+@pytest.mark.shows("broken collectives")
 def test_an_all_reduce_that_does_nothing_is_caught_before_training(tmp_path: Path):
     """In XLA's processor runtime each process sees a world of one: an all-reduce returns its input."""
     (tmp_path / "workspace").mkdir()

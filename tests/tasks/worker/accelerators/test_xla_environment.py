@@ -57,6 +57,7 @@ def test_without_torch_xla_the_error_names_the_package(monkeypatch: pytest.Monke
         prepare_environment(None, "fp32", ALONE)
 
 
+@pytest.mark.shows("place of a worker")
 @pytest.mark.parametrize(("world", "ordinal"), [(1, 0), (64, 0), (32, 33)])
 def test_a_runtime_that_sees_other_workers_is_refused(world: int, ordinal: int):
     """With a world of one, nothing would be summed, and each worker would train a model of its own."""

@@ -62,6 +62,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.shows("broken collectives")
 def test_every_broken_collective_is_found_by_its_numbers():
     first, second = run_ranks(2, check_broken)
     expected = {

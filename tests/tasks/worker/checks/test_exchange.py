@@ -5,7 +5,7 @@ import pytest
 
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import HangError
-from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, wait_until
+from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange
 
 
 def check(name: str) -> Check:
@@ -72,9 +72,7 @@ def test_nan_survives(store):
 
 
 def test_a_missing_worker_is_named(store, monkeypatch):
-    monkeypatch.setattr(
-        "tasks.worker.checks.exchange.wait_until", lambda there, missing: wait_until(there, missing, 0.05)
-    )
+    monkeypatch.setattr("tasks.worker.checks.exchange.WAIT_SECONDS", 0.05)
     store.write("findings/2.json", part(2).to_json())
     with pytest.raises(HangError, match=r"not written findings/1\.json, findings/3\.json in .* within 0\.05 s"):
         exchange(store, "findings", 0, 4, part(0), judge)

@@ -88,6 +88,7 @@ def on_all(work: Callable[[Rank], Any]) -> list[Any]:
         return list(pool.map(named, RANKS))
 
 
+@pytest.mark.shows("compiled once")
 def test_graphs_are_compiled_and_fetched_once_on_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = CountingStore(tmp_path / "workspace")
     compiled: list[Path] = []
@@ -103,7 +104,6 @@ def test_graphs_are_compiled_and_fetched_once_on_each_machine(tmp_path: Path, mo
 
     monkeypatch.setattr(compile_ahead, "precompile", compile_all)
     monkeypatch.setattr(compile_ahead, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(compile_ahead, "LOCAL_POLL_SECONDS", 0.01)
     monkeypatch.setattr(compile_cache, "ingredients", lambda *_: {"program": 1})
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "29500")
@@ -136,6 +136,7 @@ def test_graphs_are_compiled_and_fetched_once_on_each_machine(tmp_path: Path, mo
         assert list(list_graphs(device.graph_folder)) == list(GRAPHS)
 
 
+@pytest.mark.shows("compiler's cores")
 def test_the_compilers_workers_find_their_cores_by_upstreams_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A worker that has imported torch-neuronx is bound to its core; what it starts must not be."""
     given: dict[int, dict[str, str]] = {}

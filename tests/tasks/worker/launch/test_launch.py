@@ -112,6 +112,7 @@ def make_job(store):
             container.stdout.close()
 
 
+@pytest.mark.shows("several nodes")
 def test_two_nodes_run_a_stage_together(make_job, stand_in, monkeypatch):
     monkeypatch.delenv("OMP_THREAD_LIMIT")
     stand_in(
@@ -251,6 +252,7 @@ def test_an_arrays_child_has_its_position_and_reports_only_its_own_workers(make_
     assert ending.message.startswith("health: worker 5 of 8 was killed by SIGKILL; last lines:\n2 0 2 4")
 
 
+@pytest.mark.shows("excluded hosts")
 def test_work_is_refused_on_an_excluded_host(make_job, monkeypatch):
     job = make_job()
     host = os.uname().nodename

@@ -126,14 +126,20 @@ def test_embedding_keeps_the_model_in_training_mode(parts: ModelParts):
     assert parts.model.training
 
 
-def embed_as_rank(rank: Rank, folder: Path, shared: bool) -> np.ndarray:
-    parts = make_parts(folder / str(rank.index))
+def embed_as_rank(rank: Rank, folder: Path, shared: bool) -> tuple[np.ndarray, int]:
+    """The vectors, and the number of batches that this worker has computed."""
+    parts, batches = make_parts(folder / str(rank.index)), []
+    parts.model.register_forward_hook(lambda *_: batches.append(1))
     with open_accelerator("cpu", rank) as accelerator:
-        return embed(parts.model, accelerator, *inputs(parts, TEXTS), SETTINGS, shared=shared)
+        found = embed(parts.model, accelerator, *inputs(parts, TEXTS), SETTINGS, shared=shared)
+    return found, len(batches)
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_every_worker_gets_all_vectors(parts: ModelParts, tmp_path: Path, shared: bool):
-    first, second = run_ranks(2, embed_as_rank, tmp_path, shared)
+@pytest.mark.shows("shared evaluation")
+def test_every_worker_gets_all_vectors_and_shared_work_is_halved(parts: ModelParts, tmp_path: Path, shared: bool):
+    alone, whole = embed_as_rank(ALONE, tmp_path / "alone", shared)
+    (first, own), (second, others) = run_ranks(2, embed_as_rank, tmp_path, shared)
     assert np.array_equal(first, second)
-    assert first == pytest.approx(embed_alone(parts, TEXTS), abs=1e-6)
+    assert np.array_equal(first, alone), "to the last bit"
+    assert (own, others) == ((whole + 1) // 2, whole // 2) if shared else (whole, whole)

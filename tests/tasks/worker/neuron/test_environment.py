@@ -76,6 +76,7 @@ def test_the_compiler_flags_follow_from_the_configuration(overrides, flags):
 # The whole environment of each stage's workers, which is what the presets are for.
 
 
+@pytest.mark.shows("variables")
 @pytest.mark.parametrize(
     ("preset", "stage", "expected"),
     [

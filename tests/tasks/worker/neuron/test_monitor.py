@@ -56,6 +56,7 @@ def test_a_summary_has_median_and_peak():
     assert (use.memory_gib_median, use.memory_gib_peak) == (2.0, 3.0)
 
 
+@pytest.mark.shows("neuron-monitor")
 def test_all_reports_are_read_and_the_tool_is_ended(fakes, capsys):
     fakes.add("neuron-monitor", stderr="starting\n", stdout=BUSY + BUSY, body=STAY)
     with monitored() as readings:

@@ -57,6 +57,7 @@ ALL = [
 ]
 
 
+@pytest.mark.shows("Neuron's tools")
 def test_a_healthy_machine_passes_all_checks(machine):
     checks = machine.check()
     assert [check.name for check in checks] == ALL
@@ -116,6 +117,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.shows("Neuron's tools")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_has_its_verdict(machine, fault):
     plant, name, action, message = FAULTS[fault]

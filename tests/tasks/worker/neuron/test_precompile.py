@@ -114,6 +114,7 @@ def test_a_cache_that_has_every_graph_compiles_nothing(call):
     assert len(list_graphs(call.cache)) == 2
 
 
+@pytest.mark.shows("compiler's report")
 def test_256_failures_are_an_error_in_spite_of_exit_code_0(call):
     message = call.refusal(FAKE_GRAPHS="256", FAKE_FAIL="256")
     assert message.startswith("256 of 256 graphs did not compile:\nMODULE_00000+d41d8cd9:\n")
@@ -138,6 +139,7 @@ def test_failures_and_locks_of_earlier_runs_are_cleared_first(call):
     assert not (stale / "model.hlo_module.pb.lock").exists()
 
 
+@pytest.mark.shows("compiler's report")
 def test_a_trial_that_fails_is_an_error_with_its_last_lines(call):
     message = call.refusal([*TRIAL, "print('loading', flush=True); raise SystemExit('no such span')"])
     assert message.startswith("the trial run that collects graphs failed: ")

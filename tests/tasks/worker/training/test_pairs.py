@@ -182,8 +182,6 @@ def test_the_workers_of_a_machine_share_one_copy(tmp_path: Path, scratch: Path, 
     config, inputs = tiny_config(*FEATURES), TrainInputs(rows=(rows,), history=(), parent=None)
     parts = build_parts(config, TrainingRows(store, [rows], config))
     opened, readers, all_there = {}, [], threading.Barrier(4)
-    for first in (0, 2):  # a try before ended without a word
-        store.write(f"{make_job(store, config, inputs).spec.attempt_prefix}/pairs-{first}", b"/nowhere")
 
     def noted(*arguments: Any) -> Any:
         readers.append(threading.current_thread().name)

@@ -1,0 +1,156 @@
+"""What the workers of one machine share in one attempt: local files, and one copy of what they read from a bucket.
+
+Otherwise each of 32 workers would download the same checkpoint, and wait for the others by listing the bucket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from functools import cached_property
+from pathlib import Path
+
+from infra.store.base import Lock, Store
+from infra.store.factory import scheme_of
+from tasks.worker.process.once import LONGEST_SECONDS, once_per_machine, publish_file
+from tasks.worker.process.shared_folder import SharedFolder
+from tasks.worker.process.waiting import wait_until
+
+PREFIX = "millrace-machine-"
+
+
+class Machine:
+    """The workers that one launcher started on this machine for one attempt, as each of them sees it.
+
+    Their folder is there until the last of them leaves; where they are killed, until the container ends.
+    """
+
+    def __init__(self, workspace: str, attempt: str, first: int) -> None:
+        """Touch nothing yet.
+
+        Args:
+            workspace: its URI.
+            attempt: the folder of the attempt in the workspace.
+            first: the number of the first worker of this machine.
+        """
+        name = hashlib.sha256(f"{workspace}#{attempt}#{first}".encode()).hexdigest()[:16]
+        self._path = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}-{os.getppid()}-{name}"
+
+    @property
+    def folder(self) -> Path:
+        """A local folder that all of them see, and nobody else."""
+        return self._shared.path
+
+    @cached_property
+    def _shared(self) -> SharedFolder:
+        return SharedFolder(self._path)
+
+    def leave(self) -> None:
+        """End this worker's use of the folder."""
+        if "_shared" in vars(self):
+            vars(self).pop("_shared").leave()
+
+    def publish(self, name: str, content: bytes) -> None:
+        """Write a file that the others wait for."""
+        publish_file(self.folder / name, content)
+
+    def wait_for(self, name: str, what: str, seconds: float = LONGEST_SECONDS) -> bytes:
+        """Return the file that another worker of this machine publishes; the runner ends this one if that one fails.
+
+        Args:
+            what: its content in words, for the error.
+
+        Raises:
+            HangError: it was not there after `seconds`.
+        """
+        path = self.folder / name
+        wait_until(path.exists, lambda: f"this machine's first worker has not written {what}, {path},", seconds)
+        return path.read_bytes()
+
+    def reads(self, store: Store) -> Store:
+        """Return the same store for reading what does not change during the attempt: each object is fetched once.
+
+        A local directory is there for all of them as it is.
+        """
+        return store if scheme_of(store.uri) == "file" else SharedReads(store, self)
+
+
+class SharedReads:
+    """A bucket as all workers of a machine read it: the first to ask fetches, the others wait and get its copy.
+
+    For objects that no worker changes during the attempt: folders that earlier stages completed, files that are written
+    once. Whatever has no copy, and each write, is the store's own.
+    """
+
+    def __init__(self, store: Store, machine: Machine) -> None:
+        self._store, self._machine = store, machine
+        self.uri = store.uri
+
+    def read(self, key: str) -> bytes:
+        """Return the object's bytes. Raises FileNotFoundError where there is none: this is not remembered."""
+        return once_per_machine(self._place(key, ".bytes"), lambda: self._store.read(key), self._what(key))
+
+    def local(self, key: str) -> Path:
+        """Return a local copy for reading, of a file, or of a folder with everything below `key`."""
+        copy = self._place(key, "") / Path(key).name
+        once_per_machine(self._place(key, ".copied"), lambda: self._copy(key, copy), self._what(key))
+        return copy
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the bytes of each object below the folder `prefix`, without reading them."""
+        place, what = self._place(prefix, ".sizes"), self._what(prefix)
+        found: dict[str, int] = json.loads(
+            once_per_machine(place, lambda: json.dumps(self._store.sizes(prefix)).encode(), what)
+        )
+        return found
+
+    def _copy(self, key: str, copy: Path) -> bytes:
+        """Link the files of this process's own copy, which may go with it."""
+        shutil.rmtree(copy.parent, ignore_errors=True)  # a worker that was killed here left a part of them
+        copy.parent.mkdir()
+        found = self._store.local(key)
+        if found.is_dir():
+            shutil.copytree(found, copy, copy_function=os.link)
+        elif found.exists():
+            os.link(found, copy)
+        return b""
+
+    def _place(self, key: str, suffix: str) -> Path:
+        return self._machine.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}{suffix}"
+
+    def _what(self, key: str) -> str:
+        return f"to fetch {self.uri}/{key}"
+
+    def exists(self, key: str) -> bool:
+        return self._store.exists(key)
+
+    def list(self, prefix: str) -> list[str]:
+        return self._store.list(prefix)
+
+    def age_seconds(self, key: str) -> float | None:
+        return self._store.age_seconds(key)
+
+    def write(self, key: str, data: bytes) -> None:
+        self._store.write(key, data)
+
+    def create(self, key: str, data: bytes) -> None:
+        self._store.create(key, data)
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        self._store.swap(key, data, expected)
+
+    def upload(self, source: Path, key: str) -> None:
+        self._store.upload(source, key)
+
+    def move(self, prefix: str, target: str) -> None:
+        self._store.move(prefix, target)
+
+    def delete(self, prefix: str) -> None:
+        self._store.delete(prefix)
+
+    def lock(self, key: str) -> contextlib.AbstractContextManager[Lock]:
+        return self._store.lock(key)

@@ -1,0 +1,108 @@
+"""The table of docs/accelerators.md: what is stated about AWS and Neuron, and the tests that are marked to show it.
+
+A test says `@pytest.mark.shows("name of a statement")`. `make docs` writes the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "accelerators.md"
+_TABLE = re.compile(r"(<!-- Written by `make docs`[^>]*-->\n\n).*?(?=\n\n)", re.S)
+
+
+class Statement(NamedTuple):
+    """`proof`: the code or file itself ran or was checked here; it ran with a stand-in; nothing here could show it."""
+
+    proof: Literal["ran", "emulated", "unproven"]
+    sentence: str
+
+
+STATEMENTS = {
+    "same graphs": Statement("ran", "All workers trace the same graphs, on one, two and 16 machines"),
+    "collectives of a step": Statement(
+        "ran", "A training step has one all-gather, one reduce-scatter and one all-reduce, all of floats"
+    ),
+    "clean graphs": Statement(
+        "ran", "No graph has data in 64 bits, a call of other code, or an infinity but where a maximum begins"
+    ),
+    "no new graph": Statement("ran", "Training meets no graph that warmup has not compiled"),
+    "same numbers on XLA": Statement("ran", "PyTorch/XLA gives the losses and metrics of `cpu`"),
+    "shared evaluation": Statement("ran", "All workers share an evaluation, and its numbers are those of one worker"),
+    "place of a worker": Statement("ran", "A runtime that sees other workers than torchrun started is refused"),
+    "variables": Statement("ran", "Each preset sets its variables and compiler flags, and no others"),
+    "broken collectives": Statement("ran", "A collective with a wrong number is found, by health and before training"),
+    "template": Statement(
+        "ran", "AWS's own models take every call that the template leads to, and every command of aws.md"
+    ),
+    "machines": Statement("ran", "A container fits its machine, and has all its devices and EFA interfaces"),
+    "least privilege": Statement(
+        "ran", "Roles allow what the stages need and nothing of the others; data is encrypted"
+    ),
+    "files of the images": Statement("ran", "Each image gets every file and pin that it needs, and a user of its own"),
+    "native refusals": Statement("ran", "`neuron` refuses an image without TorchNeuron, or with that of PyTorch/XLA"),
+    "files for the compiler": Statement("ran", "The graphs for neuronx-cc are files that XLA itself reads"),
+    "check-neuron": Statement(
+        "emulated", "`make check-neuron` tries every image and level, and ends at the first step that fails"
+    ),
+    "one copy": Statement("emulated", "The workers of a machine ask the bucket for as much as one worker alone"),
+    "compiled once": Statement("emulated", "Each machine compiles a graph once and fetches it once"),
+    "compiler's cores": Statement(
+        "emulated", "The compiler is bound to no NeuronCore, whatever its caller is bound to"
+    ),
+    "compiler's report": Statement("emulated", "A graph that did not compile is found, whatever the exit status"),
+    "Neuron's tools": Statement(
+        "emulated", "neuron-ls, fi_info, nccom-test and sysfs are read as documented, and each fault has its verdict"
+    ),
+    "neuron-monitor": Statement("emulated", "The use of cores and memory is in the result of train"),
+    "codes": Statement("emulated", "A code of runtime or compiler in a log decides whether a stage is tried again"),
+    "several nodes": Statement("emulated", "The nodes of a Batch job train together and end together"),
+    "retries": Statement("emulated", "Batch repeats a lost host and a transient exit code, and nothing else"),
+    "found again": Statement("emulated", "A job whose waiter died is found again, and no second one is started"),
+    "excluded hosts": Statement("emulated", "A machine that failed checks gets no work"),
+    "whole pipeline": Statement("emulated", "On Batch and S3 the pipeline gives what it gives on one machine"),
+    "images": Statement("unproven", "The images build, their packages fit, and they run with a read-only root"),
+    "compiler": Statement("unproven", "neuronx-cc compiles these graphs, at -O1 and at -O2"),
+    "training on Trainium": Statement(
+        "unproven", "NeuronCores train, evaluate and embed, and give the numbers of `cpu`"
+    ),
+    "native": Statement("unproven", "TorchNeuron trains, evaluates and embeds"),
+    "stack": Statement("unproven", "CloudFormation makes the stack, and its machines take jobs"),
+    "price": Statement("unproven", "Speed, use of the cores, and dollars for a million vectors"),
+}
+
+
+def page() -> str:
+    """Return the page with the table as it is now."""
+    lines = ["| statement | | shown by |", "|---|---|---|"]
+    tests = shown_by()
+    for name, statement in STATEMENTS.items():
+        links = ", ".join(
+            f"[{path.name}](../{path})" for path in dict.fromkeys(path for path, _ in tests.get(name, ()))
+        )
+        lines.append(f"| {statement.sentence} | *{statement.proof}* | {links} |")
+    table = "\n".join(lines)
+    return _TABLE.sub(lambda found: found[1] + table, PAGE.read_text())
+
+
+def shown_by() -> dict[str, list[tuple[Path, str]]]:
+    """Each name that a mark has, with files and names of the tests that have it."""
+    found: dict[str, list[tuple[Path, str]]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text()
+        for test, name in _marks(ast.parse(text)) if "mark.shows(" in text else ():
+            found.setdefault(name, []).append((path.relative_to(ROOT), test))
+    return found
+
+
+def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.shows":
+                for argument in mark.args:
+                    yield node.name, ast.literal_eval(argument)

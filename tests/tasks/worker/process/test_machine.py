@@ -1,0 +1,125 @@
+"""What the workers of one machine share, with a bucket that counts what is asked of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import HangError
+from tasks.worker.process import once
+from tasks.worker.process.machine import Machine
+
+WORKERS = 4
+
+
+class SlowBucket(DirectoryStore):
+    """Files in a folder, as a bucket that takes its time."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.uri = "s3://bucket"
+        self.asked: list[str] = []
+
+    def read(self, key: str) -> bytes:
+        self._ask(f"read {key}")
+        return super().read(key)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        self._ask(f"sizes {prefix}")
+        return super().sizes(prefix)
+
+    def local(self, key: str) -> Path:
+        self._ask(f"local {key}")
+        return super().local(key)
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        time.sleep(0.02)  # the other workers come meanwhile
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> SlowBucket:
+    store = SlowBucket(tmp_path / "bucket")
+    for key in ("model/MANIFEST.json", "model/deep/weights", "rows"):
+        store.write(key, key.encode())
+    return store
+
+
+def machine(first: int = 0) -> Machine:
+    return Machine("s3://bucket", "runs/r/train/attempt-1", first)
+
+
+def test_one_worker_fetches_for_all(bucket: SlowBucket):
+    together = threading.Barrier(WORKERS)
+
+    def work(_: int) -> list[object]:
+        mine = machine()
+        store = mine.reads(bucket)
+        together.wait()
+        folder = store.local("model")
+        found = [store.read("rows"), store.sizes("model"), (folder / "deep/weights").read_bytes()]
+        found += [folder.name, store.local("rows").read_bytes(), store.read("rows")]
+        together.wait()
+        mine.leave()
+        return found
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        first, *others = pool.map(work, range(WORKERS))
+    sizes = {"model/MANIFEST.json": 19, "model/deep/weights": 18}
+    assert first == [b"rows", sizes, b"model/deep/weights", "model", b"rows", b"rows"]
+    assert others == [first] * (WORKERS - 1)
+    assert sorted(bucket.asked) == ["local model", "local rows", "read rows", "sizes model"]
+
+
+def test_what_is_not_there_is_asked_for_again(bucket: SlowBucket):
+    mine = machine()
+    store = mine.reads(bucket)
+    with pytest.raises(FileNotFoundError):
+        store.read("late")
+    store.write("late", b"now")
+    assert store.read("late") == b"now"
+    mine.leave()
+
+
+def test_a_local_directory_is_read_as_it_is(tmp_path: Path):
+    store = DirectoryStore(tmp_path)
+    assert machine().reads(store) is store
+
+
+def test_other_machines_attempts_and_workspaces_have_folders_of_their_own():
+    ours = [machine(), machine(32), Machine("s3://bucket", "runs/r/train/attempt-2", 0), Machine("s3://other", "a", 0)]
+    assert len({each.folder for each in ours}) == len(ours)
+    for each in ours:
+        each.leave()
+
+
+def test_a_worker_that_waits_in_vain_names_what_it_waits_for(bucket: SlowBucket, monkeypatch: pytest.MonkeyPatch):
+    mine, other = machine(), machine()
+    with pytest.raises(HangError, match=r"first worker has not written the training rows, .*/pairs, within 0\.05 s"):
+        mine.wait_for("pairs", "the training rows", 0.05)
+    other.publish("pairs", b"there")
+    assert mine.wait_for("pairs", "the training rows", 0.05) == b"there"
+
+    begun, over = threading.Event(), threading.Event()
+
+    def hang(key: str) -> bytes:
+        begun.set()
+        over.wait()
+        return b""
+
+    monkeypatch.setattr(bucket, "read", hang)
+    thread = threading.Thread(target=other.reads(bucket).read, args=("rows",))
+    thread.start()
+    begun.wait()
+    monkeypatch.setattr(once, "LONGEST_SECONDS", 0.05)
+    with pytest.raises(HangError, match=r"has not ended its work, to fetch s3://bucket/rows, within 0\.05 s"):
+        mine.reads(bucket).read("rows")
+    over.set()
+    thread.join()
+    mine.leave()
+    other.leave()
