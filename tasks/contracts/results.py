@@ -20,12 +20,12 @@ class Phases(Record):
     took that the gates refuse is not lost: the refusal is a result.
     """
 
-    queued: float = Field(default=0.0, description="waited for machines; nobody pays for it")
-    booting: float = Field(default=0.0, description="started and ended containers and processes")
-    compiling: float = Field(default=0.0, description="made graphs, or read compiled ones back")
-    restoring: float = Field(default=0.0, description="read the model, the checkpoint and the rows")
-    productive: float = Field(default=0.0, description="did work that was kept")
-    lost: float = Field(default=0.0, description="did work of a failed attempt that was not kept")
+    queued: float = Field(default=0.0, description="waiting for machines; nobody pays for it")
+    booting: float = Field(default=0.0, description="starting and ending containers and processes")
+    compiling: float = Field(default=0.0, description="making graphs, or reading compiled ones back")
+    restoring: float = Field(default=0.0, description="reading the model, the checkpoint and the rows")
+    productive: float = Field(default=0.0, description="work that was kept")
+    lost: float = Field(default=0.0, description="work of a failed attempt that was not kept, and is done again")
 
     @property
     def total(self) -> float:
