@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import datetime as dt
 import logging
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -56,7 +57,8 @@ def measure(folder: Path, server: PrefectServer, runs: int, seed: int, *settings
         for name in ("make_stage_page", "write_run_report"):
             patch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
         patch.setattr("flows.running.recorded_invocation.preloading", contextlib.nullcontext)
-        for day in days:
+        for number, day in enumerate(days):
+            print(f"{number} of {runs} runs, {sum(faults.injected.values())} faults", file=sys.stderr, flush=True)
             pipeline(store.uri, day, overrides=("model.scratch.layers=1", *settings), return_state=True)
     return Measured(read_ledger(store), faults.injected, time.monotonic() - began)
 
