@@ -68,7 +68,7 @@ def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:
 
 def test_the_ledger_has_its_phases_and_weeks(past: Past, soon: Page) -> None:
     ledger = ledger_of("w", read_history(past.store))
-    assert soon.row("mean time to recover")[1] == "2 min 22 s over 2 outages; 2 outages not over"
+    assert soon.row("mean time to recover")[1] == "2 min 21 s over 2 outages; 2 outages not over"
     assert soon.row("lost")[2] == share(ledger.whole.seconds.lost / ledger.whole.seconds.paid)
     assert [row[0] for row in soon.rows if row[1:2] == ["0 of 1"]] == [
         week.week for week in reversed(ledger.weeks) if week.runs_over > week.runs_succeeded
