@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check check-neuron test proofs docs bench overhead reviews ablation classification gates faults scale \
-  train-memory
+  success train-memory
 
 install: $(INSTALLED)
 
@@ -95,6 +95,10 @@ gates: install
 # The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults
+
+# How many of 200 runs come to a result when a fifth of their attempts fails; the rate comes from the ledger.
+success: install
+	$(BIN)/python -m tests.benchmarks.success
 
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install

@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Operation": (
         operation.freshness,
+        operation.ledger,
         operation.doctor,
         operation.hosts,
         operation.reap,

@@ -1,4 +1,7 @@
-"""How an attempt ended: `result.json` of a stage that is done, the error file of a worker that failed."""
+"""How an attempt ended: `result.json` of a stage that is done, the error file of a worker that failed.
+
+And, while it goes on, what of its work is kept should it be killed.
+"""
 
 from typing import Literal
 
@@ -9,14 +12,36 @@ from tasks.foundation.records import Record
 
 
 class Phases(Record):
-    """Where the seconds of an attempt went. They add up to its wall time, apart from rounding."""
+    """Where the seconds of an attempt went. They add up to its wall time, apart from rounding.
 
-    queued: float = 0.0
-    booting: float = 0.0
-    compiling: float = 0.0
-    restoring: float = 0.0
-    productive: float = 0.0
-    lost: float = 0.0
+    An attempt that is done lost nothing. One that failed was productive up to its last checkpoint (of infer: shard),
+    and what came after is lost, since it is done again. It lost all of its work if it kept none, as where health
+    refused its machines. A killed one leaves no account: all seconds after its last checkpoint are lost. What a model
+    took that the gates refuse is not lost: the refusal is a result.
+    """
+
+    queued: float = Field(default=0.0, description="waiting for machines; nobody pays for it")
+    booting: float = Field(default=0.0, description="starting and ending containers and processes")
+    compiling: float = Field(default=0.0, description="making graphs, or reading compiled ones back")
+    restoring: float = Field(default=0.0, description="reading the model, the checkpoint and the rows")
+    productive: float = Field(default=0.0, description="work that was kept")
+    lost: float = Field(default=0.0, description="work of a failed attempt that was not kept, and is done again")
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, phase) for phase in Phases.model_fields)
+
+    @property
+    def paid(self) -> float:
+        """Seconds in which the machines were held."""
+        return self.total - self.queued
+
+
+class KeptWork(Record):
+    """`kept.json` of an attempt: its seconds until its last checkpoint, or shard, which stays if it is killed."""
+
+    version: Literal[1] = 1
+    phases: Phases
 
 
 class StageResult(Record):

@@ -26,6 +26,7 @@ class BatchAttempt(Record):
     cost: float = Field(description="dollars, for the time that each machine was held")
     job: str
     hosts: tuple[str, ...]
+    stopped_at: float | None = Field(default=None, description="by the clock of AWS, in seconds since 1970")
 
 
 class Listener(Protocol):

@@ -95,7 +95,7 @@ def _sums(history: History) -> Iterator[Metric]:
 
     text = "Wall time of all attempts, by phase."
     yield _by_label(CounterMetricFamily, "millrace_attempt_seconds", text, "phase", summed.seconds.model_dump())
-    yield _gauge("millrace_goodput_ratio", "Productive seconds over all seconds of all attempts.", summed.goodput)
+    yield _gauge("millrace_goodput_ratio", "Productive seconds over those on machines.", summed.goodput)
     yield CounterMetricFamily("millrace_cost_dollars", "What all attempts cost.", value=summed.cost)
     yield CounterMetricFamily("millrace_vectors", "Vectors that all runs made.", value=history.vectors)
 

@@ -43,6 +43,7 @@ from tasks.running.budget import Budget
 from tasks.running.context import note_done, stage_context, stopped, within
 from tasks.running.lineage_lock import admit, confirm_turns
 from tasks.running.server_presence import answers, await_server, repeat_until_served
+from tasks.running.signs_of_life import SignsOfLife
 from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
@@ -191,6 +192,7 @@ def _attempt(
     store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner, output: StageOutput, budget: Budget
 ) -> O:
     record, began = ledger.begin(store, spec), time.monotonic()
+    output.signs = SignsOfLife(store, record)
     tries = budget.left(spec.attempt)
     try:
         runner.run(spec, output, tries)

@@ -21,6 +21,7 @@ from tasks.running import json_logs
 from tasks.running.context import stage_context, stopped
 from tasks.running.lineage_lock import check_turns
 from tasks.running.live_progress import LiveProgress
+from tasks.running.signs_of_life import SignsOfLife
 
 json_logs.install()  # here, because every flow imports this, also in a process that a Prefect worker starts
 
@@ -34,6 +35,7 @@ class StageOutput:
     def __init__(self, listener: Listener | None = None) -> None:
         self.flow_run: str = prefect.runtime.flow_run.id or ""
         self.tries: list[BatchAttempt] = []
+        self.signs: SignsOfLife | None = None  # of the attempt that runs
         self._listener = listener or stage_context().listener
         self._logger = logger()
         self._live = LiveProgress(self._logger)
@@ -73,6 +75,8 @@ class StageOutput:
         Raises SupersededError if another process took the lineage.
         """
         check_turns()
+        if self.signs is not None:
+            self.signs.give()
         if stopped():
             raise CancelledError("stopped with its parent flow run; what was finished is kept")
         now = time.monotonic()

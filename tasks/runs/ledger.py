@@ -1,18 +1,20 @@
 """The ledger: one record for every attempt of every stage, next to its spec in the workspace.
 
 A record is opened when the attempt starts and closed when it ends. If the orchestrator is killed in between, the next
-attempt closes it. Goodput, success rate and cost are sums over the records.
+attempt closes it, with the times of its last sign of life. Goodput, success rate and cost are sums over the records.
 """
 
+import datetime as dt
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from pydantic import Field
 
 from infra.root_cause import worker_failures
 from infra.store.base import Store
-from infra.store.records import read_record
+from infra.store.records import find_record, read_record
 from tasks.contracts.jobs import JobSpec, stage_prefix
-from tasks.contracts.results import Phases
+from tasks.contracts.results import KeptWork, Phases
 from tasks.contracts.runner import BatchAttempt
 from tasks.contracts.stages import Work
 from tasks.foundation.clock import Moment, now
@@ -41,7 +43,15 @@ class LedgerRecord(Record):
 
     @property
     def wall_seconds(self) -> float:
-        return _total(self.seconds)
+        return self.seconds.total
+
+
+class SignOfLife(Record):
+    """`seen.json` of an attempt: its orchestrator ran at this time, `seconds` after it had started the attempt."""
+
+    version: Literal[1] = 1
+    at: Moment
+    seconds: float
 
 
 class Totals(Record):
@@ -52,7 +62,7 @@ class Totals(Record):
     running: int = Field(description="attempts without an end on record")
     succeeded: int
     success_rate: float | None = Field(description="of attempts")
-    goodput: float | None = Field(description="productive seconds over all seconds")
+    goodput: float | None = Field(description="productive seconds over those that machines were held: all but queued")
     cost: float = Field(description="dollars")
     dollars_per_million_vectors: float | None
     seconds: Phases
@@ -80,33 +90,51 @@ def begin(store: Store, spec: JobSpec) -> LedgerRecord:
     return record
 
 
+def see(store: Store, record: LedgerRecord, seconds: float) -> None:
+    """Record that an attempt still runs, `seconds` after it was started. Raises StoreError, OSError: not written."""
+    store.write(_sign_key(record), SignOfLife(at=now(), seconds=round(seconds, 3)).to_json())
+
+
 def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseException | None = None) -> LedgerRecord:
     """Close the record of an attempt that took `wall_seconds`; no `error` means success.
 
-    The phases are read from the result or the error files of the workers; the rest of the wall time counts as queued.
-    Where a failed attempt left no such file, all of it is lost.
+    The phases are read from the result or the error files of the workers; what starting and ending their processes
+    took besides counts as booting. Of a failed attempt that left no such file, all seconds after its last checkpoint
+    are lost.
     """
     if error is None:
-        return _close(store, record, None, "", _done_phases(store, record), wall_seconds)
-    phases = _failed_phases(store, record) or Phases(lost=wall_seconds)
+        return _close(store, record, None, "", _done_phases(store, record) or Phases(), wall_seconds)
+    phases = _failed_phases(store, record, wall_seconds)
     return _close(store, record, classify(error), str(error) or type(error).__name__, phases, wall_seconds)
 
 
 def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) -> None:
-    """Close the record of an attempt that was made on rented machines, and write closed ones for its retries."""
+    """Close the record of an attempt that was made on rented machines, and write closed ones for its retries.
+
+    When the earlier ones ended is counted back from now, in seconds of the clock of AWS.
+    """
+    closed_at = dt.datetime.fromisoformat(now())
     for retry in tries:
         record = first.model_copy(update={"attempt": retry.attempt})
-        measured = _failed_phases(store, record) if retry.failure else _done_phases(store, record)
-        phases = measured or (Phases(lost=retry.running) if retry.failure else Phases(productive=retry.running))
+        if retry.failure:
+            phases = _failed_phases(store, record, retry.running)
+        else:
+            phases = _done_phases(store, record) or Phases(productive=retry.running)
         # What the container and the launcher took before and after the worker.
-        around = max(0.0, retry.running - _total(phases))
+        around = max(0.0, retry.running - phases.total)
         seconds = phases.model_copy(
             update={"queued": round(retry.queued, 3), "booting": round(phases.booting + retry.booting + around, 3)}
         )
+        last = tries[-1].stopped_at
+        ago = last - retry.stopped_at if last is not None and retry.stopped_at is not None else 0.0
+        ended_at = closed_at - dt.timedelta(seconds=max(0.0, ago))
+        if retry is not tries[0]:
+            started_at = ended_at - dt.timedelta(seconds=seconds.total)
+            record = record.model_copy(update={"started_at": started_at.isoformat(timespec="microseconds")})
         changes = {
             "failure": retry.failure,
             "message": retry.message,
-            "ended_at": now(),
+            "ended_at": ended_at.isoformat(timespec="microseconds"),
             "seconds": seconds,
             "dollars_per_hour": retry.dollars_per_hour,
             "cost": retry.cost,
@@ -118,10 +146,12 @@ def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) 
 
 def close_abandoned(store: Store, record: LedgerRecord) -> LedgerRecord:
     """Close the record of an attempt whose orchestrator died; call it while no other process can run the stage."""
+    sign = find_record(store, _sign_key(record), SignOfLife, "move the file away")
     if (done := _done_phases(store, record)) is not None:
-        return _close(store, record, None, "", done, 0.0)
-    phases = _failed_phases(store, record) or Phases()
-    return _close(store, record, FailureClass.HOST, "the orchestrator was lost while this attempt ran", phases, 0.0)
+        return _close(store, record, None, "", done, 0.0, sign)
+    phases = _failed_phases(store, record, sign.seconds if sign else 0.0)
+    why = "the orchestrator was lost while this attempt ran"
+    return _close(store, record, FailureClass.HOST, why, phases, 0.0, sign)
 
 
 def read(store: Store, keys: Iterable[str]) -> list[LedgerRecord]:
@@ -160,7 +190,7 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
         running=len(ledger) - len(ended),
         succeeded=succeeded,
         success_rate=succeeded / len(ended) if ended else None,
-        goodput=seconds.productive / _total(seconds) if _total(seconds) else None,
+        goodput=seconds.productive / seconds.paid if seconds.paid else None,
         cost=cost,
         dollars_per_million_vectors=cost / vectors * 1e6 if vectors else None,
         seconds=seconds,
@@ -169,12 +199,12 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
     )
 
 
-def _total(seconds: Phases) -> float:
-    return sum(getattr(seconds, phase) for phase in Phases.model_fields)
-
-
 def _key(record: LedgerRecord) -> str:
     return f"{_attempt_prefix(record)}/ledger.json"
+
+
+def _sign_key(record: LedgerRecord) -> str:
+    return f"{_attempt_prefix(record)}/seen.json"
 
 
 def _attempt_prefix(record: LedgerRecord) -> str:
@@ -186,19 +216,19 @@ def _close(
     record: LedgerRecord,
     failure: FailureClass | None,
     message: str,
-    phases: Phases | None,
+    phases: Phases,
     wall_seconds: float,
+    sign: SignOfLife | None = None,
 ) -> LedgerRecord:
-    phases = phases or Phases()
-    queued = max(phases.queued, wall_seconds - _total(phases), 0.0)
-    seconds = phases.model_copy(update={"queued": round(queued, 3)})
+    around = max(0.0, wall_seconds - phases.total)
+    seconds = phases.model_copy(update={"booting": round(phases.booting + around, 3)})
     closed = record.model_copy(
         update={
             "failure": failure,
             "message": message,
-            "ended_at": now(),
+            "ended_at": sign.at if sign else now(),
             "seconds": seconds,
-            "cost": _total(seconds) / 3600 * record.dollars_per_hour,
+            "cost": seconds.paid / 3600 * record.dollars_per_hour,
         }
     )
     store.write(_key(record), closed.to_json())
@@ -214,10 +244,18 @@ def _done_phases(store: Store, record: LedgerRecord) -> Phases | None:
     return result.phases if result is not None and result.attempt == record.attempt else None
 
 
-def _failed_phases(store: Store, record: LedgerRecord) -> Phases | None:
-    """Return what the first worker to fail had measured, with productive time as lost; None where nothing."""
-    failures = worker_failures(store, _attempt_prefix(record))
+def _failed_phases(store: Store, record: LedgerRecord, wall_seconds: float) -> Phases:
+    """Return what the first worker to fail had measured, with what it did after its last checkpoint as lost.
+
+    Where none left its measures, all seconds after that checkpoint, of `wall_seconds`, are lost.
+    """
+    prefix = _attempt_prefix(record)
+    found = find_record(store, f"{prefix}/kept.json", KeptWork, "move the file away")
+    kept = found.phases if found else Phases()
+    failures = worker_failures(store, prefix)
     if not failures:
-        return None
+        return kept.model_copy(update={"lost": round(max(0.0, wall_seconds - kept.total), 3)})
     phases = failures[0].phases
-    return phases.model_copy(update={"productive": 0.0, "lost": phases.lost + phases.productive})
+    productive = min(kept.productive, phases.productive)
+    lost = round(phases.lost + phases.productive - productive, 3)
+    return phases.model_copy(update={"productive": productive, "lost": lost})

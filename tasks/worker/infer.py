@@ -59,6 +59,8 @@ def run(job: Job) -> InferOutcome:
                         if not shards.done(number):
                             with embedder.shard(number) as (path, note):
                                 shards.commit(number, path, note, lease)
+                            if job.share.index == 0:
+                                job.keep(job.clock.read())
                 except Conflict:
                     continue  # another worker has it
                 before -= 1

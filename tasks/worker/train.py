@@ -84,7 +84,7 @@ def run(job: Job) -> TrainOutcome:
         with (
             job.scratch() as folder,
             contextlib.closing(
-                LoopRecorder(job.spec, job.store, accelerator, start.released, writer, state, last_step, folder)
+                LoopRecorder(job, accelerator, start.released, writer, state, last_step, folder)
             ) as recorder,
         ):
             holdout = sample_holdout(held, parts, config)

@@ -31,6 +31,7 @@ from tasks.doctor.examine import DoctorReport
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.freshness import FreshnessReport
+from tasks.monitoring.ledger_report import LedgerReport
 from tasks.parity.optlevels import LevelReport
 from tasks.planning.skips import Skip
 from tasks.pruning.prune_plan import PrunePlan
@@ -73,6 +74,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "history": HistoryOutput,
     "hosts": HostsOutput,
     "freshness": FreshnessReport,
+    "ledger": LedgerReport,
     "doctor": DoctorReport,
     "reap": ReapReport,
     "prune": PrunePlan,

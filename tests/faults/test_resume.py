@@ -53,6 +53,9 @@ RESUMED_AT = {
 }
 
 
+KEPT = {"before the first checkpoint": False, "between two checkpoints": True}  # work that the ledger counts
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> End:
     """The run without a kill."""
@@ -71,6 +74,8 @@ def test_a_killed_run_continues_and_ends_with_the_same_weights(tmp_path: Path, u
     store, rows = make_workspace(tmp_path)
     job = job_of(store, rows)
     kill(job, KILLS[place])
+    if place in KEPT:
+        assert store.exists(f"{job.spec.attempt_prefix}/kept.json") == KEPT[place]
     outcome = train.run(job)
     assert_same_end((store, outcome), unbroken)
     if place in RESUMED_AT:

@@ -110,7 +110,7 @@ def test_a_gate_of_the_release_refuses_a_run_and_a_refresh(prefect, store, runne
 def test_a_conflict_in_a_stage_is_a_failure_and_not_nothing_to_do(store, runner):
     pipeline(store.uri, overrides=OVERRIDES)
     ingest_feed(store, "2021-01")
-    runner.fail(Stage.infer, Conflict("the vectors are complete and hold something else"), times=4)
+    runner.fail(Stage.infer, Conflict("the vectors are complete and hold something else"), times=6)
     state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
     assert state.is_failed()
     assert current(store).number == 1

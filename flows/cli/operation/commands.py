@@ -1,4 +1,4 @@
-"""The commands that operate Millrace: freshness, doctor, hosts, reap, prune, deploy, up, down."""
+"""The commands that operate Millrace: freshness, ledger, doctor, hosts, reap, prune, deploy, up, down."""
 
 from typing import Annotated
 
@@ -20,6 +20,23 @@ def freshness(
 
     report = flows.cli.operation.freshness.freshness(RunOptions(existing(workspace), config_file, settings or ()))
     tell(report, flows.cli.operation.freshness.show, as_json)
+
+
+def ledger(
+    run_key: Annotated[str | None, typer.Option("--run", help="Show this run, with each of its attempts.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Leave out runs that began before this day, as in 2026-11-20, or time; in UTC.")
+    ] = None,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show success rates, goodput, mean time to recover and cost, by week and by run, from the records of attempts."""
+    import functools
+
+    import flows.cli.operation.ledger
+
+    report = flows.cli.operation.ledger.ledger(existing(workspace), run_key, since)
+    tell(report, functools.partial(flows.cli.operation.ledger.show, one_run=run_key is not None), as_json)
 
 
 def doctor(

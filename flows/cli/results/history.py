@@ -27,7 +27,7 @@ class PastRunLine(Record):
     began_at: str
     ended_at: str | None
     seconds: float
-    goodput: float | None = Field(description="productive share of its seconds")
+    goodput: float | None = Field(description="productive share of its seconds on machines")
     cost: float
     attempts: int
     metrics: dict[str, float]

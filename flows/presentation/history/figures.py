@@ -174,12 +174,12 @@ def time_per_run(runs: Sequence[PastRun]) -> Figure:
 
 
 def goodput(runs: Sequence[PastRun]) -> Figure:
-    """Return the productive share of each run's time."""
+    """Return the productive share of each run's time on machines."""
     worked = [run for run in runs if run.totals.goodput is not None]
     good = [run.totals.goodput or 0.0 for run in worked]
-    whole = sum(run.wall_seconds for run in worked)
+    whole = sum(run.totals.seconds.paid for run in worked)
     overall = sum(run.totals.seconds.productive for run in worked) / whole if whole else None
-    says = f"{share(overall)} of all seconds were productive"
+    says = f"{share(overall)} of the seconds on machines were productive"
     return _bars("Goodput", "percent", worked, [value * 100 for value in good], says, GREEN, top=100)
 
 

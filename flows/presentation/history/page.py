@@ -4,12 +4,14 @@ import datetime as dt
 
 from flows.presentation import html
 from flows.presentation.history import figures
+from flows.presentation.history.ledger import ledger_section
 from flows.presentation.history.staleness import staleness
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
 from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share, versions
 from infra.store.base import Store
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.history import History, age_seconds, read_history
+from tasks.monitoring.ledger_report import ledger_of
 from tasks.runs.ledger import Totals
 
 MOST_ROWS = 60
@@ -40,7 +42,7 @@ def page(workspace: str, history: History, at: dt.datetime) -> Page:
         state=None,
         tiles=tuple(_tiles(history, summed, at)),
         boxes=(*_boxes(history, at), *unreadable(history.problems)),
-        sections=tuple(section for section in _sections(history, summed, at) if section is not None),
+        sections=tuple(section for section in _sections(workspace, history, summed, at) if section is not None),
     )
 
 
@@ -67,9 +69,7 @@ def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
             Cell(f"{succeeded} of {over}" if over else NONE),
             f"{share(succeeded / over)}; {share(REFERENCE)} is the reference in the field" if over else "",
         ),
-        Tile(
-            "Goodput", Cell(share(summed.goodput)), f"of {duration(sum(summed.seconds.model_dump().values()))} in all"
-        ),
+        Tile("Goodput", Cell(share(summed.goodput)), f"of {duration(summed.seconds.paid)} on machines"),
         Tile(
             "Attempts that succeeded",
             Cell(f"{summed.succeeded} of {summed.attempts}"),
@@ -138,7 +138,7 @@ def _boxes(history: History, at: dt.datetime) -> list[Section]:
     return boxes
 
 
-def _sections(history: History, summed: Totals, at: dt.datetime) -> list[Section | None]:
+def _sections(workspace: str, history: History, summed: Totals, at: dt.datetime) -> list[Section | None]:
     runs = history.runs
     worked = [run for run in runs if run.attempts and run.wall_seconds]
     if not runs:
@@ -157,6 +157,7 @@ def _sections(history: History, summed: Totals, at: dt.datetime) -> list[Section
         Section("What runs take", id="effort", figures=tuple(figure for figure in money if figure)) if money else None,
         _failures(summed),
         _runs(history),
+        ledger_section(ledger_of(workspace, history)),
         _spans(history),
     ]
 

@@ -100,11 +100,11 @@ def by_stage(records: Sequence[LedgerRecord], results: Mapping[Stage, StageResul
         took = duration(sum(record.wall_seconds for record in own))
         rows.append((stage.value, state, str(len(own)), *phases, took, dollars(summed.cost)))
     columns = ("stage", "state", ">attempts", *(f">{phase}" for phase in PHASES), ">in all", ">cost")
-    goodput, wall = totals(records, 0).goodput, sum(record.wall_seconds for record in records)
+    summed = totals(records, 0)
     return (
         Section(
             "Time by stage",
-            (f"Goodput {share(goodput)}: the productive share of {duration(wall)} of attempts.",),
+            (f"Goodput {share(summed.goodput)}: the productive share of {duration(summed.seconds.paid)} on machines.",),
             id="time",
             short="Time",
             figures=(_figure(records),),

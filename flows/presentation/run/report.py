@@ -169,7 +169,7 @@ def _tiles(run: PastRun) -> list[Tile]:
     failed = summed.attempts - summed.succeeded
     tiles = [
         Tile("Time", Cell(duration(run.wall_seconds)), f"begun {moment(run.began_at)}" if run.began_at else ""),
-        Tile("Goodput", Cell(share(summed.goodput)), f"{duration(summed.seconds.queued)} of it queued"),
+        Tile("Goodput", Cell(share(summed.goodput)), f"{duration(summed.seconds.queued)} in queues besides"),
         Tile("Attempts", Cell(str(len(run.attempts))), f"{failed or 'none'} failed"),
         Tile("Cost", Cell(dollars(summed.cost)), "" if summed.cost else "no prices configured"),
     ]

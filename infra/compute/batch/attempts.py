@@ -90,6 +90,7 @@ class BatchAttempts:
             cost=held / 3600 * price,
             job=self.job,
             hosts=tuple(dict.fromkeys(hosts)),
+            stopped_at=max((stop for part in taking_part if (stop := part.runs[number - 1].stopped_at)), default=None),
         )
 
     def _cause(self, parts: Sequence[JobPart], number: int) -> Cause | None:

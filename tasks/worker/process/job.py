@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.results import Phases, WorkerFailure
+from tasks.contracts.results import KeptWork, Phases, WorkerFailure
 from tasks.foundation.disks import message_of
 from tasks.foundation.errors import POLICIES, ConfigError, StageError, StoreError, classify
 from tasks.foundation.neuron_errors import classify_log
@@ -139,6 +139,14 @@ class Job:
     @property
     def share(self) -> Share:
         return self.rank.share
+
+    def keep(self, phases: Phases) -> None:
+        """Record for the ledger that the work of these seconds stays if this attempt is killed; rank 0 says it for all.
+
+        If that can't be written, the seconds will count as lost, which is no reason to stop.
+        """
+        with contextlib.suppress(OSError, StoreError):
+            self.store.write(f"{self.spec.attempt_prefix}/kept.json", KeptWork(phases=phases).to_json())
 
     def fail(self, error: BaseException, stack: str = "") -> int:
         """Write the error to the log and to the worker's error file; return the exit code of its class.

@@ -6,6 +6,7 @@ depends on the device. This module finds a run's own partial checkpoint to conti
 
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -169,11 +170,14 @@ class CheckpointWriter:
         self._error: BaseException | None = None
         self._last: CheckpointRef | None = None
 
-    def save(self, state: CheckpointState, best_step: int | None = None) -> None:
+    def save(
+        self, state: CheckpointState, best_step: int | None = None, written: Callable[[], None] = lambda: None
+    ) -> None:
         """Start to write the model as it is now. Raises StoreError, OSError: the write before this one failed.
 
         Args:
             best_step: of another checkpoint of this run, without which this one is of no use.
+            written: called in the thread once the checkpoint is complete.
         """
         self.wait()
         model = self.parts.model
@@ -181,7 +185,8 @@ class CheckpointWriter:
         if self.released.model is not model:
             tensors[TRAINED] = weights_on_host(model)
         tensors["optimizer.safetensors"] = optimizer_tensors(model, self.optimizer)
-        self._thread = threading.Thread(target=self._write, args=(state, tensors, best_step), name="checkpoint")
+        work = (state, tensors, best_step, written)
+        self._thread = threading.Thread(target=self._write, args=work, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> CheckpointRef | None:
@@ -194,9 +199,12 @@ class CheckpointWriter:
             raise error
         return self._last
 
-    def _write(self, state: CheckpointState, tensors: Files, best_step: int | None) -> None:
+    def _write(
+        self, state: CheckpointState, tensors: Files, best_step: int | None, written: Callable[[], None]
+    ) -> None:
         try:
             self._last = self._commit(state, tensors, best_step)
+            written()
         except BaseException as error:  # passed to the training thread
             self._error = error
 

@@ -3,6 +3,7 @@
 The global step alone decides when each is due, so that a resumed run does it at the same steps as an uninterrupted one.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,6 @@ from pathlib import Path
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState, CurvePoint
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.progress import report
@@ -18,6 +18,7 @@ from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.foundation.errors import CancelledError, CodeError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.embed import embed_settings
+from tasks.worker.process.job import Job
 from tasks.worker.retention.best import best_step, out_of_patience
 from tasks.worker.training.checkpoint import PARTIAL_KEPT, CheckpointWriter, ModelParts, drop_partials
 from tasks.worker.training.holdout import Holdout, judge
@@ -31,8 +32,7 @@ class LoopRecorder:
     `parts` is the model that is evaluated; `last_step` becomes smaller where the development rows end the run early.
     """
 
-    spec: JobSpec
-    store: Store
+    job: Job
     accelerator: Accelerator
     parts: ModelParts
     writer: CheckpointWriter
@@ -46,6 +46,10 @@ class LoopRecorder:
         self.curve = list(self.state.curve)
         self.development = list(self.state.development)
         self.events = SummaryWriter(str(self.folder)) if self.accelerator.rank.is_main else None
+
+    @property
+    def spec(self) -> JobSpec:
+        return self.job.spec
 
     def losses_due(self, step: int) -> bool:
         """Return whether losses are due: every `train.log_every_steps`, at the last step, and at checkpoints.
@@ -179,7 +183,7 @@ class LoopRecorder:
         if not self.accelerator.rank.is_main:
             return None
         if checkpoint is None:
-            self.writer.save(self._state(self.last_step, complete=True, consumed=consumed))
+            self._save(self._state(self.last_step, complete=True, consumed=consumed))
             checkpoint = self.writer.wait()
         self._drop_partials(keep=0)
         self.close()
@@ -190,17 +194,20 @@ class LoopRecorder:
         if self.events is not None:
             self.events.close()
             for path in sorted(self.folder.iterdir()):
-                self.store.upload(path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
+                self.job.store.upload(path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
             self.events = None
 
     def _save_partial(self, step: int) -> None:
         best = self.best_step
         state = self._state(step, complete=False, consumed=self.state.consumed)
-        self.writer.save(state, best_step=None if best == step else best)
+        self._save(state, best_step=None if best == step else best)
+
+    def _save(self, state: CheckpointState, best_step: int | None = None) -> None:
+        self.writer.save(state, best_step, written=functools.partial(self.job.keep, self.job.clock.read()))
 
     def _drop_partials(self, keep: int) -> None:
         lineage = self.spec.config.lineage
-        drop_partials(self.store, lineage, self.spec.run_key, after=self.state.first_step, keep=keep)
+        drop_partials(self.job.store, lineage, self.spec.run_key, after=self.state.first_step, keep=keep)
 
     @property
     def kept_step(self) -> int | None:

@@ -73,7 +73,7 @@ def child_host_lost(scene: Scene) -> CommandResult:
 def every_host_lost(scene: Scene) -> CommandResult:
     for _ in range(3):
         scene.batch.kill_host(TRAIN, index=0, after=2.0)
-    return scene.run()
+    return scene.run("retry.attempts=3")
 
 
 def inference_host_lost(scene: Scene) -> CommandResult:

@@ -36,6 +36,7 @@ READING = (
     ("status",),
     ("releases",),
     ("history", "--json"),
+    ("ledger",),
     ("report", "--span", SPANS[1]),
     ("metrics",),
     ("freshness", *SMALL),

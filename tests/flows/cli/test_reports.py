@@ -22,7 +22,7 @@ from flows.cli.terminal.files import write
 from flows.presentation.run.report import write_run_report
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
-from tasks.foundation.errors import ConfigError, FailureClass, StoreError
+from tasks.foundation.errors import POLICIES, ConfigError, FailureClass, StoreError
 from tests.support.processes import command
 from tests.support.processes.command import Command, CommandResult
 from tests.support.workspace.past import write_run
@@ -70,6 +70,45 @@ def test_history_names_what_it_left_out(millrace: Command, store: DirectoryStore
     result = millrace("history")
     assert result.code == 0
     assert f"left out: {store.uri}/releases/1.json is not readable" in result.out
+
+
+# --- ledger -----------------------------------------------------------------------------------------------------
+
+
+def test_the_ledger_shows_all_runs_or_the_attempts_of_one(millrace: Command, store: DirectoryStore) -> None:
+    everything = millrace("ledger")
+    assert everything.code == 0
+    assert re.search(r"^runs that came to a result +1 of 2; 50.0 %$", everything.out.replace(" \n", "\n"), re.M)
+    assert re.findall(r"^(2026-W\d\d) +(\W Released as 1|\W Failed: OOM) ", everything.out, re.M) == [
+        ("2026-W02", "! Failed: OOM"),
+        ("2026-W01", "✓ Released as 1"),
+    ]
+    found = millrace("ledger", "--json").json
+    assert [found["whole"]["attempts"], len(found["attempts"])] == [10, 10]
+    key = found["runs"][1]["run_key"]
+    one = millrace("ledger", "--run", key)
+    assert re.findall(r"^(\w+ \d) +(✓ done|! OOM) ", one.out, re.M)[:3] == [
+        ("validate 1", "✓ done"),
+        ("health 1", "✓ done"),
+        ("warmup 1", "! OOM"),
+    ]
+    assert millrace("ledger", "--since", "2026-01-12", "--json").json["runs"] == found["runs"][1:]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--since", "monday"), "--since 'monday' is no day; write it as in 2026-11-20"),
+        (("--run", "no-such"), "holds no run no-such; list the runs with: millrace history"),
+        (("--run", "no-such", "--since", "2026-01-12"), "give --run or --since, not both"),
+    ],
+)
+def test_a_ledger_that_cannot_be_shown_is_a_wrong_command(
+    millrace: Command, arguments: tuple[str, ...], said: str
+) -> None:
+    result = millrace("ledger", *arguments)
+    assert result.code == POLICIES[FailureClass.CONFIG].exit_code
+    assert said in result.err
 
 
 # --- files ------------------------------------------------------------------------------------------------------

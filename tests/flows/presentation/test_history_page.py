@@ -9,8 +9,10 @@ import pytest
 
 from flows.presentation import html
 from flows.presentation.history.page import MOST_ROWS, history_html, page
+from flows.presentation.wording import share
 from infra.store.directory import DirectoryStore
 from tasks.monitoring.history import History, PastRun, read_history
+from tasks.monitoring.ledger_report import ledger_of
 from tasks.runs.releases import CURRENT, Pointer
 from tests.flows.presentation.conftest import Past
 from tests.support.fakes.fake_runner import ingest_feed
@@ -62,6 +64,15 @@ def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:
     assert soon.row("2026-W06")[-1] == "evaluate: KeyError: 'locale' <script>alert(1)</script>"
     (span,) = [row for row in soon.rows if row[0] == "2026-W09" and row[2] == "v1"]
     assert (span[1], span[-1][:10]) == ("✓ Released", "2026-03-02")
+
+
+def test_the_ledger_has_its_phases_and_weeks(past: Past, soon: Page) -> None:
+    ledger = ledger_of("w", read_history(past.store))
+    assert soon.row("mean time to recover")[1] == "2 min 21 s over 2 outages; 2 outages not over"
+    assert soon.row("lost")[2] == share(ledger.whole.seconds.lost / ledger.whole.seconds.paid)
+    assert [row[0] for row in soon.rows if row[1:2] == ["0 of 1"]] == [
+        week.week for week in reversed(ledger.weeks) if week.runs_over > week.runs_succeeded
+    ]
 
 
 def test_stale_vectors_come_first(past: Past, soon: Page) -> None:

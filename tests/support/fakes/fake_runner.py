@@ -86,14 +86,17 @@ class FakeRunner:
         waiter.progress(Progress(what=spec.stage.value, done=1, total=1))
         if failures := self._failures.get(spec.stage):
             self._die(spec, failures.pop(0))
-        result = StageResult(
+        self.store.write(f"{spec.stage_prefix}/result.json", self.result(spec).to_json())
+
+    def result(self, spec: JobSpec) -> StageResult:
+        """Make the outputs of a stage, and its result."""
+        return StageResult(
             run_key=spec.run_key,
             attempt=spec.attempt,
             config_sha256=config_hash(spec.config),
             phases=PHASES,
             outcome=self._outcome(spec, spec.inputs),
         )
-        self.store.write(f"{spec.stage_prefix}/result.json", result.to_json())
 
     def _die(self, spec: JobSpec, error: BaseException) -> None:
         if isinstance(error, StageError):

@@ -285,18 +285,18 @@ def attempts(store: DirectoryStore) -> list[tuple[int, FailureClass | None]]:
 def test_a_runners_own_retries_are_attempts_in_the_ledger(store, rented, plan):
     rented.lose = 2
     assert health(plan, rented).device == "fake"
-    assert rented.allowed == [plan.config.retry.attempts] == [3]
+    assert rented.allowed == [plan.config.retry.attempts] == [5]
     assert attempts(store) == [(1, FailureClass.HOST), (2, FailureClass.HOST), (3, None)]
 
 
 def test_a_failure_after_all_tries_is_recorded_once(store, rented, plan):
-    rented.lose = 3
+    rented.lose = 5
     with pytest.raises(HostError, match="the host went away"):
         health(plan, rented)
-    assert attempts(store) == [(number, FailureClass.HOST) for number in (1, 2, 3)]
+    assert attempts(store) == [(number, FailureClass.HOST) for number in (1, 2, 3, 4, 5)]
     rented.lose = 0
     health(plan, rented)
-    assert attempts(store)[-1] == (4, None)
+    assert attempts(store)[-1] == (6, None)
 
 
 def test_a_cancellation_between_tries_is_a_separate_attempt(store, rented, plan, monkeypatch):

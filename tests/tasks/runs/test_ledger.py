@@ -1,3 +1,4 @@
+import datetime as dt
 import time
 
 import pytest
@@ -5,9 +6,10 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.outcomes import HealthOutcome
-from tasks.contracts.results import Phases, StageResult, WorkerFailure
+from tasks.contracts.results import KeptWork, Phases, StageResult, WorkerFailure
 from tasks.contracts.runner import BatchAttempt
 from tasks.contracts.stages import Stage
+from tasks.foundation.clock import now
 from tasks.foundation.errors import DataError, FailureClass, HostError, StoreError
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
@@ -49,24 +51,28 @@ def attempts(store: DirectoryStore) -> Attempts:
     return Attempts(store, "aaaa", Stage.health)
 
 
-def test_a_done_attempt_has_the_workers_phases_and_the_rest_is_queued(store):
+def keep(store: DirectoryStore, spec: JobSpec, phases: Phases) -> None:
+    store.write(f"{spec.attempt_prefix}/kept.json", KeptWork(phases=phases).to_json())
+
+
+def test_a_done_attempt_has_the_workers_phases_and_the_rest_is_booting(store):
     spec = job(workers=2, price=3.0)
     record = ledger.begin(store, spec)
     write_result(store, spec, Phases(booting=2.0, compiling=1.0, restoring=0.5, productive=26.0))
     ledger.end(store, record, wall_seconds=30.0)
     done = only(store)
-    assert done.seconds == Phases(queued=0.5, booting=2.0, compiling=1.0, restoring=0.5, productive=26.0)
+    assert done.seconds == Phases(booting=2.5, compiling=1.0, restoring=0.5, productive=26.0)
     assert done.failure is None
     assert done.ended_at is not None
     assert done.dollars_per_hour == 6.0
     assert done.cost == pytest.approx(30 / 3600 * 6)
 
 
-def test_the_queue_is_never_negative(store):
+def test_phases_that_are_longer_than_the_wall_time_stay(store):
     spec = job()
     record = ledger.begin(store, spec)
     write_result(store, spec, Phases(booting=2.0, productive=9.0))
-    assert ledger.end(store, record, wall_seconds=10.0).seconds.queued == 0.0
+    assert ledger.end(store, record, wall_seconds=10.0).seconds == Phases(booting=2.0, productive=9.0)
 
 
 def test_the_productive_time_of_a_failed_attempt_is_lost(store):
@@ -76,8 +82,25 @@ def test_the_productive_time_of_a_failed_attempt_is_lost(store):
     write_failure(store, spec, rank=1, at=100.0, phases=Phases(booting=2.0, restoring=1.0, productive=7.0))
     ledger.end(store, record, wall_seconds=11.0, error=HostError("gone"))
     failed = only(store)
-    assert failed.seconds == Phases(queued=1.0, booting=2.0, restoring=1.0, productive=0.0, lost=7.0)
+    assert failed.seconds == Phases(booting=3.0, restoring=1.0, lost=7.0)
     assert (failed.failure, failed.message) == (FailureClass.HOST, "gone")
+
+
+def test_the_work_of_a_failed_attempt_up_to_its_last_checkpoint_is_not_lost(store):
+    spec = job(workers=2)
+    record = ledger.begin(store, spec)
+    keep(store, spec, Phases(booting=1.0, restoring=1.0, productive=6.0))
+    write_failure(store, spec, rank=0, at=101.0, phases=Phases(booting=1.0, restoring=1.0, productive=9.0))
+    ledger.end(store, record, wall_seconds=11.0, error=HostError("gone"))
+    assert only(store).seconds == Phases(booting=1.0, restoring=1.0, productive=6.0, lost=3.0)
+
+
+def test_a_killed_attempt_has_lost_what_came_after_its_last_checkpoint(store):
+    spec = job()
+    record = ledger.begin(store, spec)
+    keep(store, spec, Phases(booting=1.0, restoring=1.0, productive=6.0))
+    ended = ledger.end(store, record, 12.0, HostError("killed"))
+    assert ended.seconds == Phases(booting=1.0, restoring=1.0, productive=6.0, lost=4.0)
 
 
 def test_all_time_of_an_attempt_without_worker_records_is_lost(store):
@@ -113,6 +136,19 @@ def test_an_abandoned_attempt_is_closed_as_host_with_its_workers_times(store):
     assert [record.seconds for record in closed] == [Phases(), Phases(booting=1.0, lost=4.0)]
     assert ledger.records(store) == closed
     assert attempts(store).close_abandoned() == []
+
+
+def test_an_abandoned_attempt_ended_with_its_last_sign_of_life(store):
+    record = ledger.begin(store, job(price=36.0))
+    keep(store, job(), Phases(booting=2.0, productive=40.0))
+    ledger.see(store, record, 30.0)
+    ledger.see(store, record, 60.0)
+    seen = now()
+    (closed,) = attempts(store).close_abandoned()
+    assert closed.seconds == Phases(booting=2.0, productive=40.0, lost=18.0)
+    assert closed.cost == pytest.approx(0.6)
+    assert closed.ended_at is not None
+    assert closed.ended_at < seen
 
 
 def test_an_abandoned_attempt_with_a_result_is_closed_as_done(store):
@@ -205,6 +241,22 @@ def test_each_try_of_a_rented_machine_is_a_separate_attempt(store):
     assert done.wall_seconds == lost.wall_seconds == 150.0
     assert [lost.cost, done.cost] == [0.5, 0.5]
     assert attempts(store).last == 3
+    assert totals([lost, done], 0).goodput == 0.1  # of 100 s on machines; nobody pays for the 200 s in the queue
+
+
+def test_the_tries_of_a_job_follow_each_other_in_time(store):
+    spec = job()
+    tries = [
+        a_try(1, FailureClass.HOST).model_copy(update={"stopped_at": 1000.0}),
+        a_try(2).model_copy(update={"stopped_at": 1150.0}),
+    ]
+    ledger.end_tries(store, ledger.begin(store, spec), tries)
+    first, second = sorted(ledger.records(store), key=lambda record: record.attempt)
+    assert first.ended_at is not None
+    assert second.ended_at is not None
+    assert second.started_at == first.ended_at
+    took = dt.datetime.fromisoformat(second.ended_at) - dt.datetime.fromisoformat(second.started_at)
+    assert took.total_seconds() == second.wall_seconds == 150.0
 
 
 def test_the_productive_time_of_a_lost_try_is_lost(store):

@@ -17,6 +17,7 @@ from infra.store.manifest import MissingFolder, open_folder, read_manifest
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
+from tasks.contracts.results import KeptWork
 from tasks.data.items import partition_of
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
@@ -97,6 +98,7 @@ def test_every_item_of_the_catalogue_has_one_unit_vector(workspace: Workspace):
     assert set(table["model_version"].to_pylist()) == {workspace.model.version}
     assert (outcome.vectors, outcome.width, outcome.shards, outcome.shards_reused) == (100, 32, 4, 0)
     assert outcome.texts_per_second > 0
+    assert KeptWork.model_validate_json(store.read("runs/run/infer/attempt-1/kept.json")).phases.productive > 0
 
 
 def test_a_shard_holds_a_partition_and_the_texts(workspace: Workspace):

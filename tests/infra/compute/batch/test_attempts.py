@@ -154,6 +154,7 @@ def test_seconds_are_split_at_the_machines_start_and_the_commands_start(spec, st
     assert (first.queued, first.booting, first.running) == (100.0, 30.0, 60.0)
     assert (second.queued, second.booting, second.running) == (10.0, 10.0, 100.0)
     assert (second.failure, second.message, second.attempt) == (None, "", 2)
+    assert (first.stopped_at, second.stopped_at) == (T + 190, T + 310)
     assert first.dollars_per_hour == 72.0
     assert first.cost == pytest.approx(2 * 90 * 36.0 / 3600)
 

@@ -1,0 +1,201 @@
+"""The ledger added up, by run, by week and in all: success rates, goodput, mean time to recover, cost.
+
+It is read from the records of attempts and invocations; nothing is measured here.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+
+from pydantic import Field
+
+from infra.store.base import Store
+from tasks.contracts.results import Phases
+from tasks.contracts.runs import RunState
+from tasks.contracts.stages import Chore, Stage, Work
+from tasks.foundation.clock import Moment
+from tasks.foundation.errors import FailureClass
+from tasks.foundation.records import Record
+from tasks.monitoring.history import History, PastRun, read_history, read_run
+from tasks.monitoring.reader import Reader
+from tasks.runs.ledger import LedgerRecord, totals
+
+
+class LedgerSums(Record):
+    """Sums over runs and their attempts. A ratio is null while there is nothing to divide by."""
+
+    runs_over: int = Field(description="runs that ended and were not cancelled")
+    runs_succeeded: int = Field(description="of those, that came to a result; a rejection is a result")
+    run_success_rate: float | None
+    attempts: int = Field(description="that ended")
+    attempts_succeeded: int
+    attempt_success_rate: float | None
+    attempts_by_class: dict[FailureClass, int] = Field(description="those that failed")
+    seconds: Phases
+    goodput: float | None = Field(description="productive seconds over those that machines were held: all but queued")
+    recoveries: int = Field(
+        description="outages that are over. One begins when an attempt fails that nobody cancelled, and ends when the "
+        "same stage or a later one has started, compiled and restored again, and does work that is kept"
+    )
+    unrecovered: int = Field(description="outages that are not over")
+    mean_seconds_to_recover: float | None = Field(description="of the outages that are over, waiting for people too")
+    cost: float | None = Field(description="dollars; null where the price of an attempt's machines is not configured")
+
+
+class LedgerWeek(LedgerSums):
+    """The runs that began in one week, in UTC."""
+
+    week: str = Field(description="as in 2026-W47")
+
+
+class LedgerRun(LedgerSums):
+    """One run of the pipeline, also one that failed or is not over."""
+
+    run_key: str
+    span: str
+    lineage: str
+    state: RunState = Field(description="Running: also a run whose process was killed")
+    release: int | None
+    failure: FailureClass | None = Field(description="the class of a run that failed or was cancelled")
+    began_at: str
+    ended_at: str | None
+
+
+class LedgerReport(Record):
+    """`millrace ledger`."""
+
+    workspace: str
+    since: Moment | None = Field(description="runs that began before are left out; null: none is")
+    whole: LedgerSums = Field(description="over all runs of the pipeline")
+    weeks: tuple[LedgerWeek, ...] = Field(description="oldest first")
+    runs: tuple[LedgerRun, ...] = Field(description="by their begin")
+    other: LedgerSums | None = Field(
+        description="over attempts of refreshes, publications, comparisons and imports; null: not asked for, or none"
+    )
+    attempts: tuple[LedgerRecord, ...] = Field(description="of the runs, in the order in which they started")
+    unreadable: tuple[str, ...] = Field(description="what had to be left out, and why")
+
+
+_STAGES: tuple[Work, ...] = (*Stage, *Chore)
+
+
+def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
+    """Return the ledger of all runs that began at the time `since`, ISO 8601 in UTC, or later; None: of all.
+
+    Raises:
+        StoreError: the workspace could not be read.
+    """
+    past = read_history(store)
+    reader = Reader(store)
+    runs = {run.run_key for run in past.runs}
+    keys = [key for key in store.list("runs") if key.endswith("/ledger.json") and key.split("/")[1] not in runs]
+    reader.fetch(keys)
+    found = [record for key in keys if (record := reader.read(key, LedgerRecord)) is not None]
+    other = [record for record in found if since is None or record.started_at >= since]
+    report = ledger_of(store.uri, past, since)
+    return report.model_copy(
+        update={"other": _sums((), other) if other else None, "unreadable": (*past.problems, *reader.problems)}
+    )
+
+
+def read_run_ledger(store: Store, run_key: str) -> LedgerReport:
+    """Return the ledger of one run.
+
+    Raises:
+        ConfigError: there is no such run.
+        StoreError: the workspace could not be read.
+    """
+    run, problems = read_run(store, run_key)
+    return _report(store.uri, [run], None, problems)
+
+
+def ledger_of(workspace: str, past: History, since: str | None = None) -> LedgerReport:
+    """Return the ledger of the runs of a past that was read already, without other work."""
+    return _report(workspace, [run for run in past.runs if not since or run.began_at >= since], since, past.problems)
+
+
+def outages(attempts: Iterable[LedgerRecord]) -> tuple[list[float], set[str]]:
+    """Return the seconds that each outage took that is over, and the runs with one that is not.
+
+    Failures that follow each other without work in between are one outage. Work of an earlier stage than the one that
+    failed first does not end it.
+    """
+    down: dict[str, tuple[dt.datetime, int]] = {}  # run -> end of the first failure, and place of its stage
+    took = []
+    for record in sorted(attempts, key=lambda record: record.started_at):
+        run, place = record.run_key, _STAGES.index(record.stage)
+        done = record.ended_at is not None and record.failure is None
+        if run in down and place >= down[run][1] and (done or record.seconds.productive):
+            since, _ = down.pop(run)
+            took.append(max(0.0, (_works_since(record) - since).total_seconds()))
+        if record.ended_at and record.failure not in (None, FailureClass.CANCELLED) and run not in down:
+            down[run] = (dt.datetime.fromisoformat(record.ended_at), place)
+    return took, set(down)
+
+
+def _works_since(record: LedgerRecord) -> dt.datetime:
+    """Return when an attempt began to work on what is kept; compiling counts as if it all came first."""
+    seconds = record.seconds
+    before = seconds.queued + seconds.booting + seconds.compiling + seconds.restoring
+    return dt.datetime.fromisoformat(record.started_at) + dt.timedelta(seconds=before)
+
+
+def _report(workspace: str, runs: Sequence[PastRun], since: str | None, problems: Sequence[str]) -> LedgerReport:
+    by_week: dict[str, list[PastRun]] = {}
+    for run in runs:
+        if run.began_at:
+            by_week.setdefault(_week(run.began_at), []).append(run)
+    attempts = [attempt for run in runs for attempt in run.attempts]
+    return LedgerReport(
+        workspace=workspace,
+        since=since,
+        whole=_sums(runs, attempts),
+        weeks=tuple(
+            LedgerWeek(week=week, **_sums(began, [one for run in began for one in run.attempts]).model_dump())
+            for week, began in sorted(by_week.items())
+        ),
+        runs=tuple(map(_run, runs)),
+        other=None,
+        attempts=tuple(sorted(attempts, key=lambda attempt: attempt.started_at)),
+        unreadable=tuple(problems),
+    )
+
+
+def _run(run: PastRun) -> LedgerRun:
+    return LedgerRun(
+        run_key=run.run_key,
+        span=run.span,
+        lineage=run.lineage,
+        state=run.state,
+        release=run.release.number if run.release else None,
+        failure=run.failure,
+        began_at=run.began_at,
+        ended_at=run.ended_at,
+        **_sums([run], run.attempts).model_dump(),
+    )
+
+
+def _sums(runs: Sequence[PastRun], attempts: Sequence[LedgerRecord]) -> LedgerSums:
+    over = [run.succeeded for run in runs if run.succeeded is not None]
+    summed, (took, open_in) = totals(attempts, 0), outages(attempts)
+    # The last stage may turn out to be done without another attempt, when only its result could not be read.
+    open_in -= {run.run_key for run in runs if run.succeeded}
+    return LedgerSums(
+        runs_over=len(over),
+        runs_succeeded=sum(over),
+        run_success_rate=sum(over) / len(over) if over else None,
+        attempts=summed.attempts,
+        attempts_succeeded=summed.succeeded,
+        attempt_success_rate=summed.success_rate,
+        attempts_by_class=summed.attempts_by_class,
+        seconds=summed.seconds,
+        goodput=summed.goodput,
+        recoveries=len(took),
+        unrecovered=len(open_in),
+        mean_seconds_to_recover=round(sum(took) / len(took), 3) if took else None,
+        cost=summed.cost if attempts and all(one.dollars_per_hour for one in attempts) else None,
+    )
+
+
+def _week(moment: str) -> str:
+    year, week, _ = dt.datetime.fromisoformat(moment).astimezone(dt.UTC).isocalendar()
+    return f"{year}-W{week:02d}"
