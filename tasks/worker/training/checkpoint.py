@@ -6,6 +6,7 @@ depends on the device. This module finds a run's own partial checkpoint to conti
 
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -150,7 +151,7 @@ Files = dict[str, dict[str, torch.Tensor]]  # name of a file -> its tensors, on 
 
 
 class CheckpointWriter:
-    """Writes checkpoints in a thread; training waits only for the copy in memory.
+    """Writes checkpoints in a thread, which also deletes those of before; training waits only for the copy in memory.
 
     One write at a time: a new write first waits for the one before. An error of the thread is raised at the next call.
     """
@@ -166,6 +167,13 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._last: CheckpointRef | None = None
+        self._waited_seconds, self._cpu_seconds = 0.0, 0.0
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Seconds that training waited for all writes, and, on processors, those that it had to share with them."""
+        on_host = next(self.parts.model.parameters()).device.type == "cpu"
+        return self._waited_seconds + (self._cpu_seconds if on_host else 0.0)
 
     def save(self, state: CheckpointState, best_step: int | None = None) -> None:
         """Start to write the model as it is now. Raises StoreError, OSError: the write before this one failed.
@@ -173,6 +181,7 @@ class CheckpointWriter:
         Args:
             best_step: of another checkpoint of this run, without which this one is of no use.
         """
+        began = time.monotonic()
         self.wait()
         model = self.parts.model
         tensors: Files = {RELEASED: weights_on_host(self.released.model)}
@@ -181,6 +190,7 @@ class CheckpointWriter:
         tensors["optimizer.safetensors"] = optimizer_tensors(model, self.optimizer)
         self._thread = threading.Thread(target=self._write, args=(state, tensors, best_step), name="checkpoint")
         self._thread.start()
+        self._waited_seconds += time.monotonic() - began
 
     def wait(self) -> CheckpointRef | None:
         """Wait for the write in progress; return the checkpoint written last. Raises what that write raised."""
@@ -195,8 +205,12 @@ class CheckpointWriter:
     def _write(self, state: CheckpointState, tensors: Files, best_step: int | None) -> None:
         try:
             self._last = self._commit(state, tensors, best_step)
+            if not state.complete:
+                drop_partials(self.store, state.lineage, state.run_key, after=state.first_step, keep=PARTIAL_KEPT)
         except BaseException as error:  # passed to the training thread
             self._error = error
+        finally:
+            self._cpu_seconds += time.thread_time()
 
     def _commit(self, state: CheckpointState, tensors: Files, best_step: int | None) -> CheckpointRef:
         prefix = checkpoint_prefix(state.lineage, state.step)
