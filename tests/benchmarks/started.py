@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.started {whole,killed,watched} STAGE --spec WORKSPACE#KEY
 
-`watched` ends after the first step and prints the seconds since the process was asked for, in all and by part, as JSON.
+`watched` ends after the first step and prints, as JSON, the seconds since the process was asked for and the CPU seconds
+of all its threads, in all and by part.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.worker import __main__ as door
 
@@ -40,9 +41,9 @@ def main(how: str) -> int:
     find = importlib.import_module
 
     def found(name: str) -> ModuleType:
-        began = time.monotonic()
+        began = Spent.since(NOTHING)
         module = find(name)
-        module.__dict__.setdefault("IMPORT_SECONDS", time.monotonic() - began)
+        vars(module)["IMPORTED"] = Spent.since(began)
         watch(module)
         return module
 
@@ -63,14 +64,31 @@ def kill_after_a_checkpoint(stage: ModuleType) -> None:
     checkpoint.commit = commit_and_die  # type: ignore[assignment]
 
 
+class Spent(NamedTuple):
+    """Seconds, and CPU seconds of all threads of this process."""
+
+    seconds: float
+    cpu: float
+
+    @classmethod
+    def since(cls, start: Spent) -> Spent:
+        return cls(time.time() - start.seconds, time.process_time() - start.cpu)
+
+    def and_also(self, more: Spent) -> Spent:
+        return Spent(self.seconds + more.seconds, self.cpu + more.cpu)
+
+
+NOTHING = Spent(0.0, 0.0)
+
+
 class Watched:
     """Times what happens before the first step is done."""
 
     def __init__(self) -> None:
-        self.parts = {IMPORTS: 0.0} | dict.fromkeys(PARTS.values(), 0.0)
+        self.parts = dict.fromkeys((IMPORTS, *PARTS.values(), STEP), NOTHING)
 
     def watch(self, stage: ModuleType) -> None:
-        self.parts[IMPORTS] = stage.IMPORT_SECONDS
+        self.parts[IMPORTS] = vars(stage)["IMPORTED"]
         for name, part in PARTS.items():
             setattr(stage, name, self._timed(getattr(stage, name), part))
         stage._take_steps = self._until_first_step(stage._take_steps)  # type: ignore[attr-defined]
@@ -78,24 +96,23 @@ class Watched:
     def _timed(self, call: Callable[..., Any], part: str) -> Callable[..., Any]:
         @functools.wraps(call)
         def timed(*arguments: Any) -> Any:
-            began = time.monotonic()
-            try:
-                return call(*arguments)
-            finally:
-                self.parts[part] += time.monotonic() - began
+            began = Spent.since(NOTHING)
+            result = call(*arguments)
+            self.parts[part] = self.parts[part].and_also(Spent.since(began))
+            return result
 
         return timed
 
     def _until_first_step(self, take_steps: Callable[..., Any]) -> Callable[..., Any]:
         def first_step(job: Any, batches: Any, step: Any, *others: Any) -> None:
-            began = time.monotonic()
+            began = Spent.since(NOTHING)
 
             def last(batch: Any, number: int) -> None:
                 step(batch, number)
                 step.accelerator.synchronize()
-                self.parts[STEP] = time.monotonic() - began
-                whole = time.time() - float(os.environ[door.STARTED_AT])
-                print(json.dumps({"step": number + 1, "seconds": whole, "parts": self.parts}), flush=True)
+                self.parts[STEP] = Spent.since(began)
+                whole = Spent.since(Spent(float(os.environ[door.STARTED_AT]), 0.0))
+                print(json.dumps({"step": number + 1, "whole": whole, "parts": self.parts}), flush=True)
                 os._exit(0)
 
             take_steps(job, batches, _Once(step, last), *others)
