@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check check-neuron test proofs docs bench overhead reviews ablation classification gates faults scale \
-  success train-memory
+  success train-memory resume
 
 install: $(INSTALLED)
 
@@ -107,3 +107,7 @@ scale: install
 # Memory of the first steps of a training on one and on ten million pairs.
 train-memory: install
 	$(BIN)/python -m tests.benchmarks.training_memory
+
+# How soon a killed training takes its next step, and how long trainings wait for their checkpoints.
+resume: install
+	$(BIN)/python -m tests.benchmarks.resume

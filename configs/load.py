@@ -21,6 +21,7 @@ from tasks.foundation.errors import ConfigError
 BASE = Path(__file__).with_name("base.yaml")
 REPLACED = {  # by which keys
     "train.shapes": "train.max_tokens, train.sequence_tokens and train.sequences",
+    "train.checkpoint_every_steps": "train.checkpoint_every, as in 'train.checkpoint_every=50 steps'",
     "infer.token_rungs": "infer.max_tokens and infer.sequence_tokens",
     "infer.batch_rows": "infer.batch_sequences",
     "warmup.steps_per_shape": "warmup.steps",

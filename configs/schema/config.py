@@ -34,7 +34,7 @@ KEYS_BESIDE_THE_WORK = (
     "validate.small_spans",  # this and the next one choose window and parent, which are in the run's key
     "train.after_rejection",
     "train.workers",
-    "train.checkpoint_every_steps",
+    "train.checkpoint_every",
     "train.log_every_steps",
     "train.hang_seconds",
     "evaluate.slices",

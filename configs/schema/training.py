@@ -4,6 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from configs.schema.checkpoints import Every, with_interval
 from configs.schema.compute import Positive
 from configs.schema.label_heads import LabelHead, MulticlassHead, RegressionHead
 from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfig
@@ -198,7 +199,10 @@ class TrainConfig(WorkersConfig):
     on_new_graph: Literal["fail", "warn"] = Field(description="what a graph that warmup has not compiled does")
     evaluate_every_steps: Positive
     evaluate_rows: Positive = Field(description="holdout rows that the in-loop evaluation looks at, at most")
-    checkpoint_every_steps: Positive
+    checkpoint_every: Every = Field(
+        description="when a checkpoint to go on from is written: `50 steps`; `300 seconds`, at the next step whose "
+        "losses are read; or `auto`, as often as pays off by the measured write time and the failures on record"
+    )
     log_every_steps: Positive
     hang_seconds: Positive = Field(description="without a step for so long an attempt is ended; longer than any step")
 
@@ -219,8 +223,9 @@ class TrainConfig(WorkersConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_a_ladder(cls, values: Any) -> Any:
-        """Read the configuration of an earlier run, which had a ladder of padded shapes."""
+    def _of_an_earlier_run(cls, values: Any) -> Any:
+        """Read the configuration of an earlier run: a ladder of padded shapes, checkpoints counted in steps alone."""
+        values = with_interval(values)
         if isinstance(values, dict) and "shapes" in values and "max_tokens" not in values:
             shapes = values["shapes"]
             limits = {side: shapes[side][-1] for side in ("query", "item")}

@@ -15,7 +15,7 @@ from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetr
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.stages import Chore, Stage
-from tasks.contracts.usage import DeviceUse, GraphUse, MinedNegatives, ShapeTiming, TokenUse
+from tasks.contracts.usage import CheckpointUse, DeviceUse, GraphUse, MinedNegatives, ShapeTiming, TokenUse
 from tasks.foundation.records import Record
 
 Action = Literal["proceed", "retry elsewhere", "exclude host", "stop"]
@@ -132,6 +132,7 @@ class TrainOutcome(Record):
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
     )
     mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were asked for, or found")
+    checkpoints: CheckpointUse | None = Field(default=None, description="null: made by a version that did not measure")
 
     @property
     def outputs(self) -> tuple[str, ...]:

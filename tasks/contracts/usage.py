@@ -1,4 +1,4 @@
-"""What the work of a stage took: graphs and their compiling, steps by shape, devices, tokens, hard negatives."""
+"""What the work of a stage took: graphs, their compiling, steps by shape, devices, tokens, negatives, checkpoints."""
 
 from typing import Any
 
@@ -83,3 +83,25 @@ class MinedNegatives(Record):
     items: int = Field(description="different items among them")
     embedded: int = Field(description="texts that the released model embedded for it; 0: they were mined before")
     seconds: float
+
+
+class CheckpointUse(Record):
+    """When an attempt wrote checkpoints to go on from, why so often, and what they cost it."""
+
+    every: str = Field(description="train.checkpoint_every")
+    written: int = Field(description="apart from the one at the end of the run")
+    stalled_seconds: float = Field(description="that training waited for all of these, or ran slower by")
+    training_seconds: float = Field(description="from the first evaluation to the last step")
+    seconds: float | None = Field(description="from one to the next, as last decided; null: steps are counted")
+    write_seconds: float | None = Field(
+        description="of stall that one write costs, which auto reckons with: the mean of those written, else 1; null: "
+        "not auto, as the next two"
+    )
+    seconds_between_failures: float | None = Field(description="mean that auto reckons with; a day where few are known")
+    failures: int | None = Field(description="that cost work, among the attempts on record")
+    attempts: int | None = Field(description="on record, of the lineage's newest trainings")
+
+    @property
+    def stalled_share(self) -> float:
+        """Of the training."""
+        return self.stalled_seconds / self.training_seconds if self.training_seconds else 0.0

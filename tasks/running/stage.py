@@ -248,7 +248,7 @@ def _done(
         result = read_result(store, plan.run_key, inputs.stage)
         if result is None:
             return None
-        check_inputs(store, result, inputs)
+        check_inputs(store, result, inputs, workers_of(plan.config, inputs.stage))
         if outputs_stay:
             check_outputs(store, result.outcome)
         return _outcome(result, outcome_type)

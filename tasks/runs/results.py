@@ -135,17 +135,21 @@ def read_changes(store: Store, run_key: str, release: int | None) -> Changes | N
     return changes.model_copy(update={"after": release}) if changes is not None else None
 
 
-def check_inputs(store: Store, result: StageResult, inputs: Inputs) -> None:
+def check_inputs(store: Store, result: StageResult, inputs: Inputs, workers: int) -> None:
     """Check that a result was made from `inputs`. What a retry may find changed (champion, graphs,
-    item feeds, the golden set) is not compared.
+    item feeds, the golden set) is not compared. The number of workers counts for graphs that training still needs.
 
     Raises:
-        UnusableResult: it was made from other inputs, because an earlier stage had to run again.
+        UnusableResult: it was made from other inputs, because an earlier stage had to run again, or has the graphs of
+            another number of workers.
     """
     key = f"{stage_prefix(result.run_key, inputs.stage)}/attempt-{result.attempt}/spec.json"
-    made_from = read_record(store, key, JobSpec, "the inputs of the result are unknown", UnusableResult).inputs
-    if _decisive(made_from) != _decisive(inputs):
+    made_by = read_record(store, key, JobSpec, "the inputs of the result are unknown", UnusableResult)
+    if _decisive(made_by.inputs) != _decisive(inputs):
         raise UnusableResult(f"{store.uri}/{key} names other inputs than the stages before have now")
+    compiled = result.outcome.compiled if isinstance(result.outcome, WarmupOutcome) else None
+    if compiled and made_by.workers != workers and read_result(store, result.run_key, Stage.train) is None:
+        raise UnusableResult(f"its graphs are those of {made_by.workers} workers, and {workers} will train now")
 
 
 def check_outputs(store: Store, outcome: Outcome) -> None:

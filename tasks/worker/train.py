@@ -8,12 +8,15 @@ import time
 
 import torch
 
+from configs.schema.checkpoints import AUTO
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.usage import TokenUse
 from tasks.worker.accelerators import Accelerator, open_accelerator
+from tasks.worker.checkpoints.failures import Failures, recorded_failures
+from tasks.worker.checkpoints.pace import Pace
 from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
@@ -71,6 +74,7 @@ def run(job: Job) -> TrainOutcome:
             parts = load_model(job, source, training)
             precision = accelerator.choose_precision(config.train.precision)
             start = make_start(job, inputs, source, parts, accelerator, precision)
+            failures = _failures(job)
         state = start.state
         pairs = open_pairs(job, training, replayed_rows(job, inputs), parts, accelerator.barrier)
         plan = plan_for(config, state.first_step, pairs)
@@ -81,10 +85,11 @@ def run(job: Job) -> TrainOutcome:
         steps = range(state.first_step, last_step)
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
         writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
+        pace = Pace(config.train.checkpoint_every, failures, lambda: writer.stalled_seconds)
         with (
             job.scratch() as folder,
             contextlib.closing(
-                LoopRecorder(job, accelerator, start.released, writer, state, last_step, folder)
+                LoopRecorder(job, accelerator, start.released, writer, pace, state, last_step, folder)
             ) as recorder,
         ):
             holdout = sample_holdout(held, parts, config)
@@ -122,7 +127,15 @@ def run(job: Job) -> TrainOutcome:
         label_heads=_labels_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
         mined=mined.counts if mined else None,
+        checkpoints=recorder.checkpoints,
     )
+
+
+def _failures(job: Job) -> Failures | None:
+    """Return on the first worker how often trainings of the lineage fail, if the interval of checkpoints needs it."""
+    if job.config.train.checkpoint_every != AUTO or not job.rank.is_main:
+        return None
+    return recorded_failures(job.store, job.config.lineage, job.spec.run_key)
 
 
 def _solved(released: ModelParts, step: int) -> HeadSolved | None:

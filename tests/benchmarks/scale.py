@@ -42,7 +42,7 @@ QUICK = [
     "train.epochs=1",
     "train.batch_rows=1024",
     "train.evaluate_every_steps=200",
-    "train.checkpoint_every_steps=500",
+    "train.checkpoint_every=500 steps",
     "evaluate.holdout_share=0.05",
     "infer.batch_sequences=128",
 ]

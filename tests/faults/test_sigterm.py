@@ -151,7 +151,7 @@ class Impatient(Heard):
 @pytest.mark.pipeline
 def test_training_cancelled_by_the_runner_loses_no_step(tmp_path: Path):
     """Two workers as the runner starts and ends them, at whichever step the signal finds them."""
-    long = (TWO_WORKERS, "train.epochs=30", "train.checkpoint_every_steps=1000", "train.evaluate_every_steps=70")
+    long = (TWO_WORKERS, "train.epochs=30", "train.checkpoint_every=1000 steps", "train.evaluate_every_steps=70")
     jobs = [start_job(tmp_path / name, *long) for name in ("unbroken", "stopped")]
     stores = [DirectoryStore(Path(job.store.uri)) for job in jobs]
     spec = jobs[1].spec.model_copy(update={"workers": 2})

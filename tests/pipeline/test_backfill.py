@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MONTHS = [f"{year}-{month:02d}" for year in (2024, 2025) for month in range(1, 13)]
 RANGE = ("--from", MONTHS[0], "--to", MONTHS[-1])
 # So that a training is still running when it is stopped.
-MANY_STEPS = {"batch_rows": 8, "checkpoint_every_steps": 4, "log_every_steps": 1}
+MANY_STEPS = {"batch_rows": 8, "checkpoint_every": "4 steps", "log_every_steps": 1}
 FAIL = {("2024-04", "evaluate"): "CODE", ("2024-07", "infer"): "OOM", ("2024-11", "train"): "DATA"}
 
 

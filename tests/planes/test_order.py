@@ -47,6 +47,7 @@ ORDER = """
     tasks.worker.catalogue        every live item, partition by partition
     tasks.worker.heads            heads solved at the end of a run
     tasks.worker.training         batches, losses, steps, checkpoints
+    tasks.worker.checkpoints      when a training writes checkpoints: by steps, by the clock, by what fails
     tasks.worker.retention        against forgetting: replayed rows, averaged weights, the best step
     tasks.worker.tokens           training rows as tokens, in files and in the workspace
     tasks.worker.ranking          the rank of a query's item among those that are not as right

@@ -1,9 +1,15 @@
+import pytest
+
 from tasks.contracts.jobs import HealthInputs, InferInputs, JobSpec, TrainInputs, ValidateInputs, WarmupInputs
+from tasks.contracts.references import CompileRef
+from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
+from tasks.foundation.errors import CodeError
 from tasks.planning.next_run import plan_run
+from tasks.runs.results import result_key
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of
-from tests.support.fakes.fake_runner import STEPS_PER_SPAN, FakeRunner, small_config
+from tests.support.fakes.fake_runner import STEPS_PER_SPAN, FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
 
 
@@ -54,6 +60,26 @@ def test_a_done_run_is_not_repeated(store, runner):
     ran = len(runner.specs)
     assert carry_out(plan_run(store, small_config(), "2021-Q1")) == first
     assert len(runner.specs) == ran
+
+
+@pytest.mark.parametrize("compiles", [True, False], ids=["compiled device", "processor"])
+def test_a_run_goes_on_with_another_number_of_workers_whose_graphs_are_compiled_first(store, runner, compiles: bool):
+    runner.fail(Stage.train, CodeError("killed"))
+    with pytest.raises(CodeError):
+        carry_out(plan_run(store, small_config("train.workers=2")))
+    if compiles:
+        key = result_key(runner.specs[0].run_key, Stage.warmup)
+        warmed = StageResult.model_validate_json(store.read(key))
+        commit_files(store, "compile/two", {"graph": "g"}, "compiled")
+        outcome = warmed.outcome.model_copy(update={"compiled": CompileRef(key="two", graphs=1, seconds=1.0)})
+        store.write(key, warmed.model_copy(update={"outcome": outcome}).to_json())
+    runner.specs.clear()
+    carry_out(plan_run(store, small_config("train.workers=4"), "2021-Q1"))
+    assert runner.stages[:2] == (["warmup", "train"] if compiles else ["train", "evaluate"])
+    assert spec_of(runner, Stage.train).workers == 4
+    runner.specs.clear()
+    carry_out(plan_run(store, small_config("train.workers=1"), "2021-Q1"))
+    assert runner.specs == [], "it is trained, and needs no graphs"
 
 
 def test_the_task_is_named_like_the_stage():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from configs.schema.checkpoints import AUTO
 from configs.schema.metrics import Family, names_of
 from flows.presentation.figures import curves
 from flows.presentation.model import Cell, Figure, Section, Table, facts, table
@@ -11,7 +12,7 @@ from flows.presentation.wording import count, difference, number, plural, share
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
-from tasks.contracts.usage import DeviceUse, MinedNegatives, TokenUse
+from tasks.contracts.usage import CheckpointUse, DeviceUse, MinedNegatives, TokenUse
 
 # Which numbers of the holdout share a figure.
 ON_THE_HOLDOUT = {
@@ -32,6 +33,7 @@ def section(of: StageFacts) -> Section:
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
         *_tokens(value.tokens),
         *_mined(value.mined),
+        *_checkpoints(value.checkpoints),
         ("workers", str(config.train.workers) if config else ""),
         ("accelerator", f"{config.accelerator}, compute {compute_of(config, Stage.train)}" if config else ""),
         ("precision", value.precision),
@@ -80,6 +82,20 @@ def _mined(mined: MinedNegatives | None) -> Iterator[tuple[str, str]]:
         yield "hard negatives", f"{of}, mined from release {mined.release}"
         cost = f"{plural(mined.embedded, 'text')} embedded" if mined.embedded else "none: they were kept from before"
         yield "cost of mining", f"{cost}, {mined.seconds:,.1f} s"
+
+
+def _checkpoints(use: CheckpointUse | None) -> Iterator[tuple[str, str]]:
+    """Yield how often checkpoints were written, why, and what that cost."""
+    if use is None:
+        return
+    interval = f" ({use.seconds:,.0f} s)" if use.every == AUTO and use.seconds is not None else ""
+    yield "checkpoint every", f"{use.every}{interval}; {count(use.written)} before the last step"
+    if use.write_seconds is not None and use.seconds_between_failures is not None:
+        known = f"{plural(use.failures or 0, 'failure')} in {plural(use.attempts or 0, 'attempt')} on record"
+        cost = f"a write costs {use.write_seconds:.2f} s" if use.written else "a write was taken to cost 1 s"
+        between = f"{use.seconds_between_failures / 3600:,.1f} h between failures"
+        yield "why so often", f"{cost}, {between} ({known})"
+    yield "training waited for checkpoints", f"{use.stalled_seconds:.2f} s, {share(use.stalled_share)} of it"
 
 
 def _head(value: TrainOutcome) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ depends on the device. This module finds a run's own partial checkpoint to conti
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +154,7 @@ Files = dict[str, dict[str, torch.Tensor]]  # name of a file -> its tensors, on 
 
 
 class CheckpointWriter:
-    """Writes checkpoints in a thread; training waits only for the copy in memory.
+    """Writes checkpoints in a thread, which also deletes those of before; training waits only for the copy in memory.
 
     One write at a time: a new write first waits for the one before. An error of the thread is raised at the next call.
     """
@@ -169,6 +170,13 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._last: CheckpointRef | None = None
+        self._waited_seconds, self._cpu_seconds = 0.0, 0.0
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Seconds that training waited for all writes, and, on processors, those that it had to share with them."""
+        on_host = next(self.parts.model.parameters()).device.type == "cpu"
+        return self._waited_seconds + (self._cpu_seconds if on_host else 0.0)
 
     def save(
         self, state: CheckpointState, best_step: int | None = None, written: Callable[[], None] = lambda: None
@@ -179,6 +187,7 @@ class CheckpointWriter:
             best_step: of another checkpoint of this run, without which this one is of no use.
             written: called in the thread once the checkpoint is complete.
         """
+        began = time.monotonic()
         self.wait()
         model = self.parts.model
         tensors: Files = {RELEASED: weights_on_host(self.released.model)}
@@ -188,6 +197,7 @@ class CheckpointWriter:
         work = (state, tensors, best_step, written)
         self._thread = threading.Thread(target=self._write, args=work, name="checkpoint")
         self._thread.start()
+        self._waited_seconds += time.monotonic() - began
 
     def wait(self) -> CheckpointRef | None:
         """Wait for the write in progress; return the checkpoint written last. Raises what that write raised."""
@@ -205,8 +215,12 @@ class CheckpointWriter:
         try:
             self._last = self._commit(state, tensors, best_step)
             written()
+            if not state.complete:
+                drop_partials(self.store, state.lineage, state.run_key, after=state.first_step, keep=PARTIAL_KEPT)
         except BaseException as error:  # passed to the training thread
             self._error = error
+        finally:
+            self._cpu_seconds += time.thread_time()
 
     def _commit(self, state: CheckpointState, tensors: Files, best_step: int | None) -> CheckpointRef:
         prefix = checkpoint_prefix(state.lineage, state.step)

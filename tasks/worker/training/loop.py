@@ -15,12 +15,14 @@ from tasks.contracts.checkpoints import CheckpointState, CurvePoint
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.progress import report
 from tasks.contracts.references import CheckpointRef, RowsRef
+from tasks.contracts.usage import CheckpointUse
 from tasks.foundation.errors import CancelledError, CodeError
 from tasks.worker.accelerators import Accelerator
+from tasks.worker.checkpoints.pace import Pace
 from tasks.worker.model.embed import embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.retention.best import best_step, out_of_patience
-from tasks.worker.training.checkpoint import PARTIAL_KEPT, CheckpointWriter, ModelParts, drop_partials
+from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, drop_partials
 from tasks.worker.training.holdout import Holdout, judge
 from tasks.worker.training.step import TrainStep
 
@@ -36,6 +38,7 @@ class LoopRecorder:
     accelerator: Accelerator
     parts: ModelParts
     writer: CheckpointWriter
+    pace: Pace
     state: CheckpointState
     last_step: int
     folder: Path  # an empty local one, for TensorBoard's event files
@@ -45,6 +48,7 @@ class LoopRecorder:
         self.losses = list(self.state.losses)
         self.curve = list(self.state.curve)
         self.development = list(self.state.development)
+        self.checkpoints: CheckpointUse | None = None  # on the first worker, after the last step
         self.events = SummaryWriter(str(self.folder)) if self.accelerator.rank.is_main else None
 
     @property
@@ -52,13 +56,14 @@ class LoopRecorder:
         return self.job.spec
 
     def losses_due(self, step: int) -> bool:
-        """Return whether losses are due: every `train.log_every_steps`, at the last step, and at checkpoints.
+        """Return whether losses are due: every `train.log_every_steps`, at the last step, and at each known checkpoint.
 
-        Development rows may make each step at which they are judged a checkpoint, or the last one.
+        Development rows may make each step at which they are judged a checkpoint, or the last one. When checkpoints
+        are due that go by the clock is not known, so they wait for one of these steps.
         """
         config = self.spec.config.train
         judged = config.keep_best is not None and self.holdout_due(step)
-        return not step % config.log_every_steps or self.checkpoint_due(step) or step == self.last_step or judged
+        return not step % config.log_every_steps or self.pace.fixed_at(step) or step == self.last_step or judged
 
     def losses_if_due(self, step: int, train_step: TrainStep, stop: bool) -> None:
         """Read the mean losses of the steps since the last reading, if a reading is due.
@@ -76,8 +81,11 @@ class LoopRecorder:
 
     def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool) -> None:
         """Record losses; `means` is float32 (losses,), of this worker's parts, on the host."""
-        *values, stops = self.accelerator.sum(torch.cat([means, means.new_tensor([float(stop)])])).tolist()
+        wished = self.accelerator.rank.is_main and self.pace.wished
+        asked = means.new_tensor([float(stop), float(wished)])
+        *values, stops, wishes = self.accelerator.sum(torch.cat([means, asked])).tolist()
         self._stopping = self._stopping or stops > 0
+        self.pace.agree(wishes > 0)
         point = CurvePoint(step=step, metrics=dict(zip(names, values, strict=True)))
         if not all(math.isfinite(value) for value in values):
             raise CodeError(
@@ -137,12 +145,12 @@ class LoopRecorder:
         return None if settings is None else best_step(self.development, settings)
 
     def checkpoint_due(self, step: int) -> bool:
-        """Return whether a partial one is due: every `train.checkpoint_every_steps`, but not after the last step.
+        """Return whether a partial one is due, as `train.checkpoint_every` says, but not after the last step.
 
         The best step so far has one too.
         """
-        due = not step % self.spec.config.train.checkpoint_every_steps or step == self.best_step
-        return due and step != self.last_step
+        by_clock = self.pace.wanted and self.losses_due(step)
+        return (self.pace.fixed_at(step) or by_clock or step == self.best_step) and step != self.last_step
 
     def checkpoint_if_due(self, step: int) -> None:
         """Start to write a partial checkpoint, if one is due."""
@@ -151,7 +159,7 @@ class LoopRecorder:
         self.accelerator.cut()  # it must contain the losses that are still on the device
         if self.accelerator.rank.is_main:
             self._save_partial(step)
-            self._drop_partials(keep=PARTIAL_KEPT)
+        self.pace.wrote()
 
     def stop_if_agreed(self, step: int) -> None:
         """Write a checkpoint of `step` and end, if a worker was asked to stop and the losses of `step` are read.
@@ -182,10 +190,12 @@ class LoopRecorder:
         self.accelerator.cut()
         if not self.accelerator.rank.is_main:
             return None
+        self.writer.wait()
+        self.checkpoints = self.pace.use()
         if checkpoint is None:
             self._save(self._state(self.last_step, complete=True, consumed=consumed))
             checkpoint = self.writer.wait()
-        self._drop_partials(keep=0)
+        drop_partials(self.job.store, self.spec.config.lineage, self.spec.run_key, after=self.state.first_step, keep=0)
         self.close()
         return checkpoint
 
@@ -204,10 +214,6 @@ class LoopRecorder:
 
     def _save(self, state: CheckpointState, best_step: int | None = None) -> None:
         self.writer.save(state, best_step, written=functools.partial(self.job.keep, self.job.clock.read()))
-
-    def _drop_partials(self, keep: int) -> None:
-        lineage = self.spec.config.lineage
-        drop_partials(self.job.store, lineage, self.spec.run_key, after=self.state.first_step, keep=keep)
 
     @property
     def kept_step(self) -> int | None:

@@ -44,7 +44,7 @@ _CHANGED: dict[str, dict[str, Any]] = {
         "workers": 2,
         "epochs": 60,
         "log_every_steps": 5,
-        "checkpoint_every_steps": 20,
+        "checkpoint_every": "20 steps",
         "evaluate_every_steps": 100_000,
         "hang_seconds": 10,
     },

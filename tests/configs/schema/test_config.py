@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.load import load_config
+from configs.load import config_hash, load_config
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 
@@ -130,6 +130,15 @@ def test_settings_that_agree_are_accepted(overrides: list[str]) -> None:
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_configuration_of_a_run_that_counted_checkpoints_in_steps_alone_is_read() -> None:
+    tree = load_config().tree()
+    del tree["train"]["checkpoint_every"]
+    tree["train"]["checkpoint_every_steps"] = 7
+    config = Config.model_validate(tree)
+    assert config.train.checkpoint_every == "7 steps"
+    assert config_hash(config) == config_hash(load_config()), "the run of before is found again"
 
 
 def test_the_configuration_of_a_run_with_padded_shapes_is_read() -> None:

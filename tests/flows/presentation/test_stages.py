@@ -19,7 +19,7 @@ from tasks.contracts.evaluation import Override, SliceMetrics
 from tasks.contracts.outcomes import Check, HealthOutcome, ReleaseOutcome
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
-from tasks.contracts.usage import DeviceUse, GraphUse, NewGraph, ShapeTiming, TokenUse
+from tasks.contracts.usage import CheckpointUse, DeviceUse, GraphUse, NewGraph, ShapeTiming, TokenUse
 from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
 from tasks.hosts.findings import Findings, findings_key
 from tasks.planning.next_run import plan_run
@@ -200,6 +200,22 @@ def test_train_shows_replayed_pairs_and_the_step_that_was_kept(done: Done) -> No
     assert row(made, "pairs of earlier spans") == ["10 of 40 (25.0 %)"]
     assert row(made, "step whose weights are kept") == ["15, the best by the development rows"]
     assert row(made, "15") == ["0.5000"]
+
+
+def test_train_shows_how_often_checkpoints_were_written_why_and_what_they_cost(done: Done) -> None:
+    use = CheckpointUse(
+        every="auto", written=3, stalled_seconds=0.75, training_seconds=300.0, seconds=147.0, write_seconds=0.25,
+        seconds_between_failures=43_200.0, failures=4, attempts=9,
+    )  # fmt: skip
+    made = done.of(Stage.train, done.run.trained, checkpoints=use)
+    assert row(made, "checkpoint every") == ["auto (147 s); 3 before the last step"]
+    why = "a write costs 0.25 s, 12.0 h between failures (4 failures in 9 attempts on record)"
+    assert row(made, "why so often") == [why]
+    assert row(made, "training waited for checkpoints") == ["0.75 s, 0.2 % of it"]
+    fixed = {"every": "50 steps", "seconds": None, "write_seconds": None, "seconds_between_failures": None}
+    made = done.of(Stage.train, done.run.trained, checkpoints=use.model_copy(update=fixed))
+    assert row(made, "checkpoint every") == ["50 steps; 3 before the last step"]
+    assert not any(each[0] == "why so often" for each in rows(made))
 
 
 def test_without_measurements_there_is_no_figure(done: Done) -> None:

@@ -20,7 +20,7 @@ LAST_STEP = 16
 CONFIG = [
     *FEATURES,
     "train.epochs=2",
-    "train.checkpoint_every_steps=3",  # at 3, 6, 9, 12, 15; the last step, 16, has the complete one
+    "train.checkpoint_every=3 steps",  # at 3, 6, 9, 12, 15; the last step, 16, has the complete one
     "train.log_every_steps=2",
 ]
 

@@ -11,6 +11,7 @@ from tasks.contracts.jobs import (
     JobSpec,
     PublishInputs,
     ReleaseInputs,
+    TrainInputs,
     ValidateInputs,
     WarmupInputs,
 )
@@ -26,6 +27,7 @@ INPUTS: dict[Stage | Chore, Inputs] = {
     Stage.validate: ValidateInputs(window=(SPAN,), history=(), feeds=(), bases=()),
     Stage.health: HealthInputs(),
     Stage.warmup: WarmupInputs(rows=(ROWS,), parent=None),
+    Stage.train: TrainInputs(rows=(ROWS,), history=(), parent=None),
     Stage.infer: InferInputs(catalogue=CATALOGUE, model=MODEL),
     Stage.release: ReleaseInputs(model=MODEL, vectors="v", catalogue=CATALOGUE),
     Chore.import_checkpoint: ImportInputs(file="f", copy_key=None, sha256="0", rows=(ROWS,)),

@@ -16,7 +16,7 @@ from tasks.backfill.backfill_runs import run_of
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
-from tasks.evaluating.rivals import fixed_points
+from tasks.evaluating.rivals import begun_with, fixed_points
 from tasks.foundation.errors import CodeError, ConfigError, StoreError
 from tasks.planning.mined_release import mined_release
 from tasks.planning.next_run import plan_run
@@ -25,9 +25,17 @@ from tasks.pruning.prune_plan import PrunePlan
 from tasks.runs import branches, lineage, releases
 from tasks.runs.plan import planned_runs, save_plan
 from tasks.runs.results import read_result, result_key
-from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, ingest_feed, small_config
+from tests.support.fakes.fake_runner import (
+    FakeRunner,
+    commit_files,
+    ingest,
+    ingest_feed,
+    small_config,
+    write_checkpoint,
+)
 from tests.support.fakes.stages import carry_out, refreshed
 from tests.support.workspace.backfills import fake_workers, run_spans
+from tests.support.workspace.states import checkpoint_state
 from tests.support.workspace.stores import STORES
 
 MONTHS = [f"2021-{month:02d}" for month in range(1, 8)]
@@ -187,6 +195,13 @@ def test_the_models_that_evaluations_compare_with_can_still_be_measured(store, r
     assert pruned(store, keep=1).kept == (8, 9)
     assert {release.number for release in fixed_points(store, small_config()).values()} == before
     assert before <= releases.pruned(store), "they can't be rolled back to"
+
+
+def test_imported_weights_stay_since_evaluations_measure_them_as_untrained(store, runner):
+    imported = write_checkpoint(store, checkpoint_state(0, consumed=()))
+    assert begun_with(store, small_config()) == imported
+    pruned(store, keep=1)
+    assert begun_with(store, small_config()) == imported, "else the gate would compare with random weights"
 
 
 def test_a_compile_cache_stays_if_the_last_run_used_it_or_if_it_is_in_the_making(store, runner):

@@ -152,6 +152,17 @@ def test_the_parts_of_all_workers_are_the_batch_of_one(world: int, real: int, se
     assert described(pairs, rows, world) == alone
 
 
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_a_run_that_goes_on_with_any_number_of_workers_takes_the_same_batches_in_the_same_order(world: int):
+    pairs, config = make_pairs(80), tiny_config()
+    plan, shape = plan_for(config, 0, pairs), BatchShape(16 // world, 16 // world, 32)
+    ranks = [Rank(index, world, index) for index in range(world)]
+    found = (Batches(pairs, plan, shape, rank, range(2, len(plan))) for rank in ranks)
+    for number, parts in enumerate(zip(*found, strict=True), start=2):
+        queries = [text for batch in parts for text in texts_of(batch)[: 16 // world]]
+        assert sorted(queries) == sorted(text(pairs.query, row) for row in plan.rows(number).tolist())
+
+
 def excluded(pairs: Pairs) -> set[tuple[int, int]]:
     """The rows whose items are no negatives of other rows' queries, in a batch of all rows."""
     found = described(pairs, np.arange(len(pairs)), 1)

@@ -1,3 +1,4 @@
+import threading
 from pathlib import Path
 
 import pytest
@@ -5,9 +6,17 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.foundation.errors import CodeError
-from tests.support.workspace.jobs import CLASSIFIER, make_workspace, tiny_config, train_model
+from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.checkpoints.pace import Pace
+from tasks.worker.process.job import Rank
+from tasks.worker.training.batches import Batch
+from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.step import TrainStep
+from tests.support.workspace.jobs import CLASSIFIER, make_job, make_workspace, tiny_config, train_model
+from tests.support.workspace.states import checkpoint_state
 
 Trained = tuple[DirectoryStore, TrainOutcome]
 
@@ -70,7 +79,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path, monkeypatch: 
         return query.sum() * float("nan")
 
     monkeypatch.setattr("tasks.worker.training.losses.contrastive_part", poisoned)
-    config = tiny_config(f"train.log_every_steps={log_every}", "train.checkpoint_every_steps=1")
+    config = tiny_config(f"train.log_every_steps={log_every}", "train.checkpoint_every=1 steps")
     with pytest.raises(CodeError, match=r"at step \d.* lower train\.learning_rate"):
         train_model(store, config, rows)
     assert not store.list("lineages"), "such a checkpoint is useless"
@@ -87,3 +96,76 @@ def test_weights_ruined_by_the_last_step_are_not_released(tmp_path: Path, monkey
         train_model(store, tiny_config(), rows)
     complete = [key for key in store.list("lineages") if "step-00000008" in key]
     assert not complete
+
+
+def wishing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the clock finds that a checkpoint is due."""
+    monkeypatch.setattr(Pace, "wished", property(lambda self: True))
+
+
+class Killed(BaseException):
+    """The end of a worker in the middle of its training."""
+
+
+def test_when_checkpoints_are_written_changes_nothing_and_a_run_goes_on_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By the clock, killed, and without any: the same checkpoint to the last byte, its records included."""
+    base = ("train.log_every_steps=3", "model.dropout=0.1")
+    store, rows = make_workspace(tmp_path / "none")
+    undisturbed = train_model(store, tiny_config(*base, "train.checkpoint_every=1000 steps"), rows)
+    assert undisturbed.checkpoints is not None
+    assert undisturbed.checkpoints.written == 0
+    wishing(monkeypatch)
+    config = tiny_config(*base, "train.checkpoint_every=auto")
+    store, rows = make_workspace(tmp_path / "whole")
+    whole = train_model(store, config, rows)
+    assert whole.checkpoints is not None
+    assert whole.checkpoints.written == 2, "after the steps whose losses are read, but not after the last one"
+    assert whole.checkpoint == undisturbed.checkpoint
+    store, rows = make_workspace(tmp_path / "killed")
+    with monkeypatch.context() as patch:
+        taken = TrainStep.__call__
+
+        def step(self: TrainStep, batch: Batch, number: int) -> dict[str, torch.Tensor]:
+            if number == 7:
+                raise Killed
+            return taken(self, batch, number)
+
+        patch.setattr(TrainStep, "__call__", step)
+        with pytest.raises(Killed):
+            train_model(store, config, rows)
+    for thread in threading.enumerate():
+        if thread.name == "checkpoint":
+            thread.join()
+    again = train_model(store, config, rows)
+    assert again.resumed_at_step == 6
+    assert again.checkpoint == undisturbed.checkpoint
+    assert len(store.list("lineages")) == len(DirectoryStore(tmp_path / "whole" / "workspace").list("lineages"))
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first worker wishes", "another one does"])
+def test_the_first_workers_clock_decides_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool):
+    """The second of two workers: the sum that it gets has the wish of the first in it."""
+    accelerator = CpuAccelerator(Rank(1, 2, 1))
+    sent: list[list[float]] = []
+
+    def add_the_first(tensor: torch.Tensor) -> torch.Tensor:
+        sent.append(tensor.tolist())
+        return tensor + torch.tensor([1.0, 0.0, float(first)])
+
+    monkeypatch.setattr(accelerator, "sum", add_the_first)
+    wishing(monkeypatch)
+    store, rows = make_workspace(tmp_path)
+    spec = make_job(
+        store, tiny_config("train.checkpoint_every=auto"), TrainInputs(rows=(rows,), history=(), parent=None)
+    ).spec
+    pace = Pace("auto", None, lambda: 0.0)
+    state = checkpoint_state(0, complete=False)
+    recorder = LoopRecorder(spec, store, accelerator, None, None, pace, state, 8, tmp_path)  # type: ignore[arg-type]
+    step = TrainStep(None, None, accelerator, spec.config, "fp32")  # type: ignore[arg-type]
+    step._add({"loss": torch.tensor(2.0)})
+    recorder.losses_if_due(3, step, stop=False)
+    assert sent == [[2.0, 0.0, 0.0]], "its own clock is not asked"
+    assert recorder.losses[-1].metrics == {"loss": 3.0}
+    assert recorder.checkpoint_due(3) is first

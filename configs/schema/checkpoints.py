@@ -1,0 +1,43 @@
+"""How often a training writes a checkpoint to go on from, as the configuration says it."""
+
+import re
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator
+
+AUTO = "auto"
+BEFORE = "checkpoint_every_steps"  # the key of earlier configurations, a number of steps
+
+_INTERVAL = re.compile(r"[1-9][0-9]* (steps|seconds)")
+
+
+def _checked(every: Any) -> Any:
+    if every != AUTO and not (isinstance(every, str) and _INTERVAL.fullmatch(every)):
+        raise ValueError(f"write it as '50 steps', '300 seconds' or '{AUTO}'")
+    return every
+
+
+Every = Annotated[str, BeforeValidator(_checked)]
+
+
+class Interval(NamedTuple):
+    """So many steps, or so many seconds."""
+
+    number: int
+    unit: Literal["steps", "seconds"]
+
+
+def interval_of(every: str) -> Interval | None:
+    """Return the interval of `50 steps` or `300 seconds`; None for `auto`."""
+    if every == AUTO:
+        return None
+    number, _, unit = every.partition(" ")
+    return Interval(int(number), "steps" if unit == "steps" else "seconds")
+
+
+def with_interval(values: Any) -> Any:
+    """Return the settings of train in their present form; those of an earlier run have a number of steps."""
+    if isinstance(values, dict) and BEFORE in values and "checkpoint_every" not in values:
+        rest = {key: value for key, value in values.items() if key != BEFORE}
+        return rest | {"checkpoint_every": f"{values[BEFORE]} steps"}
+    return values

@@ -1,0 +1,98 @@
+"""When a training writes a checkpoint to go on from: every so many steps or seconds, or as often as pays off.
+
+Checkpoints never change what is trained nor what is recorded of it. Where seconds count, one is written only after a
+step whose losses are read in any case. The first worker alone looks at the clock; the sum of the losses carries its
+wish to the others.
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+from configs.schema.checkpoints import interval_of
+from tasks.contracts.usage import CheckpointUse
+from tasks.worker.checkpoints.failures import Failures
+
+ASSUMED_WRITE_SECONDS = 1.0  # of stall, until a write of this attempt is measured
+MOST_STALLED = 0.01  # share of the training
+
+
+def best_seconds(write_seconds: float, seconds_between_failures: float) -> float:
+    """Return the seconds between checkpoints that lose the least, by writes and by work done again after failures.
+
+    They are sqrt(2 * write * mean between failures) (Young 1974, doi:10.1145/361147.361115; Daly 2006,
+    doi:10.1016/j.future.2004.11.016, whose further terms are small where a write is far shorter than what lies between
+    failures), but so many that writes take at most 1 % of the training.
+
+    Args:
+        write_seconds: by which one write makes the training longer; what is done meanwhile does not count.
+    """
+    return max(math.sqrt(2 * write_seconds * seconds_between_failures), write_seconds / MOST_STALLED)
+
+
+class Pace:
+    """Says when a checkpoint is due; one for each attempt of a training, on every worker."""
+
+    def __init__(
+        self,
+        every: str,
+        failures: Failures | None,
+        stalled: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin to count.
+
+        Args:
+            every: `train.checkpoint_every`.
+            failures: what is on record, on the first worker where `every` is auto; else None.
+            stalled: returns the seconds that training waited for all writes so far, or ran slower by.
+        """
+        self._every, self._interval, self._failures = every, interval_of(every), failures
+        self._stalled, self._clock = stalled, clock
+        self._began = self._last = clock()
+        self._written = 0
+        self.wanted = False  # whether one is due after the next step whose losses are read
+
+    def fixed_at(self, step: int) -> bool:
+        """Return whether one is due after global step `step` by its number alone."""
+        return self._interval is not None and self._interval.unit == "steps" and not step % self._interval.number
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from one to the next; None where steps are counted, and for auto on all workers but the first."""
+        if self._interval is not None:
+            return float(self._interval.number) if self._interval.unit == "seconds" else None
+        return None if self._failures is None else best_seconds(self._write_seconds, self._failures.seconds_between)
+
+    @property
+    def wished(self) -> bool:
+        """Whether so many seconds have passed on this worker; that of the first worker counts."""
+        return self.seconds is not None and self._clock() - self._last >= self.seconds
+
+    def agree(self, wished: bool) -> None:
+        """Take up the first worker's wish, on every worker after the same step."""
+        self.wanted = self.wanted or wished
+
+    def wrote(self) -> None:
+        """Count from now on again, on every worker: a write has begun."""
+        self.wanted, self._last = False, self._clock()
+        self._written += 1
+
+    @property
+    def _write_seconds(self) -> float:
+        return self._stalled() / self._written if self._written else ASSUMED_WRITE_SECONDS
+
+    def use(self) -> CheckpointUse:
+        """Return what there is to report, on the first worker."""
+        known, seconds = self._failures, self.seconds
+        return CheckpointUse(
+            every=self._every,
+            written=self._written,
+            stalled_seconds=round(self._stalled(), 3),
+            training_seconds=round(self._clock() - self._began, 3),
+            seconds=None if seconds is None else round(seconds, 1),
+            write_seconds=None if known is None else round(self._write_seconds, 4),
+            seconds_between_failures=None if known is None else round(known.seconds_between, 1),
+            failures=None if known is None else known.count,
+            attempts=None if known is None else known.attempts,
+        )
