@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews ablation classification gates faults scale \
+.PHONY: install demo demo-batch down check test proofs docs bench overhead reviews ablation classification gates faults chaos scale \
   train-memory
 
 install: $(INSTALLED)
@@ -91,6 +91,12 @@ gates: install
 # The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults
+
+# docs/chaos.md: runs that are killed, stopped and starved at moments that SEED decides, here and on the emulated cloud.
+KILLS ?= 100
+SEED ?= 1
+chaos: install
+	$(BIN)/python -m tests.benchmarks.chaos --kills $(KILLS) --seed $(SEED)
 
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install

@@ -96,23 +96,21 @@ def sentence(run: ChaosRun) -> str:
 
 def rows(report: ChaosReport) -> list[ChaosRow]:
     """Return the runs counted by act and stage, in the order of the acts and of the stages."""
-    found = []
-    for act in Act:
-        for stage in Stage:
-            if some := [run for run in report.runs if (run.act, run.stage) == (act, stage)]:
-                found.append(
-                    ChaosRow(
-                        act=act,
-                        stage=stage,
-                        count=len(some),
-                        by_itself=sum(run.ended == "itself" for run in some),
-                        by_one_rerun=sum(run.ended == "one rerun" for run in some),
-                        not_ended=sum(run.ended == "not" for run in some),
-                        violations=sum(bool(run.violations) for run in some),
-                        median_seconds_lost=statistics.median(run.seconds_lost for run in some),
-                    )
-                )
-    return found
+    pairs = [(act, stage) for act in Act for stage in Stage]
+    return [_row(some) for pair in pairs if (some := [run for run in report.runs if (run.act, run.stage) == pair])]
+
+
+def _row(some: Sequence[ChaosRun]) -> ChaosRow:
+    return ChaosRow(
+        act=some[0].act,
+        stage=some[0].stage,
+        count=len(some),
+        by_itself=sum(run.ended == "itself" for run in some),
+        by_one_rerun=sum(run.ended == "one rerun" for run in some),
+        not_ended=sum(run.ended == "not" for run in some),
+        violations=sum(bool(run.violations) for run in some),
+        median_seconds_lost=statistics.median(run.seconds_lost for run in some),
+    )
 
 
 def _disturbed(place: Place, draw: Draw) -> tuple[ChaosRun, str]:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from flows.chaos.place import Ended
 from infra.prefect_server import OWNER
@@ -75,6 +76,6 @@ def processes_of(mark: str, *words: str) -> list[int]:
     return sorted(found)
 
 
-def _content(stream: "tempfile._TemporaryFileWrapper[bytes]") -> str:  # pyright: ignore[reportPrivateUsage]
+def _content(stream: IO[bytes]) -> str:
     stream.seek(0)
     return stream.read().decode(errors="replace")

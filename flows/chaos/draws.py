@@ -37,8 +37,8 @@ class Draw(NamedTuple):
     whole: bool  # the run begins with its first stage, not with this one
 
 
-def draws(seed: int, count: int, acts: Sequence[Act]) -> tuple[Draw, ...]:
-    """Return the first `count` draws of a seed.
+def draws(seed: int, count: int, acts: Sequence[Act], whole_share: float) -> tuple[Draw, ...]:
+    """Return the first `count` draws of a seed; about a share of `whole_share` begins with the first stage.
 
     Acts and stages are dealt from two shuffled decks, so each comes as often as any other, give or take one. Draw
     number n does not depend on `count`.
@@ -52,7 +52,7 @@ def draws(seed: int, count: int, acts: Sequence[Act]) -> tuple[Draw, ...]:
             next(some_stages),
             chance.random(),
             chance.uniform(SHORTEST_SECONDS, LONGEST_SECONDS),
-            chance.random() < 0.5,
+            chance.random() < whole_share,
         )
         for number in range(1, count + 1)
     )

@@ -20,7 +20,7 @@ from flows.chaos.place import Ended, Undisturbed, first_stage
 from flows.chaos.watching import watched
 from flows.shop.search_log import write_shop
 from infra import prefect_server
-from infra.store.base import Conflict
+from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind
 from tasks.contracts.stages import Stage
@@ -43,8 +43,9 @@ END_SECONDS = 20.0  # the longest that workers take to see that their orchestrat
 class LocalPlace:
     """Makes the workspace in a new folder and runs it undisturbed; `stop` ends its Prefect server."""
 
-    name = "this machine, the workspace in a folder"
+    name = "This machine, the workspace in a folder"
     acts = tuple(Act)
+    whole_share = 0.5
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         """Raise CodeError: an undisturbed run fails."""
@@ -67,7 +68,7 @@ class LocalPlace:
 
     def scene(self, draw: Draw) -> "LocalScene":
         scene = LocalScene(self, self.folder / f"run-{draw.number}")
-        shutil.copytree(self._before(first_stage(draw)), scene.store.root)
+        shutil.copytree(self._before(first_stage(draw)), scene.root)
         return scene
 
     def stop(self) -> None:
@@ -75,13 +76,13 @@ class LocalPlace:
 
     def _watched(self, base: "LocalScene") -> Undisturbed:
         """Run the second month and copy the workspace before each of its stages, while all its processes stand."""
-        shutil.copytree(base.store.root, self._before(Stage.validate))
+        shutil.copytree(base.root, self._before(Stage.validate))
         started, command = time.time(), base.start()
         for stage in tuple(Stage)[1:]:
             while not (base.began(stage) or command.over):
                 time.sleep(POLL_SECONDS)
             command.send_all(signal.SIGSTOP)
-            shutil.copytree(base.store.root, self._before(stage), ignore=shutil.ignore_patterns(".tmp-*"))
+            shutil.copytree(base.root, self._before(stage), ignore=shutil.ignore_patterns(".tmp-*"))
             command.send_all(signal.SIGCONT)
             for begun in self._before(stage).glob(f"runs/*/{stage}"):
                 if begun.parent.name not in self.earlier:
@@ -101,7 +102,8 @@ class LocalScene:
         self._place, self._folder, self._mark = place, folder, str(folder)
         self._commands: list[Command] = []
         folder.mkdir()
-        self.store = DirectoryStore(folder / "workspace")
+        self.root = folder / "workspace"
+        self.store: Store = DirectoryStore(self.root)
 
     def start(self) -> Command:
         return self._start(MONTHS[1])
@@ -110,7 +112,7 @@ class LocalScene:
         return self._start(month).finish()
 
     def began(self, stage: Stage) -> bool:
-        records = self.store.root.glob(f"runs/*/{stage}/attempt-*/ledger.json")
+        records = self.root.glob(f"runs/*/{stage}/attempt-*/ledger.json")
         return any(record.parts[-4] not in self._place.earlier for record in records)
 
     def workers(self) -> list[int]:
@@ -165,8 +167,8 @@ class LocalScene:
         yield from (f"process {pid} goes on" for pid in found)
 
     def _files(self) -> Iterator[str]:
-        for path in sorted(self.store.root.rglob(".tmp-*")):
-            yield f"{path.relative_to(self.store.root)} is left in the workspace"
+        for path in sorted(self.root.rglob(".tmp-*")):
+            yield f"{path.relative_to(self.root)} is left in the workspace"
         for path in sorted(self._place.scratch.glob("millrace-*")):
             yield f"{path.name} is left in the folder of temporary files"
 

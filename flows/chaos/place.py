@@ -93,6 +93,7 @@ class Place(Protocol):
 
     name: str
     acts: tuple[Act, ...]
+    whole_share: float  # of the runs that begin with their first stage, from 0 to 1
     undisturbed: Undisturbed
 
     def scene(self, draw: Draw) -> Scene: ...

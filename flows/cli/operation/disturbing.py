@@ -29,7 +29,8 @@ def chaos(kills: int, seed: int, only: int | None, workspace: Path | None) -> Ch
     with _folder(workspace) as folder:
         place = LocalPlace(folder, note)
         try:
-            some = [draw for draw in draws(seed, kills, place.acts) if only in (None, draw.number)]
+            drawn = draws(seed, kills, place.acts, place.whole_share)
+            some = [draw for draw in drawn if only in (None, draw.number)]
             report = campaign(place, seed, some, note)
         finally:
             place.stop()

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,9 +55,9 @@ _CHANGED: dict[str, dict[str, Any]] = {
 
 
 class World:
-    """Runs from its making until `stop`."""
+    """Runs from its making until `stop`. The containers inherit `containers`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, containers: Mapping[str, str] | None = None) -> None:
         self.folder, self.config_file = folder, folder / "shop.yaml"
         self.home = folder / "prefect"
         self._environment(AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none", AWS_DEFAULT_REGION="us-east-1")
@@ -66,7 +66,7 @@ class World:
         self._environment(AWS_ENDPOINT_URL=self.s3.url)
         os.environ.pop("PREFECT_API_URL", None)
         # Workers that are killed leave their copies of the bucket, which go with the folder.
-        self.batch = BatchServer({"TMPDIR": str(folder)}, grace_seconds=GRACE_SECONDS)
+        self.batch = BatchServer({"TMPDIR": str(folder), **(containers or {})}, grace_seconds=GRACE_SECONDS)
         self._environment(AWS_ENDPOINT_URL_BATCH=self.batch.url, AWS_ENDPOINT_URL_CLOUDWATCH_LOGS=self.batch.url)
         self.batch.register_all()
         sections = {key: {**SETTINGS.get(key, {}), **changes} for key, changes in _CHANGED.items()}
