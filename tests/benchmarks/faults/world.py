@@ -104,11 +104,13 @@ class World:
 
 
 class Command:
-    """`millrace` in a process of its own."""
+    """`millrace` in a process of its own, with `environment` over this process's."""
 
-    def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str] | None = None) -> None:
         self._out, self._err = (tempfile.TemporaryFile(dir=folder) for _ in range(2))  # noqa: SIM115
-        self._popen = subprocess.Popen([MILLRACE, *arguments], stdout=self._out, stderr=self._err)
+        self._popen = subprocess.Popen(
+            [MILLRACE, *arguments], stdout=self._out, stderr=self._err, env={**os.environ, **(environment or {})}
+        )
 
     @property
     def over(self) -> bool:
@@ -144,12 +146,12 @@ class Scene:
         self._started = 0.0
         self._commands: list[Command] = []
 
-    def start(self, *settings: str) -> Command:
+    def start(self, *settings: str, environment: Mapping[str, str] | None = None) -> Command:
         """Begin `millrace run`."""
         self._started = self._started or time.monotonic()
         overrides = [word for setting in settings for word in ("--set", setting)]
         fixed = ("run", "--config", str(self.world.config_file), "--span", SPAN, "--workspace", self.uri, "--json")
-        command = Command(self.world.folder, (*fixed, *overrides))
+        command = Command(self.world.folder, (*fixed, *overrides), environment)
         self._commands.append(command)
         return command
 
