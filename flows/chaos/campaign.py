@@ -1,15 +1,18 @@
 """A campaign: runs that are disturbed one after the other, each judged when it has ended by itself or by one rerun."""
 
 import json
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from flows.chaos.acts import strike
-from flows.chaos.draws import Act, Draw
+from flows.chaos.draws import Act, Draw, draws
 from flows.chaos.invariants import problems
 from flows.chaos.place import Ended, Place, Running, Scene, first_stage
 from tasks.contracts.stages import Stage
@@ -20,6 +23,7 @@ POLL_SECONDS = 0.02
 SOONER = 0.5  # of its time in the stage, after which the act comes if the run had ended before it could
 TRIES = 3
 
+Say = Callable[[str], None]
 How = Literal["itself", "one rerun", "not"]
 
 
@@ -63,7 +67,31 @@ class ChaosRow(Record):
     median_seconds_lost: float
 
 
-def campaign(place: Place, seed: int, some: Sequence[Draw], say: Callable[[str], None]) -> ChaosReport:
+def hold(
+    make: Callable[[Path, Say], Place], folder: Path | None, kills: int, seed: int, only: int | None, say: Say
+) -> ChaosReport:
+    """Make a place and disturb `kills` runs there, or only the one of the number `only`.
+
+    All happens in the new folder `folder`, which stays, or in a temporary one, which stays where something does not
+    hold. Raises what `make` does.
+    """
+    where = folder or Path(tempfile.mkdtemp(prefix="millrace-chaos-"))
+    keep = folder is not None
+    try:
+        place = make(where, say)
+        try:
+            drawn = draws(seed, kills, place.acts, place.whole_share)
+            report = campaign(place, seed, [draw for draw in drawn if only in (None, draw.number)], say)
+        finally:
+            place.stop()
+        keep = keep or bool(report.kept)
+        return report
+    finally:
+        if not keep:
+            shutil.rmtree(where, ignore_errors=True)
+
+
+def campaign(place: Place, seed: int, some: Sequence[Draw], say: Say) -> ChaosReport:
     """Do the draws one after the other; `say` gets a line for each. Workspaces with a violation stay."""
     done: list[ChaosRun] = []
     kept: list[str] = []

@@ -97,6 +97,9 @@ class Place(Protocol):
     undisturbed: Undisturbed
 
     def scene(self, draw: Draw) -> Scene: ...
+    def stop(self) -> None:
+        """End what serves the runs."""
+        ...
 
 
 def first_stage(draw: Draw) -> Stage:

@@ -1,14 +1,9 @@
 """`millrace chaos`: runs on this machine that are disturbed on purpose, and what became of them."""
 
-import contextlib
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from flows.chaos.campaign import ChaosReport, campaign, rows
-from flows.chaos.draws import draws
+from flows.chaos.campaign import ChaosReport, hold, rows
 from flows.chaos.local import LocalPlace
 from flows.cli.terminal.console import note, say, show_table
 from flows.presentation.wording import plural
@@ -26,18 +21,9 @@ def chaos(kills: int, seed: int, only: int | None, workspace: Path | None) -> Ch
         raise ConfigError("millrace chaos finds the processes of its runs in /proc, so it needs Linux")
     if only is not None and only > kills:
         raise ConfigError(f"--only {only}: there are --kills {kills} runs, counted from 1")
-    with _folder(workspace) as folder:
-        place = LocalPlace(folder, note)
-        try:
-            drawn = draws(seed, kills, place.acts, place.whole_share)
-            some = [draw for draw in drawn if only in (None, draw.number)]
-            report = campaign(place, seed, some, note)
-        finally:
-            place.stop()
-        if report.kept and workspace is None:
-            kept = Path(tempfile.mkdtemp(prefix="millrace-chaos-kept-"))
-            report = report.model_copy(update={"kept": tuple(shutil.move(each, kept) for each in report.kept)})
-    return report
+    if workspace is not None and workspace.exists():
+        raise ConfigError(f"--workspace {workspace}: it is there already; name a new folder")
+    return hold(LocalPlace, workspace and workspace.absolute(), kills, seed, only, note)
 
 
 def show(report: ChaosReport) -> None:
@@ -60,16 +46,3 @@ def show(report: ChaosReport) -> None:
             say(f"  repeat it: millrace chaos --kills {run.number} --seed {report.seed} --only {run.number}")
     for folder in report.kept:
         say(f"  {folder}")
-
-
-@contextlib.contextmanager
-def _folder(wanted: Path | None) -> Iterator[Path]:
-    if wanted is None:
-        with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as name:
-            yield Path(name)
-        return
-    try:
-        wanted.mkdir(parents=True)
-    except FileExistsError:
-        raise ConfigError(f"--workspace {wanted}: it is there already; name a new folder") from None
-    yield wanted.resolve()

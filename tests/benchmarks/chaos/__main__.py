@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
-from flows.chaos.campaign import ChaosReport, campaign
-from flows.chaos.draws import draws
+from flows.chaos.campaign import hold
 from flows.chaos.local import LocalPlace
 from flows.cli.operation.disturbing import show
 from flows.cli.terminal.console import note
@@ -35,23 +33,15 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started must end too
     reports = [
-        _report(name, options.kills, options.seed, options.only) for name in PLACES if options.place in (None, name)
+        hold(place, None, options.kills, options.seed, options.only, note)
+        for name, place in PLACES.items()
+        if options.place in (None, name)
     ]
     for report in reports:
         show(report)
     if options.place is None and options.only is None:
         PAGE.write_text(page.whole(reports))
     return 1 if any(report.violations for report in reports) else 0
-
-
-def _report(name: str, kills: int, seed: int, only: int | None) -> ChaosReport:
-    with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as folder:
-        place = PLACES[name](Path(folder) / name, note)
-        try:
-            drawn = draws(seed, kills, place.acts, place.whole_share)
-            return campaign(place, seed, [draw for draw in drawn if only in (None, draw.number)], note)
-        finally:
-            place.stop()
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ class CloudScene:
             command.end()
         if not keep:
             return self.scene.uri
-        folder = Path(f"{self._place.folder}-kept") / self.scene.uri.split("/")[2]
+        folder = self._place.folder / "kept" / self.scene.uri.split("/")[2]
         return str(self._place.world.s3.copied(self.scene.uri, folder))
 
     @property
