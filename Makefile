@@ -5,8 +5,8 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check check-neuron test proofs docs bench overhead reviews ablation classification gates faults scale \
-  success train-memory resume
+.PHONY: install demo demo-batch down check check-neuron test proofs docs bench overhead reviews ablation classification gates faults chaos \
+  success scale train-memory resume
 
 install: $(INSTALLED)
 
@@ -99,6 +99,13 @@ faults: install
 # How many of 200 runs come to a result when a fifth of their attempts fails; the rate comes from the ledger.
 success: install
 	$(BIN)/python -m tests.benchmarks.success
+
+
+# docs/chaos.md: runs that are killed, stopped and starved at moments that SEED decides, here and on the emulated cloud.
+KILLS ?= 100
+SEED ?= 1
+chaos: install
+	$(BIN)/python -m tests.benchmarks.chaos --kills $(KILLS) --seed $(SEED)
 
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install

@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         operation.hosts,
         operation.reap,
         operation.prune,
+        operation.chaos,
         operation.deploy,
         operation.up,
         operation.down,

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from infra.compute.scratch import scratch_folder
 from infra.log_tail import LogTail
 from infra.root_cause import root_cause
 from infra.store.base import Store
@@ -38,13 +39,14 @@ class LocalRunner:
         """See `Runner.run`. Raises the error of the earliest failure; on any interruption ends the workers first."""
         processes: list[subprocess.Popen[str]] = []
         tail = LogTail()
-        try:
-            # Not a comprehension: where one can't be started, those before it are in the list and get ended.
-            processes.extend(self._start(spec, environment) for environment in _environments(spec.workers))
-            _relay(processes, waiter, tail)
-            codes = [process.poll() for process in processes]  # None: did not end by itself after another's failure
-        finally:
-            _end(processes)
+        with scratch_folder() as scratch:
+            try:
+                # Not a comprehension: where one can't be started, those before it are in the list and get ended.
+                processes.extend(self._start(spec, each) for each in _environments(spec.workers, scratch))
+                _relay(processes, waiter, tail)
+                codes = [process.poll() for process in processes]  # None: did not end by itself after another's failure
+            finally:
+                _end(processes)
         if any(codes):
             raise root_cause(self.store, spec, dict(enumerate(codes)), tail.lines).error
 
@@ -61,8 +63,8 @@ class LocalRunner:
         )
 
 
-def _environments(workers: int) -> list[dict[str, str]]:
-    """Return the environment of each rank: torchrun's variables, and those about its runner."""
+def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:
+    """Return the environment of each rank: torchrun's variables, those about its runner, the temporary files' place."""
     shared = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
@@ -73,6 +75,7 @@ def _environments(workers: int) -> list[dict[str, str]]:
         "LOCAL_WORLD_SIZE": str(workers),
         "MILLRACE_STARTED_AT": repr(time.time()),
         "MILLRACE_RUNNER_PID": str(os.getpid()),
+        "TMPDIR": str(scratch),
     }
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
 

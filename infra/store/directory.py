@@ -4,11 +4,11 @@ import contextlib
 import fcntl
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from infra.store.base import Conflict, Lock
+from infra.store.unfinished import PREFIX, unfinished_in
 from tasks.foundation.errors import StoreError
 
 
@@ -47,7 +47,7 @@ class DirectoryStore:
 
     def _files(self, prefix: str) -> Iterator[Path]:
         walked = os.walk(self.path(prefix), onerror=_unless_missing)
-        return (Path(folder, name) for folder, _, names in walked for name in names if not name.startswith(".tmp-"))
+        return (Path(folder, name) for folder, _, names in walked for name in names if not name.startswith(PREFIX))
 
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object, atomically."""
@@ -125,8 +125,7 @@ class DirectoryStore:
         path = self.path(key)
         with self._in_place(key):
             path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.parent / f".tmp-{uuid.uuid4().hex}"  # not mkstemp, whose files only their owner can read
-        try:
+        with unfinished_in(path.parent) as staged:
             yield staged
             _fsync(staged)
             if exclusive:
@@ -138,8 +137,6 @@ class DirectoryStore:
                 with self._in_place(key):
                     os.replace(staged, path)
             _fsync(path.parent)
-        finally:
-            staged.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _in_place(self, key: str) -> Iterator[None]:

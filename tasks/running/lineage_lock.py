@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from infra.store.base import Conflict, Store
 from infra.store.lease import InUse
+from infra.store.unfinished import clear_unfinished
 from tasks.contracts.jobs import JobSpec
 from tasks.running.context import stage_context, within
 from tasks.running.turn import Turn, superseded
@@ -21,7 +22,7 @@ TRIES = 3  # a second apart: a process that only checks the lock holds it for a 
 def hold_lineage(
     store: Store, key: str, warn: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[None]:
-    """Hold the lock `key` inside the block.
+    """Hold the lock `key` inside the block, and first delete the temporary files that killed processes left.
 
     In a directory the kernel frees the lock of a process that dies. In a bucket it is a lease, which stays for a
     minute after its holder died: wait for that. Do not wait for a holder that renews its lease, nor for one that still
@@ -48,6 +49,7 @@ def hold_lineage(
                 if refused == TRIES:
                     raise
             sleep(1.0)
+        clear_unfinished(store)
         with within(turns=(*stage_context().turns, Turn(store, key, lock))):
             yield
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from flows.chaos.campaign import ChaosReport
 from flows.cli.operation.deploying import DeployOutput
 from flows.cli.operation.hosts import HostsOutput
 from flows.cli.results.history import HistoryOutput
@@ -78,6 +79,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "doctor": DoctorReport,
     "reap": ReapReport,
     "prune": PrunePlan,
+    "chaos": ChaosReport,
     "deploy": DeployOutput,
     "up": Server,
 }

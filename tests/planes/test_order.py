@@ -12,12 +12,15 @@ MOST_FILES = 15
 
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
-    flows.demo                    the demo: a made-up shop through the same doors as a user
+    flows.demo                    the demo: the shop through the same doors as a user
     flows.cli                     the command `millrace`: which commands there are
     flows.cli.operation           commands that operate it: freshness, doctor, deploy, up and down
     flows.cli.work                commands that do work: ingest, run, backfill, parity, warmup
     flows.cli.results             commands that show the results: status, report, history, serve
     flows.cli.terminal            what all commands share: options, errors, progress bars
+    flows.chaos                   runs disturbed on purpose: killed, stopped, starved, and judged
+    flows.chaos.faltering         what makes files of a process fail, for chaos alone
+    flows.shop                    the invented shop of the demo and of chaos: its search log
     flows                         the flows: pipeline, backfill, parity, watch, reap, report
     flows.watching                the watch: its events, its page, lost flow runs
     flows.backfilling             a running backfill: its spans as child flow runs, its page, its control

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.benchmarks.faults import acts
+from tests.benchmarks.faults import acts, server_acts
 from tests.benchmarks.faults.world import FROM_TRAINING_ON, Scene
-from tests.support.workspace.shop import CommandResult
+from tests.support.workspace.shop import STAGES, CommandResult
 
 ONCE = "each stage once"
 NOTHING = "No fault"
@@ -15,6 +15,7 @@ AWS = "AWS Batch"
 MACHINES = "Machines"
 STORE = "S3"
 ORCHESTRATOR = "The orchestrator"
+SERVER = "The Prefect server"
 PEOPLE = "People"
 ABOUT = {
     NOTHING: "For comparison.",
@@ -26,6 +27,12 @@ ABOUT = {
     ORCHESTRATOR: """The process that runs the flow, `millrace run` or a deployment's, ends before its jobs do. The next
         run finds the job again, or continues from what it saved. A killed process holds its lineage for up to a minute
         more; the next one waits for that.""",
+    SERVER: """No stage needs it. While it is away the stage that runs goes on; then the command says "the Prefect
+        server at ... does not answer; waiting for it, and what is finished is kept". A server that `millrace` started
+        itself it starts again, on the same port. One behind `PREFECT_API_URL` it waits for, 75 s. If it is back by
+        then, the command says "the Prefect server answers again, after ... s" and goes on; else it ends as SERVER,
+        within two minutes of the end of the stage, and says: "start the server again, and run the same command; it
+        goes on after the last finished stage". The rows with "never" do so.""",
     PEOPLE: """A setting is wrong, or access is denied. No retry would help, so there is none: the run ends with one
         sentence that says what is wrong and where to correct it.""",
 }
@@ -44,6 +51,15 @@ class Case(NamedTuple):
     stages: tuple[str, ...] = ("train",)  # to be done; the others were done before
 
 
+_SERVER_AWAY = tuple(
+    Case(SERVER, f"killed in {stage}, {back}", act, stages=(stage,), jobs=1)
+    for stage in STAGES
+    for back, act in (
+        ("back after 5 s", server_acts.server_away(stage, 5.0)),
+        ("back after 60 s", server_acts.server_away(stage, 60.0)),
+        ("never back; ends as SERVER, run again", server_acts.server_gone(stage)),
+    )
+)
 UNDISTURBED = Case(NOTHING, "none", Scene.run, jobs=4, stages=FROM_TRAINING_ON)
 CASES = (
     Case(AWS, f"every call is throttled (429) for {acts.OUTAGE_SECONDS:.0f} s", acts.throttled, jobs=1),
@@ -82,6 +98,8 @@ CASES = (
          attempts="train CANCELLED, done", jobs=2),
     Case(ORCHESTRATOR, "killed with -9, not run again, `millrace reap` ends its job; run again", acts.killed_and_reaped,
          attempts="train HOST, done", jobs=2),
+    Case(SERVER, "its own server is killed during training", server_acts.own_server_killed, jobs=1),
+    *_SERVER_AWAY,
     Case(PEOPLE, "AWS Batch does not accept the credentials", acts.credentials_refused,
          "CONFIG", ("does not accept the AWS credentials",), "train CONFIG", jobs=0),
     Case(PEOPLE, "SubmitJob is denied", acts.submission_denied,

@@ -72,14 +72,14 @@ def whole(rows: Sequence[Row], seconds: float) -> str:
     return _PAGE.format(
         released=sum(row.outcome == "Released" for row in faults),
         faults=len(faults),
-        machine=_machine(),
+        machine=machine(),
         seconds=seconds,
         once=ONCE,
         tables=tables(rows),
     )
 
 
-def _machine() -> str:
-    """Return the number of cores and the name of the processor, from Linux."""
+def machine() -> str:
+    """The number of cores and the name of the processor, from Linux."""
     found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     return f"{len(os.sched_getaffinity(0))} cores of {found[1] if found else 'an unnamed processor'}"

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,9 +55,9 @@ _CHANGED: dict[str, dict[str, Any]] = {
 
 
 class World:
-    """Runs from its making until `stop`."""
+    """Runs from its making until `stop`. The containers inherit `containers`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, containers: Mapping[str, str] | None = None) -> None:
         self.folder, self.config_file = folder, folder / "shop.yaml"
         self.home = folder / "prefect"
         self._environment(AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none", AWS_DEFAULT_REGION="us-east-1")
@@ -66,7 +66,7 @@ class World:
         self._environment(AWS_ENDPOINT_URL=self.s3.url)
         os.environ.pop("PREFECT_API_URL", None)
         # Workers that are killed leave their copies of the bucket, which go with the folder.
-        self.batch = BatchServer({"TMPDIR": str(folder)}, grace_seconds=GRACE_SECONDS)
+        self.batch = BatchServer({"TMPDIR": str(folder), **(containers or {})}, grace_seconds=GRACE_SECONDS)
         self._environment(AWS_ENDPOINT_URL_BATCH=self.batch.url, AWS_ENDPOINT_URL_CLOUDWATCH_LOGS=self.batch.url)
         self.batch.register_all()
         sections = {key: {**SETTINGS.get(key, {}), **changes} for key, changes in _CHANGED.items()}
@@ -104,11 +104,13 @@ class World:
 
 
 class Command:
-    """`millrace` in a process of its own."""
+    """`millrace` in a process of its own, with `environment` over this process's."""
 
-    def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, arguments: tuple[str, ...], environment: Mapping[str, str] | None = None) -> None:
         self._out, self._err = (tempfile.TemporaryFile(dir=folder) for _ in range(2))  # noqa: SIM115
-        self._popen = subprocess.Popen([MILLRACE, *arguments], stdout=self._out, stderr=self._err)
+        self._popen = subprocess.Popen(
+            [MILLRACE, *arguments], stdout=self._out, stderr=self._err, env={**os.environ, **(environment or {})}
+        )
 
     @property
     def over(self) -> bool:
@@ -144,12 +146,12 @@ class Scene:
         self._started = 0.0
         self._commands: list[Command] = []
 
-    def start(self, *settings: str) -> Command:
+    def start(self, *settings: str, environment: Mapping[str, str] | None = None) -> Command:
         """Begin `millrace run`."""
         self._started = self._started or time.monotonic()
         overrides = [word for setting in settings for word in ("--set", setting)]
         fixed = ("run", "--config", str(self.world.config_file), "--span", SPAN, "--workspace", self.uri, "--json")
-        command = Command(self.world.folder, (*fixed, *overrides))
+        command = Command(self.world.folder, (*fixed, *overrides), environment)
         self._commands.append(command)
         return command
 

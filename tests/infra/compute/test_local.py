@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -48,6 +49,23 @@ def failure(store: DirectoryStore, workers: int = 1, listener: Heard | None = No
     with pytest.raises(StageError) as caught:
         run(store, workers, listener)
     return caught.value
+
+
+def test_a_killed_worker_leaves_no_temporary_files(store, stand_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    stand_in(
+        """
+        def run(job):
+            import tempfile
+            say(f"folder {len(tempfile.mkdtemp())}")
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    heard = Heard()
+    assert isinstance(failure(store, listener=heard), HostError)
+    assert heard.numbers("folder"), "it made one"
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_a_stage_ends_with_the_result_of_rank_0(store, stand_in):

@@ -9,6 +9,7 @@ import io
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -56,8 +57,9 @@ class S3Server:
         self._server.server_close()
 
     def forget(self) -> None:
-        """No more faults, and an empty list of requests."""
+        """No more faults and delays, and an empty list of requests."""
         self.faults: list[Fault] = []
+        self.delay_seconds = 0.0  # that each request waits before it is served
         self.requests: list[str] = []
 
     def new_workspace(self) -> str:
@@ -83,6 +85,7 @@ class S3Server:
         asked = f"{request.method} {request.full_path.rstrip('?')}"
         body = request.get_data()
         environ["wsgi.input"] = io.BytesIO(body)
+        time.sleep(self.delay_seconds)
         with self._one_at_a_time:
             self.requests.append(asked)
             fault = next((one for one in self.faults if _meant(one, asked, body)), None)

@@ -1,0 +1,72 @@
+"""docs/chaos.md as a whole: a table for each place, and what a reader must know to understand them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flows.chaos.campaign import ChaosReport, rows
+from tests.benchmarks.faults.page import machine
+
+_HEAD = """\
+| act | stage | runs | by itself | by one rerun | not | violations | seconds lost |
+|---|---|---:|---:|---:|---:|---:|---:|"""
+_PAGE = """\
+# What happens when anything breaks at any moment
+
+`make chaos` disturbs runs at moments that a seed decides, and writes this page. {whole} of {runs} disturbed runs ended
+in the release of the undisturbed run, bit for bit: the same weights, vectors and names. `millrace chaos` does it on
+your machine; each row of [faults.md](faults.md) is one fault at one exact place instead.
+
+**What is run.** The demo's shop with the settings of [chaos.yaml](../configs/chaos.yaml), in scratch workspaces, with
+real commands, workers and Prefect server. First nothing is disturbed. Then each run gets one act at one moment: an act
+and a stage are dealt from shuffled decks, the moment is any in the stage's time. Half of the runs on this machine and a
+fifth of those on the cloud begin with their first stage; the others begin with the stage that is hit, in a copy of the
+workspace as it stood before it. A run that does not end in a release is run again once, by the same command.
+
+**The acts.**
+- `kill-orchestrator`, `kill-worker`, `kill-all`: SIGKILL to `millrace run`, to one of its workers, to all of them.
+- `stop-all`: SIGSTOP to all of them, SIGCONT after 1 to 6 s.
+- `kill-server`, `stop-server`: SIGKILL to the Prefect server; SIGSTOP to it, SIGCONT after 1 to 6 s.
+- `store-errors`: for 1 to 6 s each file operation in the workspace fails with EIO; on S3, each request with 503.
+- `store-delays`: for 1 to 6 s each of them takes 50 ms more; on S3, 300 ms.
+- `disk-full`: for 1 to 6 s no new file can be made in the workspace, nor in TMPDIR; on the cloud, in the containers'
+  TMPDIR.
+
+**What must hold**, or the command fails and names the run: the first command ends with a failure class and without a
+traceback, or is killed; if it did not end in a release, one rerun does. Checkpoints, models, vectors, catalogue, data
+and release are byte for byte those of the undisturbed run under the same names, and nothing else is there. All vectors
+are of the release's model, and of exactly the catalogue's items. The model is trained on each span once. Each stage was
+done once, and the record of each attempt is closed. No process, job, lock, half-written folder or temporary file is
+left.
+
+**The columns.** *By itself*: the disturbed command ended in the release. *Seconds lost*: the median of what the
+commands took more than the same stages undisturbed; other work on the machine is noise in it.
+
+**Where.** {machine}, shared by the servers and all workers.
+
+{tables}
+"""
+
+
+def whole(reports: Sequence[ChaosReport]) -> str:
+    """The page. Raises nothing: a report with violations is shown as it is."""
+    runs = sum(len(report.runs) for report in reports)
+    return _PAGE.format(
+        whole=runs - sum(report.violations for report in reports),
+        runs=runs,
+        machine=machine(),
+        tables="\n\n".join(map(_table, reports)),
+    )
+
+
+def _table(report: ChaosReport) -> str:
+    lines = [
+        f"| `{row.act}` | {row.stage} | {row.count} | {row.by_itself} | {row.by_one_rerun} | {row.not_ended} | "
+        f"{row.violations} | {row.median_seconds_lost:.0f} |"
+        for row in rows(report)
+    ]
+    about = (
+        f"## {report.place}\n\n{len(report.runs)} runs, seed {report.seed}. Undisturbed, all stages take "
+        f"{report.undisturbed_seconds:.0f} s."
+    )
+    return "\n".join([about, "", _HEAD, *lines])

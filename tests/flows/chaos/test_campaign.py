@@ -1,0 +1,137 @@
+"""How disturbed runs are counted and judged, at a place where nothing runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flows.chaos import campaign as campaigns
+from flows.chaos.campaign import ChaosReport, campaign, rows
+from flows.chaos.draws import Act, Draw
+from flows.chaos.place import Ended, Undisturbed
+from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import POLICIES, FailureClass
+
+RELEASED = Ended(0, json.dumps({"state": "Released"}), "")
+REJECTED = Ended(0, json.dumps({"state": "Rejected"}), "")
+KILLED = Ended(-signal.SIGKILL, "", "")
+FULL = Ended(POLICIES[FailureClass.DISK].exit_code, "", "DISK: full")
+BUG = Ended(POLICIES[FailureClass.CODE].exit_code, "", "Traceback (most recent call last)\nCODE: a bug")
+HUNG = Ended(None, "", "")
+
+
+class Script:
+    """A place, its scenes and their commands: each command ends as the next of `ends` says."""
+
+    name, acts, whole_share = "nowhere", tuple(Act), 0.5
+    undisturbed = Undisturbed(dict.fromkeys(Stage, 0.0), 0.0, 0.0, {})
+
+    def __init__(
+        self, store: DirectoryStore, *ends: Ended, over: Sequence[bool] = (), left: Sequence[str] = ()
+    ) -> None:
+        self.store, self.ends, self._over, self._left = store, list(ends), list(over), list(left)
+        self.sent: list[signal.Signals] = []
+        self.kept: list[bool] = []
+
+    @property
+    def over(self) -> bool:
+        return self._over.pop(0) if self._over else False
+
+    def scene(self, draw: Draw) -> Script:
+        return self
+
+    def start(self) -> Script:
+        return self
+
+    def began(self, stage: Stage) -> bool:
+        return stage in (Stage.validate, Stage.health, Stage.warmup)
+
+    def workers(self) -> list[int]:
+        return []
+
+    def server(self) -> int | None:
+        return None
+
+    def falter(self, act: Act) -> None: ...
+
+    def recover(self) -> None: ...
+
+    def send(self, number: signal.Signals) -> None:
+        self.sent.append(number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        self.sent.append(number)
+
+    def finish(self) -> Ended:
+        return self.ends.pop(0)
+
+    def left_over(self) -> list[str]:
+        return self._left
+
+    def close(self, keep: bool) -> str:
+        self.kept.append(keep)
+        return "here"
+
+
+def draw(act: Act = Act.kill_orchestrator, stage: Stage = Stage.health) -> Draw:
+    return Draw(1, act, stage, 0.5, 0.0, False)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    monkeypatch.setattr(campaigns, "problems", lambda store, expected: [])
+    return DirectoryStore(tmp_path)
+
+
+def report(place: Script, *some: Draw) -> ChaosReport:
+    return campaign(place, 7, some or (draw(),), lambda line: None)
+
+
+def test_a_run_that_is_killed_may_be_run_again_once(store: DirectoryStore) -> None:
+    place = Script(store, KILLED, RELEASED)
+    run = report(place).runs[0]
+    assert (run.first_end, run.ended, run.violations) == ("killed", "one rerun", ())
+    assert run.stage is Stage.warmup, "the run has gone on by then"
+    assert place.sent == [signal.SIGKILL]
+    assert place.kept == [False]
+
+
+@pytest.mark.parametrize(
+    ("ends", "left", "violation"),
+    [
+        ((FULL, FULL), [], "command 2 of 2 ended as DISK: DISK: full"),
+        ((HUNG, RELEASED), [], "command 1 of 2 ended as hung: "),
+        ((BUG, RELEASED), [], "command 1 of 2 ended as CODE: Traceback (most recent call last)\nCODE: a bug"),
+        ((REJECTED,), [], "command 1 of 1 ended as Rejected: "),
+        ((RELEASED,), ["process 7 goes on"], "process 7 goes on"),
+    ],
+)
+def test_each_end_that_should_not_be_is_a_violation(
+    store: DirectoryStore, ends: tuple[Ended, ...], left: list[str], violation: str
+) -> None:
+    place = Script(store, *ends, left=left)
+    found = report(place, draw(Act.store_errors))
+    assert violation in found.runs[0].violations
+    assert (found.violations, found.kept, place.kept) == (1, ("here",), [True])
+
+
+def test_an_act_that_comes_too_late_is_tried_again_sooner(store: DirectoryStore) -> None:
+    place = Script(store, RELEASED, KILLED, RELEASED, over=[True, True])
+    assert report(place).runs[0].violations == ()
+    always = Script(store, RELEASED, RELEASED, RELEASED, over=[True] * 20)
+    assert report(always).runs[0].violations == ("the act was never done: the run ended before it",)
+
+
+def test_the_table_counts_by_act_and_stage(store: DirectoryStore) -> None:
+    place = Script(store, KILLED, RELEASED, KILLED, FULL, RELEASED)
+    kill = draw(stage=Stage.train)
+    found = rows(report(place, kill, kill, draw(Act.store_delays, Stage.infer)))
+    assert [(row.act, row.stage, row.count, row.by_itself, row.by_one_rerun, row.not_ended) for row in found] == [
+        (Act.kill_orchestrator, Stage.train, 2, 0, 1, 1),
+        (Act.store_delays, Stage.infer, 1, 1, 0, 0),
+    ]

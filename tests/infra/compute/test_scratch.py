@@ -1,0 +1,25 @@
+"""Temporary folders of attempts: none stays, and none is taken from a process that lives."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from infra.compute.scratch import PREFIX, scratch_folder
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_the_folder_of_a_killed_process_is_deleted_and_that_of_a_live_one_stays(temporary: Path) -> None:
+    (temporary / f"{PREFIX}killed" / "below").mkdir(parents=True)
+    (temporary / "of-another-program").mkdir()
+    with scratch_folder() as first, scratch_folder() as second:
+        (first / "file").touch()
+        assert sorted(temporary.iterdir()) == sorted([first, second, temporary / "of-another-program"])
+    assert [path.name for path in temporary.iterdir()] == ["of-another-program"]
