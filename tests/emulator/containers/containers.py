@@ -45,7 +45,7 @@ class Containers:
         user = user_named(container.properties.get("user")) if self._settings.users else None
         folder = Folder(self._warden.folder / task, user)
         environment = container_environment(job, attempt, container, self._url, self._settings.image, folder)
-        core = self._cores.take()
+        core = None if self._settings.whole_machine else self._cores.take()
         folder.make()
         try:
             mark = f"{self._warden.mark}/{task}"

@@ -42,7 +42,8 @@ def of_image(added: dict[str, str]) -> dict[str, str]:
     both = _written() | added
     paths = [one for one in (added.get("PYTHONPATH"), str(ROOT)) if one]
     python = str(Path(sys.executable).parent)
-    return both | {"PATH": f"{python}:{_PATH}", "PYTHONPATH": os.pathsep.join(paths)}
+    programs = [one for one in (added.get("PATH"), python, _PATH) if one]
+    return both | {"PATH": os.pathsep.join(programs), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @functools.cache

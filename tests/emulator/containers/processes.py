@@ -30,7 +30,9 @@ class Process:
         OSError: there is no such program.
     """
 
-    def __init__(self, command: list[str], environment: dict[str, str], core: int, mark: str, folder: Folder) -> None:
+    def __init__(
+        self, command: list[str], environment: dict[str, str], core: int | None, mark: str, folder: Folder
+    ) -> None:
         self._mark, self._folder = mark, folder
         user = folder.user
         if user:
@@ -38,7 +40,7 @@ class Process:
         self.core = core
         # A thread's binding is inherited: bound before it lives, it can have started nothing unbound.
         mine = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, [core])
+        os.sched_setaffinity(0, mine if core is None else [core])
         try:
             self._popen = subprocess.Popen(
                 [_program(command[0], environment, user), *command[1:]],
@@ -100,8 +102,9 @@ class Cores:
         self._used[core] += 1
         return core
 
-    def give_back(self, core: int) -> None:
-        self._used[core] -= 1
+    def give_back(self, core: int | None) -> None:
+        if core is not None:
+            self._used[core] -= 1
 
 
 class Warden:

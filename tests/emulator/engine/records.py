@@ -24,6 +24,7 @@ class Settings(NamedTuple):
     grace_seconds: float = 30.0  # from SIGTERM to SIGKILL
     slots: int = 64  # containers at once
     users: bool = False  # whether containers run as the user that their definition names
+    whole_machine: bool = False  # whether containers may run on every core of this machine, not on one
     image: dict[str, str] = {}  # noqa: RUF012  variables that the images have in addition
 
 

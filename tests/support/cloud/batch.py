@@ -39,7 +39,8 @@ class BatchServer:
     """Runs from its making until `stop`, or until this process ends.
 
     Containers have `image` in their environment in addition to what the image sets, and nothing of this process's. With
-    `users` each runs as the user that its definition names, where this process may do that.
+    `users` each runs as the user that its definition names, where this process may do that; with `whole_machine` it is
+    not bound to one core.
 
     A `job` in a fault is a job's id or its name, which may be a glob; `index` is a node, or the place in an array.
     """
@@ -51,6 +52,7 @@ class BatchServer:
         grace_seconds: float = 30.0,
         slots: int = 64,
         users: bool = False,
+        whole_machine: bool = False,
         folder: Path | None = None,
     ) -> None:
         self._process = subprocess.Popen(
@@ -58,6 +60,7 @@ class BatchServer:
                 *(sys.executable, "-m", "tests.emulator.engine", "--port", "0", "--while-stdin-open"),
                 *("--grace-seconds", str(grace_seconds), "--slots", str(slots), "--image", json.dumps(image or {})),
                 *(["--users"] if users else []),
+                *(["--whole-machine"] if whole_machine else []),
             ],
             cwd=_ROOT,
             env={**os.environ, **({"TMPDIR": str(folder)} if folder else {})},
