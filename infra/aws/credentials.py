@@ -1,9 +1,17 @@
-"""Errors of botocore, for any service: the code in a reply, and those where it finds no usable credentials."""
+"""Credentials as botocore finds them, for any service, and the errors where there are none; the code in a reply."""
 
+import random
+import time
+from typing import Any
+
+import boto3.session
+from botocore.config import Config
+from botocore.credentials import ContainerProvider
 from botocore.exceptions import (
     ClientError,
     ConfigNotFound,
     ConfigParseError,
+    CredentialRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
     ProfileNotFound,
@@ -20,6 +28,36 @@ NO_CREDENTIALS = (
     SSOError,
     TokenRetrievalError,
 )
+
+
+_WAIT_SECONDS = (2.0, 4.0, 8.0)
+
+
+class EndpointBusy(Exception):
+    """The endpoint for the credentials of containers gave none."""
+
+
+def patient_client(service: str, config: Config) -> Any:
+    """Return a client of boto3, once there are credentials for it.
+
+    All containers of an instance share one endpoint for their roles' credentials, which ECS lets answer 40 requests a
+    second. When the workers of a large machine start together, botocore's three tries, a second apart, may not do.
+
+    Raises:
+        EndpointBusy: the endpoint still refused after 14 seconds.
+        BotoCoreError, ValueError: AWS's own configuration is broken.
+    """
+    waits = iter(_WAIT_SECONDS)
+    while True:
+        try:
+            return boto3.session.Session().client(service, config=config)
+        except CredentialRetrievalError as error:
+            if error.kwargs["provider"] != ContainerProvider.METHOD:
+                raise
+            seconds = next(waits, None)
+            if seconds is None:
+                raise EndpointBusy(str(error)) from error
+            time.sleep(seconds * random.uniform(0.5, 1.0))  # not all at the same moments
 
 
 def code_of(error: Exception) -> str:

@@ -12,7 +12,6 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import boto3.session
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -24,7 +23,7 @@ from botocore.exceptions import (
 )
 from s3transfer.manager import TransferManager
 
-from infra.aws.credentials import code_of
+from infra.aws.credentials import EndpointBusy, code_of, patient_client
 from infra.store.base import Conflict, Lock
 from infra.store.lease import TTL_SECONDS, hold
 from infra.store.s3_errors import LOST, MISSING, explained
@@ -52,6 +51,7 @@ class S3Store:
 
         Raises:
             ConfigError: `uri` names no bucket, or AWS's own configuration is broken.
+            StoreError: the machine's endpoint for credentials is asked too often, or does not answer.
         """
         self._bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         self._parts = tuple(part for part in prefix.split("/") if part)
@@ -59,7 +59,9 @@ class S3Store:
             raise ConfigError(f"workspace {uri!r}: expected s3://bucket/prefix")
         self.uri = "/".join((f"s3://{self._bucket}", *self._parts))
         try:
-            self._client: Any = boto3.session.Session().client("s3", config=_NETWORK)
+            self._client: Any = patient_client("s3", _NETWORK)
+        except EndpointBusy as error:
+            raise StoreError(f"workspace {uri!r}: the machine gave no credentials for its role: {error}") from error
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(
                 f"workspace {uri!r}: {error}; correct AWS_PROFILE, AWS_DEFAULT_REGION or AWS_ENDPOINT_URL"

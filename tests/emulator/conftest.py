@@ -14,8 +14,8 @@ GRACE_SECONDS = 0.4
 
 @pytest.fixture(scope="session")
 def batch_server() -> Iterator[BatchServer]:
-    server = BatchServer({"FROM_THE_EMULATOR": "inherited"}, grace_seconds=GRACE_SECONDS)
-    server.register_all()
+    server = BatchServer({"FROM_THE_IMAGE": "added"}, grace_seconds=GRACE_SECONDS)
+    server.register_all(CpuMaxVcpus="1024", AcceleratorNodes="16")
     yield server
     server.stop()
 

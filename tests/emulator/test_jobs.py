@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cloud.batch import definition
-from tests.support.cloud.batch_client import BatchClient, wait_for
+from tests.support.cloud.batch_client import BatchClient, until, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOW = "import os, json; print(json.dumps([dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]))"
@@ -33,7 +33,7 @@ def test_a_job_that_succeeds(client: BatchClient) -> None:
     assert attempt["statusReason"] == job["statusReason"] == "Essential container in task exited"
     assert "reason" not in attempt["container"]
     assert client.output(job) == ["one", "two"]
-    assert attempt["container"]["logStreamName"].startswith("millrace-validate/default/")
+    assert attempt["container"]["logStreamName"].startswith("validate/default/")
     assert (job["isCancelled"], job["isTerminated"]) == (False, False)
 
 
@@ -51,21 +51,35 @@ def test_a_job_without_its_program_does_not_start(client: BatchClient) -> None:
     assert "startedAt" not in job
 
 
-def test_a_container_has_the_environment_of_aws_batch(client: BatchClient) -> None:
+def test_a_container_has_the_environment_of_image_definition_and_batch_alone(client: BatchClient) -> None:
+    """What the developer has set must not help: on AWS it is not there."""
     job = client.finished(client.submit("python", "-c", SHOW))
     environment, folder, _ = json.loads(client.output(job)[0])
-    expected = {
+    by_batch = {
         "AWS_BATCH_JOB_ID": job["jobId"],
         "AWS_BATCH_JQ_NAME": "millrace-cpu",
         "AWS_BATCH_CE_NAME": "emulator",
         "AWS_BATCH_JOB_ATTEMPT": "1",
-        "FROM_THE_EMULATOR": "inherited",
     }
-    assert expected.items() <= environment.items()
+    by_the_image = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "FROM_THE_IMAGE": "added"}
+    by_the_definition = {"AWS_DEFAULT_REGION": "us-east-1"}
+    assert (by_batch | by_the_image | by_the_definition).items() <= environment.items()
     assert Path(folder) == ROOT
-    assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
-    assert "AWS_EC2_METADATA_DISABLED" not in environment
-    assert not any("NODE" in key or "ARRAY" in key for key in environment if key.startswith("AWS_BATCH"))
+    theirs = ["PATH", "HOME", "TMPDIR", "AWS_EXECUTION_ENV", "AWS_ENDPOINT_URL", "AWS_CONTAINER_CREDENTIALS_FULL_URI"]
+    theirs += ["AWS_EC2_METADATA_SERVICE_ENDPOINT", "PIP_NO_CACHE_DIR", "PIP_DISABLE_PIP_VERSION_CHECK"]
+    own = {"LC_CTYPE", "BATCH_EMULATOR_CONTAINER"}  # Python's, and the emulator's to find its processes
+    assert set(environment) == {*by_batch, *by_the_image, *by_the_definition, *theirs, *own}
+
+
+def test_a_containers_own_files_go_with_it(client: BatchClient, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job_id = client.submit("sh", "-c", f"touch $HOME/one $TMPDIR/two; echo $HOME $TMPDIR; {wait_for(gate)}")
+    job = client.reaching(job_id, "RUNNING")
+    folders = [Path(one) for one in until(lambda: client.output(job))[0].split()]
+    assert [sorted(path.name for path in folder.iterdir()) for folder in folders] == [["one"], ["two"]]
+    gate.touch()
+    client.finished(job_id)
+    assert not any(folder.exists() for folder in folders), "as those of a container that is over"
 
 
 def test_an_attempt_is_listed_once_it_has_ended(client: BatchClient, tmp_path: Path) -> None:

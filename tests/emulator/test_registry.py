@@ -35,7 +35,7 @@ def test_the_queues_and_definitions_of_the_default_configuration_exist(own: Batc
     queues = {one["jobQueueName"]: one for one in own.batch.describe_job_queues()["jobQueues"]}
     assert set(queues) == {CPU_QUEUE, ACCELERATOR_QUEUE}
     assert "schedulingPolicyArn" not in queues[CPU_QUEUE]
-    assert ":scheduling-policy/" in queues[ACCELERATOR_QUEUE]["schedulingPolicyArn"]
+    assert queues[ACCELERATOR_QUEUE]["schedulingPolicyArn"].startswith("arn:aws:batch:")
     found = own.batch.describe_job_definitions(status="ACTIVE")["jobDefinitions"]
     assert {one["jobDefinitionName"]: one["type"] for one in found} == {
         f"millrace-{stage}": "multinode" if stage in ("health", "warmup", "train", "evaluate") else "container"

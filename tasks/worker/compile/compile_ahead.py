@@ -16,17 +16,18 @@ from typing import Any
 from infra.store import lease
 from infra.store.base import Store
 from tasks.contracts.references import CompileRef
+from tasks.foundation.errors import CompileError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.graphs import Graph
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import Cached
-from tasks.worker.neuron.precompile import list_graphs, precompile
+from tasks.worker.neuron.precompile import collect, list_graphs, precompile
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts
 
 POLL_SECONDS = 1.0
-FOUND = "found"
+FOUND, COMPILED = "found", "compiled"  # what worker 0 lets the other machines know
 PREPARED = "compile-{key}.json"
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -41,6 +42,7 @@ class CompileSession:
     before: Cached
     holds_lease: bool  # of the artifact
     compiled: tuple[Graph, ...] = ()  # by the tool, before the device was opened
+    uploaded: Cached | None = None  # what is in the store after that, where other machines wait for it
     published: bool = False
 
     @property
@@ -52,15 +54,24 @@ class CompileSession:
         assert self.accelerator.graphs is not None
         assert self.accelerator.graph_folder is not None
         self.published = True
-        met = [*self.compiled, *self.accelerator.graphs.met]
+        met, there = [*self.compiled, *self.accelerator.graphs.met], self.uploaded or self.before
         if self.before.complete and not any(graph.name not in self.before.graphs for graph in met):
             return compile_cache.ref_to(self.key, self.before.graphs)
         folder = self.accelerator.graph_folder
         if self.holds_lease:
-            return compile_cache.publish(self.store, self.made_of, self.before, met, folder, complete)
+            now = compile_cache.publish(self.store, self.made_of, there, met, folder, complete)
+            return compile_cache.ref_to(self.key, now.graphs)
         with lease.wait_for(self.store, _lease(self.key), say=_say):  # it was complete, but there are new graphs
-            now = compile_cache.fetch(self.store, self.key, None)
-            return compile_cache.publish(self.store, self.made_of, now, met, folder, complete)
+            there = compile_cache.fetch(self.store, self.key, None)
+            now = compile_cache.publish(self.store, self.made_of, there, met, folder, complete)
+            return compile_cache.ref_to(self.key, now.graphs)
+
+    def upload(self) -> None:
+        """Let the other machines have what the tool compiled."""
+        assert self.accelerator.graph_folder is not None
+        self.uploaded = compile_cache.publish(
+            self.store, self.made_of, self.before, self.compiled, self.accelerator.graph_folder, complete=False
+        )
 
 
 @contextlib.contextmanager
@@ -69,12 +80,13 @@ def compiled_graphs(
 ) -> Iterator[CompileSession]:
     """Fetch the graphs, or be their only builder until the block ends; enter it before the device is opened.
 
-    Worker 0 looks which graphs are there. On NeuronCores one worker of each machine then compiles the missing ones, on
-    all machines at once, as the graphs span all workers; the other workers wait for it, without asking the store. What
-    was compiled is published even if the trial run inside the block fails.
+    Worker 0 looks which graphs are there. On NeuronCores one worker of each machine then collects the missing ones, on
+    all machines at once, as the graphs span all workers. Worker 0 compiles them, once for all, and the other machines
+    fetch them; the other workers of a machine wait for its first one, without asking the store. What was compiled is
+    published even if the trial run inside the block fails.
 
     Raises:
-        CompileError: a graph did not compile.
+        CompileError: a graph did not compile, or the workers of a machine have graphs that worker 0 has not.
         StoreError: the lease was lost.
     """
     made_of = compile_cache.ingredients(job.config, parts, shape, job.rank.world, accelerator)
@@ -87,7 +99,11 @@ def compiled_graphs(
             _say(_found(before, key, accelerator))
             _signal(job, key, FOUND)
             try:
-                ahead.compiled = _compile_missing(job, accelerator.variables, into, before)
+                if into is not None and not before.complete:
+                    ahead.compiled = _compile(job, accelerator.variables, into)
+                    if job.rank.world > job.rank.local_world:
+                        ahead.upload()
+                    _signal(job, key, COMPILED)
                 _prepared(job, key, before)
                 yield ahead
                 if held is not None:
@@ -104,7 +120,8 @@ def compiled_graphs(
         else:
             _wait_for(job, key, FOUND)
             before = compile_cache.fetch(job.store, key, into)
-            _compile_missing(job, accelerator.variables, into, before)
+            if into is not None and not before.complete:
+                _collect(job, key, accelerator.variables, into)
             _prepared(job, key, before)
         yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)
 
@@ -139,36 +156,55 @@ def _prepared(job: Job, key: str, before: Cached) -> None:
         job.machine.publish(PREPARED.format(key=key), before.to_json())
 
 
-def _compile_missing(job: Job, variables: Mapping[str, str], into: Path | None, before: Cached) -> tuple[Graph, ...]:
-    """Compile, unless the trial run itself compiles or nothing is missing."""
-    return () if into is None or before.complete else _compile(job, variables, into)
-
-
 def _compile(job: Job, variables: Mapping[str, str], cache: Path) -> tuple[Graph, ...]:
-    """Run this stage a second time inside the tool, with a trial run that only collects graphs.
+    """Run this stage a second time inside the tool, with a trial run that only collects graphs, and compile those."""
+    environment = _environment(job, variables)
+    graphs = precompile(_trial(job), cache, _workdir(cache), environment, job.config.compiler.parallel_jobs, _say)
+    _say(f"compiled {len(graphs)} graphs ahead of time")
+    sizes = list_graphs(cache)
+    return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in graphs)
+
+
+def _collect(job: Job, key: str, variables: Mapping[str, str], cache: Path) -> None:
+    """Take part in the trial run, then fetch the graphs that worker 0 has had compiled.
+
+    Raises:
+        CompileError: the trial run failed, or met graphs here that worker 0 did not meet.
+    """
+    names = collect(_trial(job), cache, _workdir(cache), _environment(job, variables), _say)
+    _wait_for(job, key, COMPILED)
+    there = compile_cache.fetch(job.store, key, cache)
+    if other := sorted(names - there.graphs.keys()):
+        raise CompileError(
+            f"the trial run of this machine met {len(other)} graphs that worker 0 did not meet, such as {other[0]}: "
+            "the program depends on the worker's number, and the workers would wait for each other forever"
+        )
+
+
+def _trial(job: Job) -> list[str]:
+    """Return the command that runs this stage a second time, by the same workers."""
+    uri = f"{job.store.uri}#{job.spec.attempt_prefix}/spec.json"
+    command = [sys.executable, "-m", "tasks.worker", job.spec.stage.value, "--spec", uri]
+    if job.rank.world > 1:
+        command = [sys.executable, "-m", "torch.distributed.run", *_torchrun_options(job.rank), *command[1:]]
+    return command
+
+
+def _environment(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the trial run.
 
     Args:
         variables: of compiler and runtime; all else is as this worker found it, but for its place among the workers.
     """
-    rank, uri = job.rank, f"{job.store.uri}#{job.spec.attempt_prefix}/spec.json"
-    command = [sys.executable, "-m", "tasks.worker", job.spec.stage.value, "--spec", uri]
-    if rank.world > 1:
-        command = [sys.executable, "-m", "torch.distributed.run", *_torchrun_options(rank), *command[1:]]
-    graphs = precompile(
-        command,
-        cache,
-        cache.with_name(f"{cache.name}-work"),
-        {
-            **{name: value for name, value in job.environment.items() if not _is_of_torchrun(name)},
-            **variables,
-            "MILLRACE_RUNNER_PID": "",  # its parent is the tool, not the runner
-        },
-        job.config.compiler.parallel_jobs,
-        _say,
-    )
-    _say(f"compiled {len(graphs)} graphs ahead of time")
-    sizes = list_graphs(cache)
-    return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in graphs)
+    return {
+        **{name: value for name, value in job.environment.items() if not _is_of_torchrun(name)},
+        **variables,
+        "MILLRACE_RUNNER_PID": "",  # its parent is the tool, not the runner
+    }
+
+
+def _workdir(cache: Path) -> Path:
+    return cache.with_name(f"{cache.name}-work")
 
 
 def _left_by_the_tool(cache: Path | None) -> tuple[Graph, ...]:

@@ -150,8 +150,11 @@ def listed(store: Store, key: str) -> dict[str, CachedGraph]:
 
 def publish(
     store: Store, made_of: Mapping[str, Any], before: Cached, met: Sequence[Graph], folder: Path, complete: bool
-) -> CompileRef:
-    """Upload the new graphs to those already there, the manifest last. Call it with the lease of the artifact held."""
+) -> Cached:
+    """Upload the new graphs to those already there, the manifest last, and return all.
+
+    Call it with the lease of the artifact held.
+    """
     key = key_of(made_of)
     prefix = prefix_of(key)
     fresh = [graph for graph in met if graph.name not in before.graphs]
@@ -165,7 +168,7 @@ def publish(
     for graph in fresh:
         graphs[graph.name] = CachedGraph(where=graph.where, seconds=round(graph.seconds, 4), bytes=graph.bytes)
     _write_manifest(store, prefix, files, graphs, complete, made_of)
-    return ref_to(key, graphs)
+    return Cached(complete=complete, graphs=graphs, files=tuple(files))
 
 
 def _write_manifest(

@@ -1,7 +1,7 @@
 """Compilation ahead of time by `neuron_parallel_compile`, and the upkeep of the cache that it fills.
 
-The tool runs a command without executing its graphs, then compiles them in parallel. Its report and the cache decide,
-not its exit status: that is the number of failed graphs, so that 256 failures look like success.
+The tool runs a command without executing its graphs, then compiles them in parallel, or only collects them. Its report
+and the cache decide, not its exit status: that is the number of failed graphs, so that 256 failures look like success.
 """
 
 import re
@@ -86,22 +86,21 @@ def precompile(
         CompileError: the trial run failed, a graph did not compile, or the report is missing, unreadable, or does
             not agree with the cache.
     """
-    environment = {**environment, CACHE: str(cache.absolute())}
-    environment["NEURON_PARALLEL_COMPILE_DUMP_RESULTS"] = "1"
-    environment.pop(
-        "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None
-    )  # it would hide that the trial run failed half-way
-    _refuse_other_cache(environment)
-    _refuse_taken_arguments(command)
-    clear_stale_locks(cache)
-    clear_failed(cache)
-    workdir.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(dir=workdir.absolute(), prefix="compile-") as folder:
-            finished = _run(command, Path(folder), environment, jobs, say)
+        finished = _run_in_cache("collect-and-compile", command, cache, workdir, environment, jobs, say)
         return _judge(finished, shlex.join(command), cache)
     finally:
         clear_failed(cache)
+
+
+def collect(
+    command: Sequence[str], cache: Path, workdir: Path, environment: Mapping[str, str], say: Callable[[str], None]
+) -> frozenset[str]:
+    """Return the names of the graphs of `command` that `cache` lacks, without compiling them; else as `precompile`."""
+    finished = _run_in_cache("collect", command, cache, workdir, environment, None, say)
+    if finished.trial_failed or finished.code != 0:
+        raise CompileError(_trial_failed(shlex.join(command), finished))
+    return frozenset(finished.collected)
 
 
 def clear_failed(cache: Path) -> None:
@@ -122,12 +121,40 @@ def list_graphs(cache: Path) -> dict[str, int]:
     return {path.name: (path / "model.neff").stat().st_size for path in _modules(cache) if _is_complete(path)}
 
 
+def _run_in_cache(
+    what: str,
+    command: Sequence[str],
+    cache: Path,
+    workdir: Path,
+    environment: Mapping[str, str],
+    jobs: int | None,
+    say: Callable[[str], None],
+) -> _Finished:
+    environment = {**environment, CACHE: str(cache.absolute())}
+    environment["NEURON_PARALLEL_COMPILE_DUMP_RESULTS"] = "1"
+    environment.pop(
+        "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None
+    )  # it would hide that the trial run failed half-way
+    _refuse_other_cache(environment)
+    _refuse_taken_arguments(command)
+    clear_stale_locks(cache)
+    clear_failed(cache)
+    workdir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=workdir.absolute(), prefix="compile-") as folder:
+        return _run(what, command, Path(folder), environment, jobs, say)
+
+
 def _run(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], jobs: int | None, say: Callable[[str], None]
+    what: str,
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    jobs: int | None,
+    say: Callable[[str], None],
 ) -> _Finished:
     private, current = folder / "graphs", folder / "current"
     current.mkdir()
-    options = ["--command", "collect-and-compile", "--parallel_compile_workdir", str(private)]
+    options = ["--command", what, "--parallel_compile_workdir", str(private)]
     options += [] if jobs is None else ["--num_parallel", str(jobs)]
     last: deque[str] = deque(maxlen=TAIL_LINES)
     collected: set[str] = set()
@@ -150,7 +177,7 @@ def _run(
 
 def _judge(finished: _Finished, command: str, cache: Path) -> tuple[GraphCompile, ...]:
     if finished.trial_failed:
-        raise CompileError(f"the trial run that collects graphs failed: {command}\nIts last lines:\n{finished.tail}")
+        raise CompileError(_trial_failed(command, finished))
     if finished.report is None:
         if finished.code != 0 or not finished.idle or finished.collected:
             raise CompileError(
@@ -168,6 +195,10 @@ def _judge(finished: _Finished, command: str, cache: Path) -> tuple[GraphCompile
             f"program writes to the same cache. Last lines:\n{finished.tail}"
         )
     return graphs
+
+
+def _trial_failed(command: str, finished: _Finished) -> str:
+    return f"the trial run that collects graphs failed: {command}\nIts last lines:\n{finished.tail}"
 
 
 def _read(text: str) -> tuple[GraphCompile, ...]:

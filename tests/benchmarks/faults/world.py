@@ -66,7 +66,7 @@ class World:
         self._environment(AWS_ENDPOINT_URL=self.s3.url)
         os.environ.pop("PREFECT_API_URL", None)
         # Workers that are killed leave their copies of the bucket, which go with the folder.
-        self.batch = BatchServer({"TMPDIR": str(folder), **(containers or {})}, grace_seconds=GRACE_SECONDS)
+        self.batch = BatchServer(dict(containers or {}), grace_seconds=GRACE_SECONDS, users=True, folder=folder)
         self._environment(AWS_ENDPOINT_URL_BATCH=self.batch.url, AWS_ENDPOINT_URL_CLOUDWATCH_LOGS=self.batch.url)
         self.batch.register_all()
         sections = {key: {**SETTINGS.get(key, {}), **changes} for key, changes in _CHANGED.items()}

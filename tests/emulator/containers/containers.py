@@ -8,10 +8,11 @@ import time
 from typing import NamedTuple
 
 from tests.emulator.containers.environment import container_environment
+from tests.emulator.containers.places import Folder, user_named
 from tests.emulator.containers.processes import NOT_FOUND, Cores, Process, Warden
 from tests.emulator.engine.aws import now_ms
 from tests.emulator.engine.logs import Logs
-from tests.emulator.engine.records import Attempt, Container, Job
+from tests.emulator.engine.records import Attempt, Container, Job, Settings
 
 EXITED = "Essential container in task exited"
 STOPPED_AT_START = "Task failed to start"
@@ -29,10 +30,10 @@ class Life(NamedTuple):
 class Containers:
     """Only the thread that owns it starts any."""
 
-    def __init__(self, logs: Logs, grace_seconds: float, url: str) -> None:
+    def __init__(self, logs: Logs, settings: Settings, url: str) -> None:
         self.selector = selectors.DefaultSelector()
         self.lives: list[Life] = []
-        self._logs, self._grace_seconds, self._url = logs, grace_seconds, url
+        self._logs, self._settings, self._url = logs, settings, url
         self._warden = Warden()
         self._cores = Cores()
 
@@ -41,16 +42,21 @@ class Containers:
 
     def launch(self, job: Job, attempt: Attempt, container: Container) -> None:
         task = container.task_arn.rsplit("/", 1)[-1]
-        environment = container_environment(job, attempt, container, self._url)
-        core = self._cores.take()
+        user = user_named(container.properties.get("user")) if self._settings.users else None
+        folder = Folder(self._warden.folder / task, user)
+        environment = container_environment(job, attempt, container, self._url, self._settings.image, folder)
+        core = None if self._settings.whole_machine else self._cores.take()
+        folder.make()
         try:
-            process = Process(container.properties["command"], environment, core, f"{self._warden.mark}/{task}")
+            mark = f"{self._warden.mark}/{task}"
+            process = Process(container.properties["command"], environment, core, mark, folder)
         except OSError as error:
             self._cores.give_back(core)
+            folder.remove()
             self.never_ran(container, f"CannotStartContainerError: {error}", NOT_FOUND)
             return
         container.process = process
-        container.stream = self._logs.open(f"{job.definition.name}/default/{task}")
+        container.stream = self._logs.open(container.properties, job.definition.name, task)
         container.started_at = now_ms()
         container.live_from = time.time()
         self.lives.append(Life(job, attempt.number, container))
@@ -77,7 +83,7 @@ class Containers:
         """SIGTERM, once; SIGKILL follows at `kill_at`."""
         if container.process and container.live and container.kill_at is None:
             container.process.ask_to_end()
-            container.kill_at = time.monotonic() + self._grace_seconds
+            container.kill_at = time.monotonic() + self._settings.grace_seconds
 
     def kill(self, container: Container) -> None:
         if container.process and container.live:

@@ -9,10 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections import Counter
 from pathlib import Path
 
+from tests.emulator.containers.places import Folder, User
 from tests.emulator.containers.warden import MARK, kill_marked
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,21 +30,29 @@ class Process:
         OSError: there is no such program.
     """
 
-    def __init__(self, command: list[str], environment: dict[str, str], core: int, mark: str) -> None:
-        self._mark = mark
+    def __init__(
+        self, command: list[str], environment: dict[str, str], core: int | None, mark: str, folder: Folder
+    ) -> None:
+        self._mark, self._folder = mark, folder
+        user = folder.user
+        if user:
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment["PYTHONPATH"], user.packages]))
         self.core = core
         # A thread's binding is inherited: bound before it lives, it can have started nothing unbound.
         mine = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, [core])
+        os.sched_setaffinity(0, mine if core is None else [core])
         try:
             self._popen = subprocess.Popen(
-                [_program(command[0], environment), *command[1:]],
+                [_program(command[0], environment, user), *command[1:]],
                 env=environment | {MARK: mark},
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                user=user and user.uid,
+                group=user and user.gid,
+                extra_groups=[] if user else None,
             )
         finally:
             os.sched_setaffinity(0, mine)
@@ -77,6 +87,7 @@ class Process:
         os.close(self.pidfd)
         if self._popen.stdout:
             self._popen.stdout.close()
+        self._folder.remove()
 
 
 class Cores:
@@ -91,8 +102,9 @@ class Cores:
         self._used[core] += 1
         return core
 
-    def give_back(self, core: int) -> None:
-        self._used[core] -= 1
+    def give_back(self, core: int | None) -> None:
+        if core is not None:
+            self._used[core] -= 1
 
 
 class Warden:
@@ -100,9 +112,13 @@ class Warden:
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
+        self.folder = Path(tempfile.mkdtemp(prefix="emulator-"))  # of all containers' own files
+        self.folder.chmod(0o755)
         program = Path(__file__).with_name("warden.py")
         self._popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(program), self.mark], stdin=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-I", "-S", str(program), self.mark, str(self.folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
 
     def stop(self) -> None:
@@ -111,16 +127,9 @@ class Warden:
         self._popen.wait()
 
 
-def base_environment() -> dict[str, str]:
-    """The emulator's own, with its Python first on the path, and with instance metadata to be found."""
-    environment = {key: value for key, value in os.environ.items() if key != "AWS_EC2_METADATA_DISABLED"}
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    return environment
-
-
-def _program(name: str, environment: dict[str, str]) -> str:
+def _program(name: str, environment: dict[str, str], user: User | None) -> str:
     if name == "python":
-        return sys.executable
+        return user.python if user else sys.executable
     found = shutil.which(name, path=environment.get("PATH"))
     if found is None:
         raise FileNotFoundError(f'exec: "{name}": executable file not found in $PATH')

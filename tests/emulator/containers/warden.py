@@ -1,12 +1,14 @@
 """Kills every process that a container left: all that inherited its mark in the environment.
 
 As a program it waits for its standard input to close, which happens when the emulator ends, in whatever way, and
-then kills all that carry the mark. Sessions and parents don't matter: torchrun gives each worker a session.
+then kills all that carry the mark, and removes their folder. Sessions and parents don't matter: torchrun gives each
+worker a session.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -58,3 +60,4 @@ def _kill(pid: int) -> None:
 if __name__ == "__main__":
     sys.stdin.read()
     kill_marked(sys.argv[1])
+    shutil.rmtree(sys.argv[2], ignore_errors=True)

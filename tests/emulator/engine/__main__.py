@@ -8,8 +8,8 @@ import signal
 import sys
 import threading
 
+from tests.emulator.engine.records import Settings
 from tests.emulator.engine.server import Emulator
-from tests.emulator.engine.state_machine import Settings
 
 
 def main() -> None:
@@ -18,9 +18,15 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="on loopback; 0: any that is free")
     parser.add_argument("--grace-seconds", type=float, default=defaults.grace_seconds, help="from SIGTERM to SIGKILL")
     parser.add_argument("--slots", type=int, default=defaults.slots, help="containers at once")
+    parser.add_argument("--users", action="store_true", help="containers run as the users that definitions name")
+    parser.add_argument("--whole-machine", action="store_true", help="do not bind each container to one core")
+    parser.add_argument("--image", type=json.loads, default={}, help="variables that the images have in addition, JSON")
     parser.add_argument("--while-stdin-open", action="store_true", help="end when standard input closes")
     options = parser.parse_args()
-    emulator = Emulator(options.port, Settings(options.grace_seconds, options.slots))
+    emulator = Emulator(
+        options.port,
+        Settings(options.grace_seconds, options.slots, options.users, options.whole_machine, options.image),
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: threading.Thread(target=emulator.stop).start())
     if options.while_stdin_open:

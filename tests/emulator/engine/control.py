@@ -9,14 +9,15 @@ from tests.emulator.containers.containers import Life
 from tests.emulator.engine import faults as kinds
 from tests.emulator.engine import shapes
 from tests.emulator.engine.aws import Document, ServiceError
+from tests.emulator.engine.credentials import Credentials
 from tests.emulator.engine.faults import CallFault, Delays, Faults, Hiding, Hold, Strike
 from tests.emulator.engine.logs import Logs
 from tests.emulator.engine.state_machine import Engine
 
 
 class Control:
-    def __init__(self, engine: Engine, faults: Faults, logs: Logs) -> None:
-        self._engine, self._faults, self._logs = engine, faults, logs
+    def __init__(self, engine: Engine, faults: Faults, logs: Logs, credentials: Credentials) -> None:
+        self._engine, self._faults, self._logs, self._credentials = engine, faults, logs, credentials
         self.calls: list[Document] = []
 
     def note(self, operation: str, request: Document, outcome: str) -> None:
@@ -28,6 +29,8 @@ class Control:
             return {"calls": self.calls}
         if what == "live":
             return {"lives": [_life(one) for one in self._engine.containers.lives]}
+        if what == "credentials":
+            return {"requests": self._credentials.requests}
         if what == "jobs":
             return {"jobs": [shapes.describe(job) for job in self._engine.jobs.values() if not job.parent]}
         raise _unknown(what)
@@ -39,6 +42,9 @@ class Control:
                 self._add(kinds.parse(document))
             case "delays":
                 self._delay(document)
+            case "empty-credentials":
+                for instance in {life.container.host.id for life in self._engine.containers.lives}:
+                    self._credentials.empty(instance)
             case "release":
                 self._faults.holds.clear()
             case "forgive":
@@ -46,6 +52,7 @@ class Control:
             case "forget":
                 self._faults.forget()
                 self._logs.forget()
+                self._credentials.forget()
                 self._engine.forget()
                 self.calls.clear()
             case _:

@@ -14,6 +14,7 @@ _PAGE = 10_000
 class Stream:
     """One container's output, line by line."""
 
+    group: str
     name: str
     events: list[tuple[int, str]] = field(default_factory=list)  # milliseconds since 1970, line
     _rest: bytes = b""
@@ -35,6 +36,7 @@ class Logs:
     """By name. Lines show `delay_seconds` after they were written, as with the real service."""
 
     def __init__(self) -> None:
+        self._groups = {GROUP}
         self._streams: dict[str, Stream] = {}
         self.delay_seconds = 0.0
 
@@ -42,9 +44,16 @@ class Logs:
         self._streams.clear()
         self.delay_seconds = 0.0
 
-    def open(self, name: str) -> Stream:
-        stream = self._streams[name] = Stream(name)
+    def open(self, properties: Document, definition: str, task: str) -> Stream:
+        """For a container's output; its properties say in which group, and how the stream's name begins."""
+        options = properties.get("logConfiguration", {}).get("options", {})
+        name = f"{options.get('awslogs-stream-prefix', definition)}/default/{task}"
+        stream = self._streams[name] = Stream(options.get("awslogs-group", GROUP), name)
         return stream
+
+    def create_log_group(self, request: Document) -> Document:
+        self._groups.add(request["logGroupName"])
+        return {}
 
     def get_log_events(self, request: Document) -> Document:
         """From a token `f/<position>` on, from the head, or the last lines; at the end the token repeats."""
@@ -62,11 +71,12 @@ class Logs:
         }
 
     def _find(self, request: Document) -> Stream:
-        if request["logGroupName"] != GROUP:
+        if request["logGroupName"] not in self._groups:
             raise _missing("log group")
-        if request["logStreamName"] not in self._streams:
+        found = self._streams.get(request["logStreamName"])
+        if found is None or found.group != request["logGroupName"]:
             raise _missing("log stream")
-        return self._streams[request["logStreamName"]]
+        return found
 
 
 def _missing(what: str) -> Exception:

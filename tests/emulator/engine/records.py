@@ -5,9 +5,11 @@ Plain data. `state_machine.py` changes it, `shapes.py` writes it as AWS does.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.emulator.containers.machines import SIZES
 from tests.emulator.containers.processes import Process
 from tests.emulator.engine.aws import Document, arn, now_ms
 from tests.emulator.engine.logs import Stream
@@ -16,10 +18,39 @@ STATES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED"
 OVER = ("SUCCEEDED", "FAILED")
 
 
+class Settings(NamedTuple):
+    """How the emulator is started."""
+
+    grace_seconds: float = 30.0  # from SIGTERM to SIGKILL
+    slots: int = 64  # containers at once
+    users: bool = False  # whether containers run as the user that their definition names
+    whole_machine: bool = False  # whether containers may run on every core of this machine, not on one
+    image: dict[str, str] = {}  # noqa: RUF012  variables that the images have in addition
+
+
+@dataclass
+class ComputeEnvironment:
+    """Instances of one type, as many as `maxvCpus` lets it have."""
+
+    name: str
+    request: Document
+
+    @property
+    def machine(self) -> str:
+        types: list[str] = self.request["computeResources"]["instanceTypes"]
+        return types[0]
+
+    @property
+    def most(self) -> int:
+        vcpus: int = self.request["computeResources"]["maxvCpus"]
+        return vcpus // SIZES[self.machine][0]
+
+
 @dataclass
 class Queue:
     name: str
     request: Document
+    environments: list[ComputeEnvironment]
 
     @property
     def state(self) -> str:
@@ -28,6 +59,11 @@ class Queue:
     @property
     def arn(self) -> str:
         return arn("job-queue", self.name)
+
+    def patience_seconds(self, reason: str) -> float:
+        """How long a job may be RUNNABLE for a reason before the queue cancels it."""
+        actions = self.request.get("jobStateTimeLimitActions", [])
+        return min((one["maxTimeSeconds"] for one in actions if reason.startswith(one["reason"])), default=math.inf)
 
     @property
     def policy(self) -> str | None:
@@ -58,6 +94,8 @@ class Host:
     id: str
     address: str
     instance_arn: str
+    environment: str
+    machine: str
 
 
 @dataclass

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from tests.emulator.engine.aws import Document, ServiceError, page
-from tests.emulator.engine.records import Definition, Queue
+from tests.emulator.engine.aws import Document, ServiceError, arn, page
+from tests.emulator.engine.records import ComputeEnvironment, Definition, Queue
 
 _PAGE = 100
 
 
 class Registry:
     def __init__(self) -> None:
+        self._environments: dict[str, ComputeEnvironment] = {}
         self._queues: dict[str, Queue] = {}
         self._definitions: dict[str, list[Definition]] = {}
 
+    def create_compute_environment(self, request: Document) -> Document:
+        name = request["computeEnvironmentName"]
+        self._environments[name] = ComputeEnvironment(name, request)
+        return {"computeEnvironmentName": name, "computeEnvironmentArn": arn("compute-environment", name)}
+
     def create_job_queue(self, request: Document) -> Document:
+        """Raises ServiceError: there is no such compute environment."""
         name = request["jobQueueName"]
-        queue = self._queues[name] = Queue(name, request)
+        order = sorted(request["computeEnvironmentOrder"], key=lambda one: one["order"])
+        names = [_last_part(one["computeEnvironment"]) for one in order]
+        if unknown := set(names) - set(self._environments):
+            raise ServiceError(f"Compute environments {unknown} do not exist.")
+        queue = self._queues[name] = Queue(name, request, [self._environments[name] for name in names])
         return {"jobQueueName": name, "jobQueueArn": queue.arn}
 
     def describe_job_queues(self, request: Document) -> Document:

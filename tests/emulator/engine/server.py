@@ -9,13 +9,15 @@ from typing import Any
 
 from tests.emulator.engine.aws import REGION, Document, ServiceError
 from tests.emulator.engine.control import Control
+from tests.emulator.engine.credentials import Credentials
 from tests.emulator.engine.faults import Faults, refusal
 from tests.emulator.engine.jobs import Jobs
 from tests.emulator.engine.logs import Logs
+from tests.emulator.engine.records import Settings
 from tests.emulator.engine.registry import Registry
-from tests.emulator.engine.state_machine import Engine, Settings
+from tests.emulator.engine.state_machine import Engine
 
-_METADATA = {"instance-id": "", "instance-type": "trn1.32xlarge", "placement/availability-zone": f"{REGION}a"}
+_METADATA = {"placement/availability-zone": f"{REGION}a"}
 _TOKEN = "emulated-token"
 _LOGS_TARGET = "Logs_20140328."
 
@@ -28,17 +30,20 @@ class Emulator:
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         self.faults, self.logs, registry = Faults(), Logs(), Registry()
         self.engine = Engine(settings, self.faults, self.logs, self.url)
-        self.control = Control(self.engine, self.faults, self.logs)
+        self.credentials = Credentials()
+        self.control = Control(self.engine, self.faults, self.logs, self.credentials)
         jobs = Jobs(self.engine, registry, self.faults)
         self._operations = {
             "SubmitJob": jobs.submit_job,
             "DescribeJobs": jobs.describe_jobs,
             "ListJobs": jobs.list_jobs,
             "TerminateJob": jobs.terminate_job,
+            "CreateComputeEnvironment": registry.create_compute_environment,
             "CreateJobQueue": registry.create_job_queue,
             "DescribeJobQueues": registry.describe_job_queues,
             "RegisterJobDefinition": registry.register_job_definition,
             "DescribeJobDefinitions": registry.describe_job_definitions,
+            "CreateLogGroup": self.logs.create_log_group,
             "GetLogEvents": self.logs.get_log_events,
         }
         self._by_path = {name.lower(): name for name in self._operations}
@@ -69,16 +74,28 @@ class Emulator:
             self.control.note(operation, request, outcome)
         return None if fault else answer
 
+    def role_credentials(self, task: str) -> Document:
+        """What the ECS agent answers to a container that asks for its role's credentials.
+
+        Raises:
+            ServiceError: there is no such task, or its instance was asked too often.
+        """
+        for life in self.engine.containers.lives:
+            if life.container.live and life.container.task_arn.endswith(f"/{task}"):
+                return self.credentials.give(life.job, life.container)
+        raise ServiceError(f"there is no task {task}", "NotFound", 404)
+
     def metadata(self, path: str, token: str | None) -> str | None:
         """The body of an instance metadata answer; None: no such key, or no such host any more."""
         host, _, rest = path.partition("/latest/")
-        if not self.engine.hosts.alive(host):
+        instance = self.engine.hosts.named(host)
+        if instance is None:
             return None
         if rest == "api/token":
             return _TOKEN
         if token != _TOKEN:
             raise ServiceError("a token is needed", "Unauthorized", 401)
-        known = _METADATA | {"instance-id": host}
+        known = _METADATA | {"instance-id": host, "instance-type": instance.machine}
         return known.get(rest.removeprefix("meta-data/"))
 
 
@@ -97,6 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         kind, path = self._route()
         if kind == "control":
             self._reply_json(lambda: self.emulator.control.get(path))
+        elif kind == "credentials":
+            self._reply_json(lambda: self.emulator.role_credentials(path))
         else:
             self._reply_metadata(kind, path)
 

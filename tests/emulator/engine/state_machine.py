@@ -2,7 +2,7 @@
 
 One thread does it all and lives as long as the emulator; it sleeps until a container writes something, ends, or
 time is up. Other threads hold `lock` while they look at jobs. It is a model of what AWS documents, not of AWS:
-there are no compute environments, no shares and no priorities.
+there are no shares and no priorities.
 """
 
 from __future__ import annotations
@@ -16,26 +16,21 @@ import threading
 import time
 import traceback
 import uuid
-from typing import NamedTuple
 
 from tests.emulator.containers.containers import Containers
-from tests.emulator.containers.hosts import Hosts
+from tests.emulator.containers.hosts import Hosts, Needs
 from tests.emulator.engine import plans, retries
 from tests.emulator.engine.aws import arn, now_ms
 from tests.emulator.engine.faults import Faults, Strike
 from tests.emulator.engine.logs import Logs
-from tests.emulator.engine.records import Attempt, Container, Ending, Job
+from tests.emulator.engine.records import Attempt, Container, Ending, Job, Settings
 
 TIMED_OUT = "Job attempt duration exceeded timeout"
 CHILD_FAILED = "Array Child Job failed"
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
 PULL_FAILED = "CannotPullContainerError: Error response from daemon: manifest for {image} not found"
+CANCELLED = "Canceled by JobStateTimeLimit action due to reason: {reason}"
 _BROKEN = 70
-
-
-class Settings(NamedTuple):
-    grace_seconds: float = 30.0  # from SIGTERM to SIGKILL
-    slots: int = 64  # containers at once
 
 
 class Engine:
@@ -45,7 +40,7 @@ class Engine:
         self.lock = threading.RLock()
         self.jobs: dict[str, Job] = {}  # by id, in the order of submission; children of arrays too
         self.hosts = Hosts()
-        self.containers = Containers(logs, settings.grace_seconds, url)
+        self.containers = Containers(logs, settings, url)
         self._slots, self._faults = settings.slots, faults
         self._submitted: list[Job] = []
         self._runnable: list[tuple[Job, float]] = []  # and since when, time.monotonic()
@@ -134,13 +129,24 @@ class Engine:
         waiting, self._runnable = self._runnable, []
         for job, since in waiting:
             fits = free >= min(job.nodes, self._slots) and not self._faults.held(job)
-            if job.over:
+            if job.over or self._is_cancelled(job, since):
                 continue
-            if fits and self._due(since + self._faults.delays.scheduling):
+            if fits and self._due(since + self._faults.delays.scheduling) and self._place(job):
                 free -= job.nodes
-                self._place(job)
             else:
                 self._runnable.append((job, since))
+
+    def _is_cancelled(self, job: Job, since: float) -> bool:
+        """Whether a job that no instance can ever run has waited as long as its queue lets it."""
+        needs = Needs.of(job, plans.container_properties(job))
+        never = self.hosts.never(job.queue.environments, needs, job.nodes)
+        if never is None:
+            return False
+        job.status_reason, reason = never, never.partition(" ")[0]
+        if not self._due(since + job.queue.patience_seconds(reason) * self._faults.delays.timeout_scale):
+            return False
+        self._finish(job, "FAILED", CANCELLED.format(reason=reason))
+        return True
 
     def _due(self, at: float) -> bool:
         """Whether a moment of time.monotonic() has come; if not, the engine wakes for it."""
@@ -156,22 +162,22 @@ class Engine:
         self._runnable.append((job, time.monotonic()))
         self.wake()
 
-    def _place(self, job: Job) -> None:
-        """RUNNABLE to STARTING: each node on a host of its own."""
+    def _place(self, job: Job) -> bool:
+        """RUNNABLE to STARTING, if there is room for all nodes: each is on an instance of its own."""
+        properties = plans.container_properties(job)
+        hosts = self.hosts.take(job.queue.environments, Needs.of(job, properties), job.nodes)
+        if hosts is None:
+            return False
         containers = [
-            Container(
-                node=node,
-                host=self.hosts.take(),
-                properties=plans.container_properties(job),
-                task_arn=arn("task", f"emulator/{uuid.uuid4().hex}", service="ecs"),
-            )
-            for node in range(job.nodes)
+            Container(node, host, properties, arn("task", f"emulator/{uuid.uuid4().hex}", service="ecs"))
+            for node, host in enumerate(hosts)
         ]
         ready_at = time.monotonic() + self._faults.delays.starting
         job.attempts.append(Attempt(len(job.attempts) + 1, containers, containers[job.main], ready_at))
         job.status = "STARTING"
         self._running.append(job)
         self._tend(job)
+        return True
 
     def _tend(self, job: Job) -> None:
         """Start, strike and end containers whose moment has come."""
@@ -238,7 +244,7 @@ class Engine:
         attempt.over = True
         self._running.remove(job)
         for container in attempt.containers:
-            self.hosts.give_back(container.host)
+            self.hosts.give_back(job, container)
         if job.ending:
             main.status_reason = job.ending.reason
             self._finish(job, "FAILED", job.ending.reason)

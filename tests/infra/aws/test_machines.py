@@ -13,6 +13,7 @@ import pytest
 
 from configs.load import load_config
 from tasks.contracts.stages import TRAITS, Layout, Queue, compute_of
+from tests.emulator.containers.machines import MOST_OF_A_MACHINE, SIZES
 from tests.support.cloud.requests import CALLS, container, definitions, problems, requests
 from tests.support.cloud.template import REGION, TEMPLATE, made, template
 
@@ -32,20 +33,6 @@ STACKS = [
     *({"InferType": kind} for kind in INFERENTIA),
     *({"GpuType": kind} for kind in GPUS),
 ]
-# vCPUs and MiB, by EC2's tables of instance types.
-SIZES = {
-    "trn1.2xlarge": (8, 32 * 1024),
-    "trn1.32xlarge": (128, 512 * 1024),
-    "trn1n.32xlarge": (128, 512 * 1024),
-    "inf2.xlarge": (4, 16 * 1024),
-    "inf2.8xlarge": (32, 128 * 1024),
-    "inf2.24xlarge": (96, 384 * 1024),
-    "inf2.48xlarge": (192, 768 * 1024),
-    "g6e.12xlarge": (48, 384 * 1024),
-    "p4d.24xlarge": (96, 1152 * 1024),
-    "p5.48xlarge": (192, 2048 * 1024),
-}
-MOST_OF_A_MACHINE = 0.93  # of its memory; the kernel, the agent and Batch's own reserve have the rest
 
 
 def written(stack: dict[str, str]) -> str:

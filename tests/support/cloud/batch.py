@@ -13,12 +13,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support.cloud.requests import definitions, requests
+from tests.support.cloud.template import resources
+
 _ROOT = Path(__file__).resolve().parents[3]
 STAGES = ("validate", "health", "warmup", "train", "evaluate", "infer", "release", "import-checkpoint", "publish")
-MULTINODE = ("health", "warmup", "train", "evaluate")
 CPU_QUEUE, ACCELERATOR_QUEUE = "millrace-cpu", "millrace-accelerator"
 _SECONDS = 30.0
-_POLICY = "arn:aws:batch:us-east-1:123456789012:scheduling-policy/millrace"
 
 
 class Life(NamedTuple):
@@ -35,21 +36,34 @@ class Life(NamedTuple):
 
 
 class BatchServer:
-    """Runs from its making until `stop`, or until this process ends. Jobs inherit `environment`.
+    """Runs from its making until `stop`, or until this process ends.
+
+    Containers have `image` in their environment in addition to what the image sets, and nothing of this process's. With
+    `users` each runs as the user that its definition names, where this process may do that; with `whole_machine` it is
+    not bound to one core.
 
     A `job` in a fault is a job's id or its name, which may be a glob; `index` is a node, or the place in an array.
     """
 
     def __init__(
-        self, environment: dict[str, str] | None = None, *, grace_seconds: float = 30.0, slots: int = 64
+        self,
+        image: dict[str, str] | None = None,
+        *,
+        grace_seconds: float = 30.0,
+        slots: int = 64,
+        users: bool = False,
+        whole_machine: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.emulator.engine", "--port", "0", "--while-stdin-open"),
-                *("--grace-seconds", str(grace_seconds), "--slots", str(slots)),
+                *("--grace-seconds", str(grace_seconds), "--slots", str(slots), "--image", json.dumps(image or {})),
+                *(["--users"] if users else []),
+                *(["--whole-machine"] if whole_machine else []),
             ],
             cwd=_ROOT,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **({"TMPDIR": str(folder)} if folder else {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -71,15 +85,17 @@ class BatchServer:
             self._process.wait()
         self._process.stdout.close()
 
-    def register_all(self, stages: Iterable[str] = STAGES) -> None:
-        """The queues and job definitions that the configuration names by default, each container with 1 VCPU."""
-        for name, policy in ((CPU_QUEUE, {}), (ACCELERATOR_QUEUE, {"schedulingPolicyArn": _POLICY})):
-            order = [{"order": 1, "computeEnvironment": "emulator"}]
-            self.request(
-                "v1/createjobqueue", {"jobQueueName": name, "priority": 1, "computeEnvironmentOrder": order, **policy}
-            )
+    def register_all(self, stages: Iterable[str] = STAGES, **parameters: str) -> None:
+        """The machines, queues and job definitions of infra/aws/millrace.yaml, for a stack with these parameters."""
+        for name, environment in requests("AWS::Batch::ComputeEnvironment", **parameters).items():
+            self.request("v1/createcomputeenvironment", environment | {"computeEnvironmentName": name})
+        for queue in requests("AWS::Batch::JobQueue", **parameters).values():
+            self.request("v1/createjobqueue", queue)
+        for name in resources("AWS::Logs::LogGroup"):
+            self.request("v1/createloggroup", {"logGroupName": name})
+        known = definitions(**parameters)
         for stage in stages:
-            self.request("v1/registerjobdefinition", definition(stage))
+            self.request("v1/registerjobdefinition", known[f"millrace-{stage}"])
 
     def control(self, what: str, **document: Any) -> dict[str, Any]:
         return self.request(f"control/{what}", document)
@@ -143,6 +159,15 @@ class BatchServer:
         """Let each second of attemptDurationSeconds, of which Batch wants 60 at least, last so many."""
         self.control("delays", timeout_scale=factor)
 
+    def exhaust_credentials(self) -> None:
+        """Each instance's endpoint has just been asked as often as it answers."""
+        self.control("empty-credentials")
+
+    def credential_requests(self) -> dict[str, int]:
+        """How often each instance's endpoint was asked for a role's credentials."""
+        requests: dict[str, int] = self.request("control/credentials", None)["requests"]
+        return requests
+
     def calls(self, operation: str | None = None) -> list[dict[str, Any]]:
         """What was called, in order: operation, at (seconds since 1970), outcome, request."""
         found = self.request("control/calls", None)["calls"]
@@ -185,17 +210,8 @@ class BatchServer:
 
 
 def definition(stage: str) -> dict[str, Any]:
-    """The RegisterJobDefinition request of a stage."""
-    container = {
-        "image": "millrace:test",
-        "command": ["false"],
-        "resourceRequirements": [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "1024"}],
-    }
-    name = {"jobDefinitionName": f"millrace-{stage}"}
-    if stage not in MULTINODE:
-        return {**name, "type": "container", "containerProperties": container}
-    nodes = {"mainNode": 0, "numNodes": 1, "nodeRangeProperties": [{"targetNodes": "0:", "container": container}]}
-    return {**name, "type": "multinode", "nodeProperties": nodes}
+    """The RegisterJobDefinition request of a stage, as the template makes it."""
+    return definitions()[f"millrace-{stage}"]
 
 
 def _most_at_once(lives: list[Life], key: Any) -> int:

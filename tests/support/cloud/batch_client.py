@@ -18,7 +18,7 @@ from tests.support.cloud.batch import ACCELERATOR_QUEUE, CPU_QUEUE, BatchServer
 
 SECONDS = 20.0
 T = TypeVar("T")
-GROUP = "/aws/batch/job"
+GROUP = "LogGroup"
 MAIN = "test $AWS_BATCH_JOB_NODE_INDEX = $AWS_BATCH_JOB_MAIN_NODE_INDEX"  # for the shell: this is the main node
 
 

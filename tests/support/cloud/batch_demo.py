@@ -31,7 +31,7 @@ def main() -> None:
     )
     s3 = S3Server()
     os.environ["AWS_ENDPOINT_URL"] = s3.url
-    batch = BatchServer()
+    batch = BatchServer(users=True)
     try:
         batch.register_all()
         os.environ.update(AWS_ENDPOINT_URL_BATCH=batch.url, AWS_ENDPOINT_URL_CLOUDWATCH_LOGS=batch.url)

@@ -33,7 +33,7 @@ def open_cloud(s3: S3Server) -> Iterator[Cloud]:
         s3.forget()
         patch.setenv("AWS_ENDPOINT_URL", s3.url)
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        batch = BatchServer()
+        batch = BatchServer(users=True)
         try:
             batch.register_all()
             for service in ("BATCH", "CLOUDWATCH_LOGS"):

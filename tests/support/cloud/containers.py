@@ -6,7 +6,6 @@ part of its work: it counts tries, claims the attempt, writes failures. Without 
 
 from __future__ import annotations
 
-import os
 import textwrap
 from pathlib import Path
 
@@ -76,10 +75,10 @@ if "tasks.worker.launch" in sys.orig_argv and os.path.exists(body):
 
 
 def stand_in_environment(folder: Path) -> dict[str, str]:
-    """For the emulator, whose containers inherit it."""
+    """For the image of the emulator's containers."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sitecustomize.py").write_text(_SITE)
-    return {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    return {"PYTHONPATH": str(folder)}
 
 
 def containers_do(store: DirectoryStore, body: str) -> None:

@@ -66,6 +66,8 @@ for module in todo:
 if not todo:
     print("INFO ||NEURON_PARALLEL_COMPILE||: No todo hlos found in cache or hlo_tasklist, returning")
     sys.exit(0)
+if own.command == "collect":
+    sys.exit(0)
 if mode == "silent":
     print("INFO ||NEURON_PARALLEL_COMPILE||: sub-process 0 got exception: out of files")
     sys.exit(0)

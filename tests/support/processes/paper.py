@@ -28,6 +28,7 @@ from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import shape_for
 from tasks.worker.training.pairs import make_pairs, read_training_rows
 from tasks.worker.training.start import Source, load_model
+from tests.support.fakes.neuron.runtime import on_device
 from tests.support.processes.floats import with_floats
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_config
 
@@ -81,7 +82,7 @@ def draw(
             self.drawn: dict[Graph, None] = {}
 
         def cut(self) -> None:
-            pending = [each for each in _on_device(library) if library._check_tensor_need_materialization([each])[0]]
+            pending = [each for each in on_device(library) if library._check_tensor_need_materialization([each])[0]]
             if pending:
                 graph = Graph(self._watch.where, library._get_xla_tensors_hlo(pending))
                 if modules is not None and graph.text not in {each.text for each in self.drawn}:
@@ -148,14 +149,3 @@ def _warm_up(rank: Rank, workspace: Path, rows: RowsRef, accelerator: Any) -> No
     pairs = make_pairs(training, parts, job.config)
     shape = shape_for(job.config, 0, pairs, rank.world)
     warmup._try(job, trial, accelerator, source, parts, pairs, shape, held)
-
-
-def _on_device(library: Any) -> list[torch.Tensor]:
-    """All tensors on the device that anything holds, in the order of their making."""
-    found = {}
-    for each in gc.get_objects():
-        if issubclass(type(each), torch.Tensor):
-            for tensor in (each, each.grad if each.is_leaf else None):
-                if tensor is not None and tensor.device.type == "xla":
-                    found[library._xla_get_tensor_id(tensor)] = tensor
-    return [found[number] for number in sorted(found)]

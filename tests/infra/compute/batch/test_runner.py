@@ -136,7 +136,7 @@ def test_a_permanent_failure_is_not_retried_and_names_job_and_log_stream(batch, 
         run(store, written_spec(store, Stage.validate), waiter)
     (job,) = batch.jobs()
     stream = job["container"]["logStreamName"]
-    where = f"(AWS Batch job {job['jobId']}, log stream {stream} in /aws/batch/job)"
+    where = f"(AWS Batch job {job['jobId']}, log stream {stream} in LogGroup)"
     assert str(raised.value) == f"row 7 has no label {where}"
     assert len(waiter.tries) == 1
 
@@ -174,7 +174,7 @@ def test_a_job_that_has_its_machine_is_not_held_to_the_capacity_timeout(batch, s
 @pytest.mark.parametrize(
     ("strike", "error", "says"),
     [
-        (lambda batch: batch.fail_pull("*"), ConfigError, "the image millrace:test could not be pulled"),
+        (lambda batch: batch.fail_pull("*"), ConfigError, "millrace/neuronrepository:0.1.0 could not be pulled"),
         (lambda batch: batch.out_of_memory("*", text="up"), OutOfMemoryError, "ran out of memory"),
         (lambda batch: batch.scale_timeouts(0.01), HangError, "longer than batch.attempt_seconds = 60"),
     ],

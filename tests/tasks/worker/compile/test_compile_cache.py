@@ -12,7 +12,7 @@ from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
 from tasks.worker.accelerators.graphs import Graph, GraphWatch
 from tasks.worker.compile import compile_cache
-from tasks.worker.compile.compile_cache import NOTHING, fetch, ingredients, is_complete, key_of, publish
+from tasks.worker.compile.compile_cache import NOTHING, fetch, ingredients, is_complete, key_of, publish, ref_to
 from tasks.worker.training.batches import BatchShape
 from tests.support.workspace.stores import STORES
 
@@ -45,9 +45,11 @@ def below(folder: Path) -> dict[str, bytes]:
 def test_published_graphs_are_fetched(store: Store, compiled: Path, tmp_path: Path):
     assert fetch(store, KEY, None) == NOTHING
     assert not is_complete(store, KEY)
-    ref = publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
+    published = publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
+    ref = ref_to(KEY, published.graphs)
     assert ref == CompileRef(key=KEY, graphs=2, seconds=2.0)
     cached = fetch(store, KEY, tmp_path / "here")
+    assert (cached.graphs, set(cached.files)) == (published.graphs, set(published.files))
     assert cached.complete
     assert is_complete(store, KEY)
     assert {name: (graph.where, graph.seconds) for name, graph in cached.graphs.items()} == {
@@ -143,7 +145,7 @@ class Device:
 def test_lost_graphs_stop_the_training_unless_new_ones_are_allowed(
     store: Store, compiled: Path, tmp_path: Path, damage: Callable[[Store], None], complaint: str
 ):
-    ref = publish(store, MADE_OF, NOTHING, MET, compiled, complete=True)
+    ref = ref_to(KEY, publish(store, MADE_OF, NOTHING, MET, compiled, complete=True).graphs)
     compile_cache.expect(Device(tmp_path / "sound"), store, ref, "fail")  # type: ignore[arg-type]
     assert below(tmp_path / "sound").items() >= FILES.items()
     damage(store)

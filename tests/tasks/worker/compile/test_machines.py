@@ -17,7 +17,8 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.references import CompileRef
-from tasks.worker.accelerators.graphs import GraphWatch
+from tasks.foundation.errors import CompileError
+from tasks.worker.accelerators.graphs import Graph, GraphWatch
 from tasks.worker.compile import compile_ahead, compile_cache
 from tasks.worker.neuron.precompile import GraphCompile, list_graphs
 from tasks.worker.process.job import Rank
@@ -89,9 +90,10 @@ def on_all(work: Callable[[Rank], Any]) -> list[Any]:
 
 
 @pytest.mark.shows("compiled once")
-def test_graphs_are_compiled_and_fetched_once_on_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_graphs_are_compiled_once_and_fetched_once_on_each_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = CountingStore(tmp_path / "workspace")
     compiled: list[Path] = []
+    collected: list[Path] = []
 
     def compile_all(command: Sequence[str], cache: Path, *_: Any) -> tuple[GraphCompile, ...]:
         compiled.append(cache)
@@ -102,11 +104,13 @@ def test_graphs_are_compiled_and_fetched_once_on_each_machine(tmp_path: Path, mo
                 (module / file).write_text(name)
         return tuple(GraphCompile(name, True, 1.0) for name in GRAPHS)
 
+    def collect_all(command: Sequence[str], cache: Path, *_: Any) -> frozenset[str]:
+        collected.append(cache)
+        return frozenset(GRAPHS)
+
     monkeypatch.setattr(compile_ahead, "precompile", compile_all)
-    monkeypatch.setattr(compile_ahead, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(compile_cache, "ingredients", lambda *_: {"program": 1})
-    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setattr(compile_ahead, "collect", collect_all)
+    prepare(monkeypatch)
 
     def warm_up(folder: Path, attempt: int) -> Callable[[Rank], CompileRef | None]:
         folder.mkdir()
@@ -121,11 +125,12 @@ def test_graphs_are_compiled_and_fetched_once_on_each_machine(tmp_path: Path, mo
         return work
 
     ref, *_ = on_all(warm_up(tmp_path / "first", 1))
-    assert sorted(path.name for path in compiled) == ["machine-0", "machine-1"]
+    assert [path.name for path in compiled] == ["machine-0"]
+    assert [path.name for path in collected] == ["machine-1"], "it takes part in the trial run"
     assert {name for name, asked in store.asked.items() if asked} == {"0", "4"}, "the others ask their machine"
 
     again, *_ = on_all(warm_up(tmp_path / "second", 2))
-    assert (again, len(compiled)) == (ref, 2), "nothing is left to compile"
+    assert (again, len(compiled), len(collected)) == (ref, 1, 1), "nothing is left to compile"
 
     store.asked.clear()
     devices = [accelerator(rank, tmp_path) for rank in RANKS]
@@ -134,6 +139,35 @@ def test_graphs_are_compiled_and_fetched_once_on_each_machine(tmp_path: Path, mo
     assert len(asked) == MACHINES, "one worker of each machine fetches, and the others wait for it"
     for device in devices:
         assert list(list_graphs(device.graph_folder)) == list(GRAPHS)
+
+
+def test_a_machine_whose_workers_meet_other_graphs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As when the number of a worker is a constant of its program."""
+    store = DirectoryStore(tmp_path / "workspace")
+    monkeypatch.setattr(compile_ahead, "collect", lambda *_: frozenset([GRAPHS[0], "MODULE_9+a"]))
+    prepare(monkeypatch)
+    rank = RANKS[CORES]
+    device = accelerator(rank, tmp_path)
+    for name in GRAPHS:
+        (device.graph_folder / COMPILER / name).mkdir(parents=True)
+    met = [Graph(name, "ahead of time", 1.0, 1) for name in GRAPHS]
+    compile_cache.publish(store, {"program": 1}, compile_cache.NOTHING, met, device.graph_folder, complete=False)
+    job = make_job(store, tiny_config(), WarmupInputs(rows=(), parent=None), rank=rank)
+    for word in (compile_ahead.FOUND, compile_ahead.COMPILED):
+        compile_ahead._signal(job, compile_cache.key_of({"program": 1}), word)
+    with (
+        pytest.raises(CompileError, match=r"met 1 graphs that worker 0 did not meet, such as MODULE_9\+a"),
+        compile_ahead.compiled_graphs(job, device, None, None),  # type: ignore[arg-type]
+    ):
+        pytest.fail("it opens its device")
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One program, workers who meet somewhere, and nobody who waits for long."""
+    monkeypatch.setattr(compile_ahead, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(compile_cache, "ingredients", lambda *_: {"program": 1})
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
 
 
 @pytest.mark.shows("compiler's cores")

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tasks.foundation.errors import CodeError, CompileError, ConfigError, StageError
-from tasks.worker.neuron.precompile import GraphCompile, clear_failed, clear_stale_locks, list_graphs, precompile
+from tasks.worker.neuron.precompile import (
+    GraphCompile,
+    clear_failed,
+    clear_stale_locks,
+    collect,
+    list_graphs,
+    precompile,
+)
 from tests.support.fakes.neuron_tools import COMPILER, FakeTools, sample
 
 TRIAL = [sys.executable, "-IS", "-c"]
@@ -112,6 +119,16 @@ def test_a_cache_that_has_every_graph_compiles_nothing(call):
     call.run()
     assert call.run() == ()
     assert len(list_graphs(call.cache)) == 2
+
+
+def test_graphs_can_be_collected_for_another_machine_to_compile(call):
+    environment = {**os.environ, "FAKE_LOG": str(call.log)}
+    names = collect(FINE, call.cache, call.workdir, environment, call.lines.append)
+    assert names == {"MODULE_00000+d41d8cd9", "MODULE_00001+d41d8cd9"}
+    assert call.given()[0]["own"]["command"] == "collect"
+    assert list_graphs(call.cache) == {}
+    with pytest.raises(CompileError, match="no such span"):
+        collect([*TRIAL, "raise SystemExit('no such span')"], call.cache, call.workdir, environment, print)
 
 
 @pytest.mark.shows("compiler's report")
