@@ -1,6 +1,6 @@
 """The answers of every measured model to each row, from the file that evaluate wrote: numbers can be made again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,7 @@ class RowResults:
     losses: dict[Role, np.ndarray]  # float32, nats
     probabilities: dict[Role, np.ndarray]  # float32
     predicted: dict[Role, np.ndarray]  # int8: the class that the model names
+    narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -115,7 +116,18 @@ def row_results(table: pa.Table) -> RowResults:
         losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
         probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
         predicted={role: _predicted(table, role) for role in Role if probability_of(role) in there},
+        narrow_ranks=_narrow_ranks(table),
     )  # fmt: skip
+
+
+def _narrow_ranks(table: pa.Table) -> dict[int, dict[Role, np.ndarray]]:
+    found: dict[int, dict[Role, np.ndarray]] = {}
+    for role in Role:
+        for name in table.column_names:
+            before, _, width = name.rpartition(".")
+            if before == rank_of(role):  # as `narrow_rank_of` makes it
+                found.setdefault(int(width), {})[role] = table[name].to_numpy()
+    return found
 
 
 def _predicted(table: pa.Table, role: Role) -> np.ndarray:
