@@ -155,6 +155,7 @@ class ReleaseConfig(StageConfig):
             if chosen or gate.confidence is not None or gate.baseline not in ("none", "champion"):
                 raise ValueError(
                     f"the gate of release on {gate.metric}: its search compares with none or the champion, over all "
-                    "queries, without interval; put rows, slice, span, width, min_rows and confidence into evaluate.gates"
+                    "queries, without interval; put rows, slice, span, width, min_rows and confidence into "
+                    "evaluate.gates"
                 )
         return gates

@@ -1,4 +1,4 @@
-"""Many texts to vectors, fast, by all workers: packed into batches of one static shape, or in line where shapes are free.
+"""Many texts to vectors, fast, by all workers: packed into batches of one static shape, or in line if shapes are free.
 
 The training loop, evaluate and infer all embed with it.
 """

@@ -229,11 +229,12 @@ class EmbeddingModel(nn.Module):
         return F.normalize(pooled, dim=1)
 
     def _encode(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return hidden states (R, T, D); `mask` is additive, or the groups of texts in line. Inside autocast all of the encoder computes in its type, not products alone.
+        """Return hidden states (R, T, D); `mask` is additive, or the groups of texts in line.
 
-        Autocast would convert the input of each product and leave what lies between two products in fp32, which takes
-        longer than the products. Here each weight is converted once, and its gradient arrives in fp32. The token
-        embeddings stay in fp32, only what they give is converted: a batch needs few of them.
+        Inside autocast all of the encoder computes in its type, not products alone. Autocast would convert the input of
+        each product and leave what lies between two products in fp32, which takes longer than the products. Here each
+        weight is converted once, and its gradient arrives in fp32. The token embeddings stay in fp32, only what they
+        give is converted: a batch needs few of them.
         """
         given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
         dtype = _autocast_dtype(ids.device)

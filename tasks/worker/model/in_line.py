@@ -20,8 +20,8 @@ from tasks.worker.model.tokens import TokenLists
 class InLine:
     """B texts with N tokens in all, the longest first.
 
-    `ids` and `positions` int64 (1, N): each token, and its place in its text; `groups` int64 (1, 1, G, 2): how many texts
-    of equal length come next, and the tokens of each; `numeric` float32 (B, F); `categorical` int64 (B, C).
+    `ids` and `positions` int64 (1, N): each token, and its place in its text; `groups` int64 (1, 1, G, 2): how many
+    texts of equal length come next, and the tokens of each; `numeric` float32 (B, F); `categorical` int64 (B, C).
     """
 
     ids: torch.Tensor

@@ -58,9 +58,13 @@ def test_a_gate_by_width_needs_a_narrower_one_than_the_embedding() -> None:
         load_config(overrides=[f"evaluate.gates=[{{{gate}, width: 256}}]"])
 
 
-@pytest.mark.parametrize("more", ["confidence: 0.9", "span: newest", "slice: locale", "min_rows: 9", "width: 8", "baseline: best"])
+@pytest.mark.parametrize(
+    "more", ["confidence: 0.9", "span: newest", "slice: locale", "min_rows: 9", "width: 8", "baseline: best"]
+)
 def test_a_gate_of_the_release_takes_only_what_its_search_can_tell(more: str) -> None:
     gate = "metric: recall@10, direction: higher, threshold: 0, baseline: champion, severity: critical"
     assert load_config(overrides=[f"release.gates=[{{{gate}}}]"]).release.gates
-    with pytest.raises(ConfigError, match=r"release\.gates.*put rows, slice, span, width, min_rows and confidence into"):
+    with pytest.raises(
+        ConfigError, match=r"release\.gates.*put rows, slice, span, width, min_rows and confidence into"
+    ):
         load_config(overrides=[f"release.gates=[{{{gate}, {more}}}]"])
