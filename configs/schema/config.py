@@ -201,8 +201,24 @@ class Config(Record):
         scratch = self.model.from_scratch
         width = self.model.embedding_width or (scratch.hidden_size if scratch else None)
         if width is not None:
-            self.heads.check_widths(width)
+            self.check_widths(width)
         return self
+
+    def check_widths(self, width: int) -> None:
+        """Check the narrower widths. Raises ValueError: one is not below `width`, the embedding's."""
+        self.heads.check_widths(width)
+        for gate in self.evaluate.gates:
+            if gate.width is not None and gate.width >= width:
+                raise ValueError(
+                    f"the gate on {gate.metric} names width {gate.width}, and the embedding is {width} wide; name a "
+                    "narrower width, or null for the whole embedding"
+                )
+
+    @property
+    def measured_widths(self) -> tuple[int, ...]:
+        """The widths below the embedding's that models are measured at, the narrowest first."""
+        gated = (gate.width for gate in self.evaluate.gates if gate.width is not None)
+        return tuple(sorted({*self.heads.matryoshka, *gated}))
 
     @property
     def longest_tokens(self) -> int:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from configs.schema.metrics import METRICS, MetricName
+from configs.schema.metrics import METRICS, Family, MetricName, names_of
 from tasks.foundation.records import Record
 
 Severity = Literal["critical", "warning"]
@@ -31,6 +31,10 @@ class GateConfig(Record):
         description="column=value; a column alone: each value with evaluate.min_slice_rows rows; null: all rows",
     )
     span: str | None = Field(default=None, description="newest, each, or a span's name; null: the rows of all spans")
+    width: Annotated[int, Field(gt=0)] | None = Field(
+        default=None,
+        description="of a ranking metric: by the first so many numbers of each vector, normalised again; null: by all",
+    )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] | None = Field(
         default=None, description="one-sided, for example 0.95; null: the number decides, however few rows it is of"
     )
@@ -54,6 +58,11 @@ class GateConfig(Record):
         _, sign, value = (self.slice or "").partition("=")
         return value if sign else None
 
+    @property
+    def narrowed(self) -> str:
+        """The part of the vectors that it is measured by, in words; empty: all of them."""
+        return "" if self.width is None else f"the first {self.width} numbers"
+
     @field_validator("slice")
     @classmethod
     def _slice_has_a_column(cls, text: str | None) -> str | None:
@@ -67,6 +76,9 @@ class GateConfig(Record):
             raise ValueError(f"the gate on {self.metric} is relative, so it needs a baseline: relative to what?")
         if self.rows == "golden" and (self.slice is not None or self.span is not None):
             raise ValueError(f"the gate on {self.metric}: rows of the golden set have neither slice nor span")
+        if self.width is not None and METRICS[self.metric].family is not Family.ranking:
+            names = ", ".join(names_of(Family.ranking))
+            raise ValueError(f"the gate on {self.metric}: only ranking metrics are measured by width: {names}")
         chosen = self.rows != "holdout" or self.slice is not None or self.span is not None
         if not self.of_rows and (chosen or self.confidence is not None or self.min_rows):
             raise ValueError(

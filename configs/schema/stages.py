@@ -151,10 +151,11 @@ class ReleaseConfig(StageConfig):
             if METRICS[gate.metric].family is not Family.ranking:
                 names = ", ".join(names_of(Family.ranking))
                 raise ValueError(f"a search gives no {gate.metric}; gates of a release are on {names}")
-            chosen = gate.rows != "holdout" or gate.slice is not None or gate.span is not None or gate.min_rows
+            chosen = gate.rows != "holdout" or gate.min_rows or any((gate.slice, gate.span, gate.width))
             if chosen or gate.confidence is not None or gate.baseline not in ("none", "champion"):
                 raise ValueError(
                     f"the gate of release on {gate.metric}: its search compares with none or the champion, over all "
-                    "queries, without interval; put rows, slice, span, min_rows and confidence into evaluate.gates"
+                    "queries, without interval; put rows, slice, span, width, min_rows and confidence into "
+                    "evaluate.gates"
                 )
         return gates

@@ -42,6 +42,14 @@ def rank_of(role: Role) -> str:
     return f"{role}.rank"
 
 
+def narrow_rank_of(role: Role, width: int) -> str:
+    """Return the column with the same rank by the first `width` numbers of the vectors alone, normalised again, int32.
+
+    It is there for the widths of heads.contrastive.matryoshka and of gates that are below the model's own.
+    """
+    return f"{rank_of(role)}.{width}"
+
+
 def loss_of(role: Role) -> str:
     """Return the column with the cross entropy of the row's own item among the corpus, float32, in nats."""
     return f"{role}.loss"
@@ -109,7 +117,7 @@ class Verdict(Record):
     sentence: str
     # Empty or null in verdicts of earlier versions, which had `passed` instead of `answer`.
     against: str = Field(default="", description="the baseline's name")
-    where: str = Field(default="", description="the slice, the span or the golden set; empty: all rows")
+    where: str = Field(default="", description="the width, the slice, the span or the golden set; empty: all rows")
     over: str = Field(default="", description="rows and corpus, for people")
     rows: int | None = Field(default=None, description="that the metric is of")
     groups: int | None = Field(default=None, description="of rows with one query; they are drawn together")

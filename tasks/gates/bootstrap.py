@@ -34,10 +34,15 @@ class Answers(NamedTuple):
     values: tuple[np.ndarray, ...]  # float64 (rows,) of each model: the challenger, then the baseline if there is one
 
 
-def row_values(rows: RowResults, metric: str, role: Role) -> np.ndarray:
-    """Return what `Answers.values` holds of one model, float64 (rows,). Raises KeyError: it was not measured."""
+def row_values(rows: RowResults, metric: str, role: Role, width: int | None = None) -> np.ndarray:
+    """Return what `Answers.values` holds of one model, float64 (rows,). Raises KeyError: it was not measured.
+
+    Args:
+        width: of the vectors that a ranking metric is of; None: their own.
+    """
     if metric in RANKING:
-        return np.asarray(RANKING[metric](rows.ranks[role]), dtype=np.float64)
+        ranks = rows.ranks if width is None else rows.narrow_ranks[width]
+        return np.asarray(RANKING[metric](ranks[role]), dtype=np.float64)
     if metric in LIKELIHOOD:
         return np.asarray(LIKELIHOOD[metric](rows.losses[role]), dtype=np.float64)
     if metric in LABEL:

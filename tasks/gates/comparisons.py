@@ -67,10 +67,10 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
         ConfigError: the gate names a column that the rows do not have.
     """
     role = None if gate.baseline == "none" else Role(gate.baseline)
-    of_part = gate.rows != "holdout" or gate.slice is not None or gate.span is not None
-    if absent := _absent(measured, gate, role):
-        return [Comparison(gate, "", _whole(measured, Role.challenger, gate), None, absent=absent)]
+    of_part = gate.rows != "holdout" or any((gate.slice, gate.span, gate.width))
     rows = measured.rows
+    if absent := _absent(measured, gate, role) or _not_as_narrow(rows, gate, role):
+        return [Comparison(gate, gate.narrowed, _whole(measured, Role.challenger, gate), None, absent=absent)]
     if not gate.of_rows or rows is None or gate.metric not in measured.metrics[Role.challenger]:
         if of_part:
             kept = "the evaluation kept no answers to single rows; evaluate again to judge a part of them"
@@ -101,12 +101,24 @@ def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
     return f"the {_called(role)} was not measured; evaluate again to compare with it"
 
 
+def _not_as_narrow(rows: RowResults | None, gate: GateConfig, role: Role | None) -> str:
+    """Return which model was not measured by the gate's part of the vectors; empty where all were."""
+    if gate.width is None or rows is None:
+        return ""
+    known = rows.narrow_ranks.get(gate.width, {})
+    if Role.challenger not in known:
+        return "the evaluation did not measure them; evaluate again to judge by them"
+    if role is not None and role not in known:
+        return f"the {_called(role)} was not measured by {gate.narrowed}; its vectors may have no more"
+    return ""
+
+
 def _called(role: Role) -> str:
     return {Role.untrained: "untrained model", Role.first: "first release", Role.best: "best release"}.get(role, role)
 
 
 def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
-    return measured.metrics.get(role, {}).get(gate.metric, math.nan)
+    return math.nan if gate.width is not None else measured.metrics.get(role, {}).get(gate.metric, math.nan)
 
 
 def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) -> tuple[Comparison, Answers]:
@@ -116,7 +128,7 @@ def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) 
         gate.metric,
         rows.query_key[part.rows],
         truth,
-        tuple(row_values(rows, gate.metric, each)[part.rows] for each in roles),
+        tuple(row_values(rows, gate.metric, each, gate.width)[part.rows] for each in roles),
     )
     value, *others = measure(answers)
     many, unknown = len(truth), ""
@@ -124,8 +136,8 @@ def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) 
         unknown = f"no row of {part.where} to judge" if not many else f"{part.where} has rows of one class only"
     else:
         unknown = _too_few(gate, many)
-    groups = len(np.unique(answers.groups))
-    return Comparison(gate, part.where, value, others[0] if others else None, many, groups, unknown=unknown), answers
+    where, groups = ", ".join(filter(None, (gate.narrowed, part.where))), len(np.unique(answers.groups))
+    return Comparison(gate, where, value, others[0] if others else None, many, groups, unknown=unknown), answers
 
 
 def _too_few(gate: GateConfig, many: int | None) -> str:

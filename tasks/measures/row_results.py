@@ -59,6 +59,7 @@ class RowResults:
     # Evaluations without such heads have none.
     labels: dict[str, np.ndarray] = field(default_factory=dict)  # by head, float64: the truth, NaN: not known
     says: dict[str, dict[Role, np.ndarray]] = field(default_factory=dict)  # by head, float32
+    narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -131,7 +132,18 @@ def row_results(table: pa.Table) -> RowResults:
             head: {role: table[says_of(role, head)].to_numpy() for role in Role if says_of(role, head) in there}
             for head in heads
         },
+        narrow_ranks=_narrow_ranks(table),
     )  # fmt: skip
+
+
+def _narrow_ranks(table: pa.Table) -> dict[int, dict[Role, np.ndarray]]:
+    found: dict[int, dict[Role, np.ndarray]] = {}
+    for role in Role:
+        for name in table.column_names:
+            before, _, width = name.rpartition(".")
+            if before == rank_of(role):  # as `narrow_rank_of` makes it
+                found.setdefault(int(width), {})[role] = table[name].to_numpy()
+    return found
 
 
 def _predicted(table: pa.Table, role: Role) -> np.ndarray:

@@ -74,8 +74,8 @@ def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape
 
 
 def check_widths(config: Config, width: int) -> None:
-    """Check what depends on the width of the embedding. Raises ConfigError: a Matryoshka width is not below it."""
+    """Check what depends on the width of the embedding. Raises ConfigError: a narrower width is not below it."""
     try:
-        config.heads.check_widths(width)
+        config.check_widths(width)
     except ValueError as error:
         raise ConfigError(str(error)) from error

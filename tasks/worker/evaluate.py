@@ -129,7 +129,7 @@ def _keep(job: Job, field: Field, found: Sequence[Found]) -> RowResults:
     table = field.rows.facts
     for entrant, measured in found:
         for role in entrant.roles:
-            for name, column in columns_of(role, measured.judged).items():
+            for name, column in columns_of(role, measured).items():
                 table = table.append_column(name, column)
     if job.rank.is_main:
         out = io.BytesIO()

@@ -26,15 +26,58 @@ def matmul_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """softmax(scaling * q k^T + mask) v; q, k, v (B, H, T, D), mask (B, 1 or H, T, T) additive -> (B, T, H, D)."""
+    """softmax(scaling * q k^T + mask) v; q, k, v (B, H, T, D), mask (B, 1 or H, T, T) additive -> (B, T, H, D).
+
+    A mask of integers is the groups of texts in line, in a batch of one.
+    """
     batch, heads, tokens, width = query.shape
     if (shared := heads // key.shape[1]) > 1:  # several heads of queries share one of keys and values
         key, value = (side.repeat_interleave(shared, dim=1) for side in (key, value))
+    if not attention_mask.is_floating_point():
+        sides = (side[0].transpose(0, 1) for side in (query, key, value))
+        causal = getattr(module, "is_causal", False)
+        return attention_in_line(*sides, attention_mask, scaling, causal)[None], None
     queries, keys, values = (side.reshape(batch * heads, tokens, width) for side in (query, key, value))
     mask = attention_mask.to(query.dtype).expand(batch, heads, tokens, tokens).reshape(batch * heads, tokens, tokens)
     scores = torch.baddbmm(mask, queries, keys.mT, alpha=width**-0.5 if scaling is None else scaling)
     weights = F.dropout(torch.softmax(scores, dim=-1, dtype=query.dtype), dropout, module.training)
     return torch.bmm(weights, values).view(batch, heads, tokens, width).transpose(1, 2), None
+
+
+def attention_in_line(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    groups: torch.Tensor,
+    scaling: float | None = None,
+    causal: bool = False,
+) -> torch.Tensor:
+    """Return what the tokens of texts in line take from the tokens of their own text; (N, H, D) each -> (N, H, D).
+
+    Args:
+        groups: as `InLine` has them, on the host.
+        causal: a token sees none after it.
+    """
+    out, start = torch.empty(query.shape, dtype=query.dtype), 0
+    for size in groups.flatten(0, 2).tolist():
+        part = slice(start, start := start + size[0] * size[1])
+        sides = (side[part].unflatten(0, size).transpose(1, 2) for side in (query, key, value))  # (texts, H, T, D)
+        seen = _attention(*sides, scaling, causal)
+        out[part].unflatten(0, size).copy_(seen.transpose(1, 2))
+    return out
+
+
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None, causal: bool
+) -> torch.Tensor:
+    """(B, H, T, D) each, without a mask -> (B, H, T, D); in bf16 plain products are the faster ones."""
+    if causal or query.dtype != torch.bfloat16:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scaling)
+    queries, keys, values = (side.reshape(-1, *side.shape[2:]) for side in (query, key, value))
+    scores = query.new_empty(len(queries), queries.shape[1], queries.shape[1])
+    scores.baddbmm_(queries, keys.mT, beta=0, alpha=query.shape[-1] ** -0.5 if scaling is None else scaling)
+    torch.softmax(scores, dim=-1, out=scores)
+    return torch.bmm(scores, values).view(query.shape)
 
 
 AttentionInterface.register(MATMUL, matmul_attention)
@@ -45,3 +88,8 @@ def use_matmul_attention(model: nn.Module) -> None:
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and not kind_of(part.config.model_type).own_attention:
             part.set_attn_implementation(MATMUL)
+
+
+def attends_in_line(encoder: PreTrainedModel) -> bool:
+    """Return whether an encoder takes texts in line."""
+    return encoder.config._attn_implementation == MATMUL

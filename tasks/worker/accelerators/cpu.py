@@ -18,6 +18,7 @@ class CpuAccelerator(Accelerator):
 
     name = "cpu"
     backend = "gloo"
+    in_line = True
     adamw_options: ClassVar[dict[str, bool]] = {"fused": True}
 
     def __init__(self, rank: Rank) -> None:

@@ -1,4 +1,4 @@
-"""A whole BERT layer in bf16 as one operation with a backward pass of its own, for processors.
+"""A whole BERT layer as one operation, for processors: in bf16 with a backward pass of its own, and for texts in line.
 
 On a processor a step of a small encoder waits for memory as much as it multiplies. Here query, key and value are one
 product in each direction, weights are packed for oneDNN once for each product, which then adds bias and residual too,
@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
+
+from tasks.worker.accelerators.attention import attention_in_line
 
 BERT_LAYERS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")  # kinds of encoder with such layers
 
@@ -108,10 +110,23 @@ def _linear(
     return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, after, [], "none")
 
 
-def _only_forward(rows: torch.Tensor, mask: torch.Tensor, shape: LayerShape, w: LayerWeights) -> torch.Tensor:
-    middle = _attended(rows, mask, shape, w).middle
+def layer_in_line(layer: Any, hidden: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Return what a BERT layer returns in evaluation without gradients, for texts in line: (1, N, W) -> (1, N, W).
+
+    GELU is part of the product before it.
+
+    Args:
+        groups: as `InLine` has them.
+    """
+    w, heads, epsilon = LayerWeights.of(layer), layer.attention.self.num_attention_heads, layer.output.LayerNorm.eps
+    rows, width = hidden[0], hidden.shape[2:]
+    side, bias = torch.cat([w.query, w.key, w.value]), torch.cat([w.query_bias, w.key_bias, w.value_bias])
+    sides = _linear(rows, side, bias).view(len(rows), 3, heads, -1)
+    seen = attention_in_line(*sides.unbind(1), groups).flatten(1)
+    first = _linear(seen, w.out, w.out_bias, added=rows)
+    middle = F.layer_norm(first, width, w.first_norm, w.first_norm_bias, epsilon)
     last = _linear(_linear(middle, w.up, w.up_bias, after="gelu"), w.down, w.down_bias, added=middle)
-    return F.layer_norm(last, rows.shape[1:], w.last_norm, w.last_norm_bias, shape.epsilon)
+    return F.layer_norm(last, width, w.last_norm, w.last_norm_bias, epsilon)[None]
 
 
 class FusedLayer(torch.autograd.Function):
@@ -196,21 +211,19 @@ def _normalised_backward(
 
 
 def fused_layer(layer: Any, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Return what a BERT layer without dropout returns; hidden states (R, T, W), mask (R, H, T, T) additive.
-
-    In evaluation, without gradients, GELU is part of the product before it.
-    """
+    """Return what a BERT layer without dropout returns; hidden states (R, T, W), mask (R, H, T, T) additive."""
     sequences, tokens, _ = hidden.shape
     shape = LayerShape(sequences, tokens, layer.attention.self.num_attention_heads, layer.output.LayerNorm.eps)
     rows, mask, weights = hidden.flatten(0, 1), attention_mask.flatten(0, 1), LayerWeights.of(layer)
-    if layer.training or torch.is_grad_enabled():
-        out: Any = FusedLayer.apply(rows, mask, shape, *weights)
-        return out.view_as(hidden)
-    return _only_forward(rows, mask, shape, weights).view_as(hidden)
+    out: Any = FusedLayer.apply(rows, mask, shape, *weights)
+    return out.view_as(hidden)
 
 
 def use_fused_layers(model: nn.Module) -> None:
-    """Make the layers of every encoder inside `model` compute so, wherever they compute in bf16 and drop nothing."""
+    """Make the layers of every encoder inside `model` compute so, where they compute in bf16 and drop nothing.
+
+    Texts in line are computed so in fp32 too.
+    """
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return
     for part in model.modules():
@@ -221,6 +234,8 @@ def use_fused_layers(model: nn.Module) -> None:
 
 
 def _forward(layer: Any, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *given: Any, **named: Any) -> Any:
+    if not attention_mask.is_floating_point():
+        return layer_in_line(layer, hidden_states, attention_mask)
     dropouts = (layer.attention.self.dropout, layer.attention.output.dropout, layer.output.dropout)
     drops = layer.training and any(each.p for each in dropouts)
     if hidden_states.dtype != torch.bfloat16 or drops:

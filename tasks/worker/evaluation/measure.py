@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.evaluation import Role, loss_of, predicted_of, probability_of, rank_of, says_of
+from tasks.contracts.evaluation import Role, loss_of, narrow_rank_of, predicted_of, probability_of, rank_of, says_of
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM
@@ -15,7 +15,7 @@ from tasks.worker.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender
 from tasks.worker.evaluation.corpus import some_rows
 from tasks.worker.evaluation.rows import MeasuredRows
-from tasks.worker.evaluation.widths import recall_by_width
+from tasks.worker.evaluation.widths import ranks_by_width, recall_by_width
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant
 from tasks.worker.training.holdout import Judged, KnownVectors, embed_holdout, judge_vectors, make_holdout
@@ -27,11 +27,13 @@ COMPARED_QUERIES = 1000  # whose nearest items say how well two models agree, at
 class Measured(NamedTuple):
     """A model's answers, the numbers of its vectors, and how many of those were read from its release.
 
-    `recall_by_width`: recall@10 on the holdout, of the vectors' first numbers alone.
+    `ranks_by_width`: int64 (rows,) each, of the vectors' first numbers alone; `recall_by_width`: recall@10 on the
+    holdout by them.
     """
 
     judged: Judged
     vectors: dict[str, float]
+    ranks_by_width: dict[int, np.ndarray]
     recall_by_width: dict[int, float]
     read: int
 
@@ -52,21 +54,23 @@ def measure(
     scale = model.parts.model.scale_or(contrastive.scale) if contrastive is not None else None
     if isinstance(scale, torch.Tensor):
         scale = accelerator.fetch(scale).item()
+    narrow = ranks_by_width(job.config.measured_widths, accelerator, holdout, embedded)
     measured = Measured(
         judged=judge_vectors(model.parts, holdout, embedded, accelerator, model.settings, scale),
         vectors=vector_metrics(embedded.corpus, relevant.text),
-        recall_by_width=recall_by_width(
-            job.config.heads.matryoshka, accelerator, holdout, embedded, np.asarray(rows.holdout, dtype=bool)
-        ),
+        ranks_by_width=narrow,
+        recall_by_width=recall_by_width(narrow, np.asarray(rows.holdout, dtype=bool) & holdout.pair),
         read=int(known.which.sum()) if known else 0,
     )
     nearest = nearest_items(embedded.queries[some_rows(rows, COMPARED_QUERIES)], embedded.corpus)
     return measured, Answers(embedded.corpus, nearest)
 
 
-def columns_of(role: Role, judged: Judged) -> dict[str, pa.Array]:
+def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
     """Return a model's answers as columns of the row results, for one of its roles."""
+    judged, narrow = measured.judged, measured.ranks_by_width
     found = {rank_of(role): pa.array(judged.ranks.astype(np.int32))}
+    found |= {narrow_rank_of(role, width): pa.array(ranks.astype(np.int32)) for width, ranks in narrow.items()}
     if judged.losses is not None:
         found[loss_of(role)] = pa.array(judged.losses)
     if judged.probabilities is not None:

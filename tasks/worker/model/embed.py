@@ -1,4 +1,4 @@
-"""Many texts to vectors, fast: packed into sequences of one length, in batches of one static shape, by all workers.
+"""Many texts to vectors, fast, by all workers: packed into batches of one static shape, or in line if shapes are free.
 
 The training loop, evaluate and infer all embed with it.
 """
@@ -14,9 +14,11 @@ import torch
 
 from configs.schema.config import Config
 from tasks.worker.accelerators import Accelerator
+from tasks.worker.accelerators.attention import attends_in_line
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
+from tasks.worker.model.in_line import InLine, cut
 from tasks.worker.model.packing import pack, segments_of
 from tasks.worker.model.tokens import TokenLists
 
@@ -43,10 +45,10 @@ def embed_settings(config: Config, accelerator: Accelerator, precision: Precisio
 
 @dataclass(frozen=True)
 class EmbedBatch:
-    """`texts` of static shape; int64 `rows` of the output for its first texts, the others are padding."""
+    """Texts, and int64 `rows` of the output for the first of them; the others are padding."""
 
     rows: np.ndarray
-    texts: Texts
+    texts: Texts | InLine
 
     def to(self, device: torch.device) -> EmbedBatch:
         return EmbedBatch(self.rows, self.texts.to(device))
@@ -73,21 +75,13 @@ def embed(
     out = torch.zeros(len(tokens), model.width)
     wanted = np.arange(len(tokens)) if only is None else only
     wanted = wanted[tokens.lengths[wanted] > 0]
-    packing = pack(np.minimum(tokens.lengths[wanted], settings.tokens), settings.tokens)
-    starts = range(0, packing.sequences, settings.sequences)
     index, world = (accelerator.rank.index, accelerator.rank.world) if shared else (0, 1)
+    free = accelerator.in_line and attends_in_line(model.encoder)
+    batches = (_in_line if free else _packed)(tokens, features, settings, wanted, slice(index, None, world))
     done = 0
-
-    def batches() -> Iterator[EmbedBatch]:
-        for start in starts[index::world]:
-            texts, part = packing.part(start, settings.sequences)
-            rows = wanted[texts]
-            laid = part.tokens(tokens.ids, tokens.offsets[rows], settings.tokens, tokens.pad)
-            yield EmbedBatch(rows, Texts.of(part, laid, features.at(rows), settings.texts))
-
     model.eval()
     with torch.no_grad(), accelerator.autocast(settings.precision), model.converted_once():
-        for batch in accelerator.feed(batches()):
+        for batch in accelerator.feed(batches):
             vectors = accelerator.fetch(model(batch.texts).float())
             out[torch.from_numpy(batch.rows)] = vectors[: len(batch.rows)]
             done += len(batch.rows) * world
@@ -95,6 +89,29 @@ def embed(
                 progress(min(done, len(wanted)), len(wanted))
     model.train()
     return accelerator.sum(out).numpy() if shared else out.numpy()
+
+
+def _packed(
+    tokens: TokenLists, features: FeatureArrays, settings: EmbedSettings, wanted: np.ndarray, share: slice
+) -> Iterator[EmbedBatch]:
+    """Yield a worker's share of the batches, all of one shape."""
+    packing = pack(np.minimum(tokens.lengths[wanted], settings.tokens), settings.tokens)
+    for start in range(0, packing.sequences, settings.sequences)[share]:
+        texts, part = packing.part(start, settings.sequences)
+        rows = wanted[texts]
+        laid = part.tokens(tokens.ids, tokens.offsets[rows], settings.tokens, tokens.pad)
+        yield EmbedBatch(rows, Texts.of(part, laid, features.at(rows), settings.texts))
+
+
+def _in_line(
+    tokens: TokenLists, features: FeatureArrays, settings: EmbedSettings, wanted: np.ndarray, share: slice
+) -> Iterator[EmbedBatch]:
+    """Yield a worker's share of the batches, each of at most as many tokens as one of `_packed`."""
+    lengths = np.minimum(tokens.lengths[wanted], settings.tokens)
+    order = np.argsort(-lengths, kind="stable")
+    for part in list(cut(lengths[order], settings.sequences * settings.tokens))[share]:
+        rows = wanted[order[part]]
+        yield EmbedBatch(rows, InLine.of(tokens, rows, lengths[order[part]], features.at(rows)))
 
 
 def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings: EmbedSettings) -> None:

@@ -19,7 +19,9 @@ from transformers import AutoModel, PretrainedConfig
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.pretrained.encoders import first_position, kind_of
 from tasks.pretrained.shapes import Activation
+from tasks.worker.model import in_line
 from tasks.worker.model.features import FeatureArrays
+from tasks.worker.model.in_line import InLine
 from tasks.worker.model.interaction import Interaction
 from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.model_shape import ModelShape, input_width
@@ -140,9 +142,13 @@ class EmbeddingModel(nn.Module):
         """The probability of class 1 from which on the classifier names that class."""
         return 0.5 if self.solved is None else self.solved.threshold
 
-    def forward(self, texts: Texts) -> torch.Tensor:
+    def forward(self, texts: Texts | InLine) -> torch.Tensor:
         """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""
-        return self.vectors(self.pool(texts), texts)
+        if isinstance(texts, Texts):
+            return self.vectors(self.pool(texts), texts)
+        hidden = self._encode(texts.ids, texts.groups, texts.positions + self.first_position).float()
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self._finish(in_line.pool(hidden[0], texts.groups, self.shape.pooling), texts)
 
     def pool(self, texts: Texts) -> torch.Tensor:
         """Return the pooled vector of each segment, float32 (R * segments, D); it needs ids, segments and positions."""
@@ -164,20 +170,24 @@ class EmbeddingModel(nn.Module):
         """Return unit vectors, float32 (B, E), of the pooled segments; it needs places and features."""
         with torch.autocast(pooled.device.type, enabled=False):
             pooled = F.pad(pooled, (0, 0, 0, 1)).index_select(0, texts.place)  # zeros for texts without tokens
-            for layer, each in zip(self.dense, self.shape.dense, strict=True):
-                pooled = ACTIVATIONS[each.activation](layer(pooled))
-            if self.interaction is not None:
-                pooled = self.interaction(pooled, texts.numeric, texts.categorical)
-            elif self.projection is not None:
-                pooled = self.projection(pooled)
-            return F.normalize(pooled, dim=1)
+            return self._finish(pooled, texts)
+
+    def _finish(self, pooled: torch.Tensor, texts: Texts | InLine) -> torch.Tensor:
+        for layer, each in zip(self.dense, self.shape.dense, strict=True):
+            pooled = ACTIVATIONS[each.activation](layer(pooled))
+        if self.interaction is not None:
+            pooled = self.interaction(pooled, texts.numeric, texts.categorical)
+        elif self.projection is not None:
+            pooled = self.projection(pooled)
+        return F.normalize(pooled, dim=1)
 
     def _encode(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return hidden states (R, T, D); inside autocast all of the encoder computes in its type, not products alone.
+        """Return hidden states (R, T, D); `mask` is additive, or the groups of texts in line.
 
-        Autocast would convert the input of each product and leave what lies between two products in fp32, which takes
-        longer than the products. Here each weight is converted once, and its gradient arrives in fp32. The token
-        embeddings stay in fp32, only what they give is converted: a batch needs few of them.
+        Inside autocast all of the encoder computes in its type, not products alone. Autocast would convert the input of
+        each product and leave what lies between two products in fp32, which takes longer than the products. Here each
+        weight is converted once, and its gradient arrives in fp32. The token embeddings stay in fp32, only what they
+        give is converted: a batch needs few of them.
         """
         given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
         dtype = _autocast_dtype(ids.device)

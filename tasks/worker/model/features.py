@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,20 +14,10 @@ from pydantic import Field
 
 from configs.schema.model import FeaturesConfig
 from tasks.foundation.records import Record
+from tasks.worker.model.scales import Scale, add_values, scale_of
 
 FILE = "features.json"
 Side = Literal["query", "item"]
-_LOWEST, _HIGHEST = 0.001, 0.999
-
-
-class Scale(Record):
-    """A numeric column is clipped, and becomes (value - mean) / deviation; a missing value becomes 0, the mean."""
-
-    mean: float
-    deviation: float
-    # Null: made before numbers were clipped.
-    low: float | None = Field(default=None, description="the 0.1 % quantile of the first run's rows")
-    high: float | None = Field(default=None, description="the 99.9 % quantile")
 
 
 class FeatureTable(Record):
@@ -77,15 +69,20 @@ class FeatureArrays:
 
 
 def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTable:
-    """Return scales and vocabularies of the rows of the first run, vocabularies in alphabetical order."""
-    numbers: dict[str, list[np.ndarray]] = {name: [np.empty(0)] for name in config.numeric}
+    """Return scales and vocabularies of the rows of the first run, vocabularies in alphabetical order.
+
+    The rows are iterated over once, and never in memory together.
+    """
     values: dict[str, set[str]] = {name: set() for name in config.categorical}
-    for table in rows if numbers or values else ():
-        for name, parts in numbers.items():
-            parts.append(_numbers(table[name]))
-        _see(values, table)
+    with contextlib.ExitStack() as files:
+        numbers = {name: files.enter_context(tempfile.TemporaryFile()) for name in config.numeric}
+        for table in rows if numbers or values else ():
+            for name, file in numbers.items():
+                add_values(file, _numbers(table[name]))
+            _see(values, table)
+        scales = {name: scale_of(file) for name, file in numbers.items()}
     return FeatureTable(
-        numeric={name: _scale(np.concatenate(parts)) for name, parts in numbers.items()},
+        numeric=scales,
         categorical={name: tuple(sorted(seen)) for name, seen in values.items()},
         query=config.query,
         rows={name: _with_spare(len(seen)) for name, seen in values.items()},
@@ -114,16 +111,6 @@ def _see(values: dict[str, set[str]], rows: pa.Table) -> None:
 def _with_spare(categories: int) -> int:
     """Return a power of two with room for more categories, so that few of them change the model's shapes."""
     return 1 << (categories + 2).bit_length()
-
-
-def _scale(values: np.ndarray) -> Scale:
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return Scale(mean=0.0, deviation=1.0)
-    # Values that are there, so that nothing is clipped where the rows are few.
-    low, high = np.quantile(known, _LOWEST, method="lower"), np.quantile(known, _HIGHEST, method="higher")
-    clipped = np.clip(known, low, high)
-    return Scale(mean=float(clipped.mean()), deviation=float(clipped.std()) or 1.0, low=float(low), high=float(high))
 
 
 def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureArrays:

@@ -25,6 +25,7 @@ BASE = {
         ({"slice": "=de"}, "name a column and a value, as in locale=de"),
         ({"confidence": 0.5}, "greater than 0.5"),
         ({"confidence": 95}, "less than 1"),
+        ({"metric": "loss", "width": 8}, "only ranking metrics are measured by width: recall@1, recall@10"),
         ({"metric": "effective_rank", "confidence": 0.9}, "one number of all vectors"),
         ({"metric": "effective_rank", "slice": "locale"}, "one number of all vectors"),
     ],
@@ -48,9 +49,22 @@ def test_a_slice_is_a_column_with_or_without_a_value() -> None:
     assert (odd.slice_column, odd.slice_value) == ("a", "b=c")
 
 
-@pytest.mark.parametrize("more", ["confidence: 0.9", "span: newest", "slice: locale", "min_rows: 9", "baseline: best"])
+def test_a_gate_by_width_needs_a_narrower_one_than_the_embedding() -> None:
+    gate = "metric: recall@10, direction: higher, threshold: 0.5, baseline: none, severity: critical"
+    widths = "heads.contrastive.matryoshka=[32, 64]"
+    config = load_config(overrides=[f"evaluate.gates=[{{{gate}, width: 64}}, {{{gate}, width: 16}}]", widths])
+    assert config.measured_widths == (16, 32, 64)
+    with pytest.raises(ConfigError, match="names width 256, and the embedding is 256 wide"):
+        load_config(overrides=[f"evaluate.gates=[{{{gate}, width: 256}}]"])
+
+
+@pytest.mark.parametrize(
+    "more", ["confidence: 0.9", "span: newest", "slice: locale", "min_rows: 9", "width: 8", "baseline: best"]
+)
 def test_a_gate_of_the_release_takes_only_what_its_search_can_tell(more: str) -> None:
     gate = "metric: recall@10, direction: higher, threshold: 0, baseline: champion, severity: critical"
     assert load_config(overrides=[f"release.gates=[{{{gate}}}]"]).release.gates
-    with pytest.raises(ConfigError, match=r"release\.gates.*put rows, slice, span, min_rows and confidence into"):
+    with pytest.raises(
+        ConfigError, match=r"release\.gates.*put rows, slice, span, width, min_rows and confidence into"
+    ):
         load_config(overrides=[f"release.gates=[{{{gate}, {more}}}]"])

@@ -196,10 +196,12 @@ def test_the_settings_for_trainium_are_for_these_machines(preset: str, nodes: in
     """Two NeuronCores on each device, a process for each, and room for as many machines as are asked for."""
     config = load_config(ROOT / f"configs/{preset}.yaml")
     each = config.batch.processes_per_node
+    assert config.train.sequences == 48 * each, "of each core the same batch, and the same graph for every span"
     workers = [
         f"train.workers={each * nodes}",
         f"infer.workers={each * nodes}",
         f"train.batch_rows={64 * each * nodes}",
+        f"train.sequences={48 * each * nodes}",
     ]
     config = load_config(ROOT / f"configs/{preset}.yaml", workers)
     assert {compute_of(config, work) for work in TRAITS} == {"batch"}

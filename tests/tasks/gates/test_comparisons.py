@@ -1,5 +1,6 @@
 """Gates on parts of the rows and against other models, judged from the answers to single rows."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,29 @@ def test_each_value_with_enough_rows_is_judged_and_one_without_rows_can_not_tell
 def test_a_column_that_the_rows_lack_is_an_error_that_names_those_they_have() -> None:
     with pytest.raises(ConfigError, match=r"no column 'country' .*they have: locale"):
         verdicts(row_results({CHALLENGER: [1], CHAMPION: [1]}, locale=["de"]), gate(slice="country"))
+
+
+def test_a_gate_by_width_takes_the_ranks_by_the_first_numbers() -> None:
+    ranks, locale = parts(10, {"de": (8, 8), "en": (8, 8)})
+    narrow, _ = parts(10, {"de": (2, 6), "en": (7, 6)})
+    rows = dataclasses.replace(
+        row_results(ranks, locale=locale), narrow_ranks={64: {role: np.array(each) for role, each in narrow.items()}}
+    )
+    whole, all_of_it, german = verdicts(rows, gate(), gate(width=64), gate(width=64, slice="locale=de", confidence=0.9))
+    assert (whole.value, whole.answer, whole.where) == (0.8, "pass", "")
+    assert (all_of_it.value, all_of_it.baseline, all_of_it.where) == (0.45, 0.6, "the first 64 numbers")
+    assert (german.value, german.answer, german.where) == (0.2, "fail", "the first 64 numbers, locale=de")
+    assert german.sentence.startswith("recall@10 of the first 64 numbers, locale=de 0.2000 is 0.4000 below")
+
+
+def test_a_gate_by_a_width_that_was_not_measured_does_not_apply() -> None:
+    ranks, _ = parts(10, {"": (8, 8)})
+    rows = dataclasses.replace(row_results(ranks), narrow_ranks={64: {CHALLENGER: np.array(ranks[CHALLENGER])}})
+    other, no_champion = verdicts(rows, gate(width=32), gate(width=64))
+    assert (other.answer, other.value) == (None, None)
+    assert "recall@10 of the first 32 numbers; the evaluation did not measure them" in other.sentence
+    assert no_champion.answer is None
+    assert "the champion was not measured by the first 64 numbers" in no_champion.sentence
 
 
 def test_spans_are_judged_by_name_and_forgetting_shows() -> None:

@@ -104,6 +104,9 @@ def test_what_a_pretrained_folder_has_and_cannot_be_honoured_is_refused(store: D
         check(store, f"model.pretrained={folder}", "model.pooling=cls")
     with pytest.raises(ConfigError, match="matryoshka has 384, and the embedding is 384 wide"):
         check(store, f"model.pretrained={folder}", "heads.contrastive.matryoshka=[64, 384]")
+    gate = "{metric: recall@10, direction: higher, threshold: 0, baseline: none, severity: critical, width: 384}"
+    with pytest.raises(ConfigError, match="names width 384, and the embedding is 384 wide"):
+        check(store, f"model.pretrained={folder}", f"evaluate.gates=[{gate}]")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "modernbert"}))
     with pytest.raises(ConfigError, match="model_type 'modernbert' can't be trained"):

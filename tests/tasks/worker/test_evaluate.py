@@ -12,11 +12,13 @@ import pytest
 from configs.schema.metrics import METRICS
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
+from tasks.measures.row_results import read_row_results
 from tasks.worker import evaluate
 from tasks.worker.evaluation import corpus
 from tasks.worker.process.job import Rank
@@ -99,9 +101,17 @@ def test_a_champion_is_measured_on_the_same_rows(workspace: Workspace, challenge
 
 def test_narrower_widths_are_measured_by_the_first_numbers_of_the_vectors(workspace: Workspace, challenger: ModelRef):
     store, rows = workspace
-    measured = run(store, (rows,), challenger, "heads.contrastive.matryoshka=[1, 24]").measured[0]
+    gate = "{metric: recall@10, direction: higher, threshold: 0, baseline: none, severity: critical, width: 24}"
+    widths = "heads.contrastive.matryoshka=[1]", f"evaluate.gates=[{gate}]"
+    outcome = run(store, (rows,), challenger, *widths, champion=challenger)
+    measured = outcome.measured[0]
     assert list(measured.recall_by_width) == [1, 24]
     assert measured.recall_by_width[1] < 0.5 < measured.recall_by_width[24], "one number is 1 or -1"
+    assert outcome.rows_key is not None
+    results = read_row_results(store, outcome.rows_key)
+    ranks = results.narrow_ranks[24]
+    assert set(ranks) >= {Role.challenger, Role.champion}, "a gate compares them row by row"
+    assert (ranks[Role.challenger][results.pair] <= 10).mean() == pytest.approx(measured.recall_by_width[24])
 
 
 # --- a part of a larger catalogue ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, ElectraConfig,
 
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.accelerators.attention import use_matmul_attention
-from tasks.worker.accelerators.fused_layer import FusedLayer, fused_layer
+from tasks.worker.accelerators.fused_layer import FusedLayer, fused_layer, layer_in_line
 from tasks.worker.process.job import Rank
 
 pytestmark = pytest.mark.skipif(
@@ -79,12 +79,21 @@ def test_in_bf16_a_fused_layer_is_as_near_to_fp32_as_the_plain_one():
         assert error < 1.25 * plain_error + 1e-3, f"{name}: {error:.2e}, not {plain_error:.2e}"
 
 
-def test_evaluation_without_gradients_gives_what_training_gives():
-    layer = encoder(BertConfig(**BERT)).encoder.layer[0]
-    hidden, mask, _ = given()
-    expected = fused_layer(layer.train(), hidden, mask)
-    with torch.no_grad():
-        torch.testing.assert_close(fused_layer(layer.eval(), hidden, mask), expected, rtol=1e-5, atol=2e-5)
+@torch.no_grad()
+def test_texts_in_line_are_as_near_to_fp32_as_in_the_plain_layer():
+    layer = encoder(BertConfig(**BERT)).encoder.layer[0].eval()
+    hidden = torch.randn(1, 27, WIDTH)
+    texts = (slice(0, 10), slice(10, 20), slice(20, 27))  # two of 10 tokens, and one of 7
+    groups = torch.tensor([[[[2, 10], [1, 7]]]])
+    mask = torch.full((1, HEADS, 27, 27), -1e4)
+    for text in texts:
+        mask[:, :, text, text] = 0.0
+    exact = plain(layer, hidden, mask)
+    torch.testing.assert_close(layer_in_line(layer, hidden, groups), exact, rtol=1e-5, atol=2e-5)
+    layer.bfloat16()
+    hidden = hidden.bfloat16()
+    rounded, found = plain(layer, hidden, mask.bfloat16()), layer_in_line(layer, hidden, groups)
+    assert (found.float() - exact).norm() < 1.25 * (rounded.float() - exact).norm()
 
 
 @pytest.mark.parametrize(

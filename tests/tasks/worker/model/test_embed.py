@@ -1,3 +1,4 @@
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,22 @@ def test_all_batches_have_the_shape_that_is_compiled(parts: ModelParts, monkeypa
         for count in (1, 5, 21):
             embed(parts.model, accelerator, *inputs(parts, TEXTS[:count]), SETTINGS)
     assert len(seen) == 1
+
+
+def test_a_processor_embeds_without_padding(parts: ModelParts, monkeypatch: pytest.MonkeyPatch):
+    computed, own = [], copy.deepcopy(parts)
+    forward = type(own.model.encoder).forward
+    monkeypatch.setattr(
+        type(own.model.encoder),
+        "forward",
+        lambda self, input_ids, **rest: computed.append(input_ids.numel()) or forward(self, input_ids, **rest),
+    )
+    with open_accelerator("cpu", ALONE) as accelerator:
+        accelerator.to_device(own.model)
+        vectors = embed(own.model, accelerator, *inputs(parts, TEXTS), SETTINGS)
+    assert sum(computed) == inputs(parts, TEXTS)[0].lengths.sum()
+    assert max(computed) <= SETTINGS.sequences * SETTINGS.tokens
+    assert vectors == pytest.approx(vectors_one_by_one(parts), abs=1e-5)
 
 
 def test_texts_without_tokens_have_vectors_of_zeros(parts: ModelParts):

@@ -1,0 +1,70 @@
+"""Texts one after another, without padding and without a mask: the shortest way where shapes need not be fixed.
+
+Texts of one length stand together, so that each group of them is one dense array for attention and pooling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tasks.pretrained.shapes import Pooling
+from tasks.worker.model.features import FeatureArrays
+from tasks.worker.model.tokens import TokenLists
+
+
+@dataclass(frozen=True)
+class InLine:
+    """B texts with N tokens in all, the longest first.
+
+    `ids` and `positions` int64 (1, N): each token, and its place in its text; `groups` int64 (1, 1, G, 2): how many
+    texts of equal length come next, and the tokens of each; `numeric` float32 (B, F); `categorical` int64 (B, C).
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    groups: torch.Tensor
+    numeric: torch.Tensor
+    categorical: torch.Tensor
+
+    @classmethod
+    def of(cls, tokens: TokenLists, rows: np.ndarray, lengths: np.ndarray, features: FeatureArrays) -> InLine:
+        """Return texts on the host.
+
+        Args:
+            rows: of `tokens`, int64 (B,), the longest text first.
+            lengths: int64 (B,), at least 1: so many tokens of each are taken.
+            features: of each text.
+        """
+        within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        ids = tokens.ids[np.repeat(tokens.offsets[rows], lengths) + within].astype(np.int64)
+        longest_first, texts = (each[::-1] for each in np.unique(lengths, return_counts=True))
+        groups = np.stack([texts, longest_first], axis=1)
+        ids, within, groups = (torch.from_numpy(each) for each in (ids[None], within[None], groups[None, None]))
+        return cls(ids, within, groups, torch.from_numpy(features.numeric), torch.from_numpy(features.categorical))
+
+    def to(self, device: torch.device) -> InLine:
+        return InLine(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+def cut(lengths: np.ndarray, tokens: int) -> Iterator[slice]:
+    """Yield the texts of each batch, as many as `tokens` have room for and at least one; `lengths` int64 (texts,)."""
+    ends, start = np.cumsum(lengths), 0
+    while start < len(lengths):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + tokens, side="right")))
+        yield slice(start, stop)
+        start = stop
+
+
+def pool(hidden: torch.Tensor, groups: torch.Tensor, pooling: Pooling) -> torch.Tensor:
+    """Return the pooled vector of each text, float32 (B, D), from hidden states of all tokens, float32 (N, D)."""
+    sizes: list[tuple[int, int]] = groups.flatten(0, 2).tolist()
+    parts = hidden.split([texts * length for texts, length in sizes])
+    shaped = [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]  # (texts, length, D)
+    if pooling == "mean":
+        return torch.cat([part.mean(dim=1) for part in shaped])
+    return torch.cat([part[:, 0 if pooling == "cls" else -1] for part in shaped])
