@@ -15,6 +15,7 @@ def container_environment(job: Job, attempt: Attempt, container: Container, url:
         "AWS_BATCH_JQ_NAME": job.queue.name,
         "AWS_BATCH_CE_NAME": COMPUTE_ENVIRONMENT,
         "AWS_BATCH_JOB_ATTEMPT": str(attempt.number),
+        "AWS_ENDPOINT_URL_EC2": f"{url}/ec2/",
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{url}/imds/{container.host.id}/",
     }
     if job.index is not None:

@@ -1,0 +1,33 @@
+import time
+
+from configs.load import load_config
+from tasks.hosts.host_records import exclude
+from tasks.worker.launch.leaving import leave, why_leave
+from tasks.worker.launch.stop_signals import StopSignals
+
+LIMITS = load_config().health
+
+
+def test_only_an_instance_of_ec2_leaves(store):
+    for host in ("i-0123456789abcdef0", "worker-7"):
+        exclude(store, host, "ECC errors", "run", LIMITS, time.time())
+    assert "ECC errors" in (why_leave(store, "i-0123456789abcdef0", 0.0) or "")
+    assert why_leave(store, "worker-7", 0.0) is None
+
+
+def test_a_record_that_can_not_be_read_keeps_the_machine(store, capsys):
+    store.write("hosts/i-0123456789abcdef0.json", b"{")
+    assert why_leave(store, "i-0123456789abcdef0", 0.0) is None
+    assert "so the machine stays" in capsys.readouterr().out
+
+
+def test_a_refusal_is_a_warning_with_the_way_out(monkeypatch, capsys):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    leave("i-0123456789abcdef0", "ECC errors", StopSignals())
+    said = capsys.readouterr().out
+    assert "the next try gets another machine: ECC errors" in said
+    assert "aws ec2 terminate-instances --instance-ids i-0123456789abcdef0" in said
