@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Operation": (
         operation.freshness,
         operation.doctor,
+        operation.smoke,
         operation.hosts,
         operation.reap,
         operation.prune,

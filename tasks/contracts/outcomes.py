@@ -15,7 +15,7 @@ from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetr
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.stages import Chore, Stage
-from tasks.contracts.usage import DeviceUse, GraphUse, MinedNegatives, ShapeTiming, TokenUse
+from tasks.contracts.usage import Communication, DeviceUse, GraphUse, MinedNegatives, ShapeTiming, TokenUse
 from tasks.foundation.records import Record
 
 Action = Literal["proceed", "retry elsewhere", "exclude host", "stop"]
@@ -129,6 +129,9 @@ class TrainOutcome(Record):
     head: HeadSolved | None = Field(default=None, description="null: no head was solved after the last step")
     device_use: tuple[DeviceUse, ...] | None = Field(
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
+    )
+    communication: Communication | None = Field(
+        default=None, description="null: one worker, not known on this device, or of an earlier version"
     )
     mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were asked for, or found")
 

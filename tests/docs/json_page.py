@@ -34,6 +34,7 @@ from tasks.monitoring.freshness import FreshnessReport
 from tasks.parity.optlevels import LevelReport
 from tasks.planning.skips import Skip
 from tasks.pruning.prune_plan import PrunePlan
+from tasks.smoke.report import SmokeReport
 
 _WORDS = {
     str: "text",
@@ -74,6 +75,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "hosts": HostsOutput,
     "freshness": FreshnessReport,
     "doctor": DoctorReport,
+    "smoke": SmokeReport,
     "reap": ReapReport,
     "prune": PrunePlan,
     "deploy": DeployOutput,

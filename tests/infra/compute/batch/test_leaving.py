@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from infra.compute.batch import watch
 from tasks.foundation.errors import FailureClass
 from tasks.hosts.host_records import known_hosts
 from tests.support.cloud.batch import BatchServer
 from tests.support.cloud.waiters import Waiting, run
 from tests.support.fakes.stand_ins import health_spec, replace_health
+
+pytestmark = pytest.mark.proof
 
 BREAKS_ON_NODE_1 = """
 def run(job):
