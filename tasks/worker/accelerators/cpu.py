@@ -26,7 +26,7 @@ class CpuAccelerator(Accelerator):
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         self.device = torch.device("cpu")
-        self.communicated_seconds: float = 0.0
+        self.communicated_seconds = 0.0
         _keep_freed_memory()
 
     @property
@@ -57,7 +57,7 @@ class CpuAccelerator(Accelerator):
     def _communicating(self) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self.communicated_seconds += time.perf_counter() - began
+        self.communicated_seconds = (self.communicated_seconds or 0.0) + time.perf_counter() - began
 
 
 def _keep_freed_memory() -> None:

@@ -36,7 +36,8 @@ def stored(store: Store, report: SmokeReport) -> SmokeReport:
 def test_one_worker_on_a_processor_climbs_to_the_top(store, monkeypatch) -> None:
     run_on(monkeypatch, OwnProcess(store))
     seen = []
-    report = climb(store, small_config("features.numeric=[price]", "train.precision=fp32"), seen.append)
+    config = small_config("features.numeric=[price]", "model.interaction.kind=both", "train.precision=fp32")
+    report = climb(store, config, seen.append)
     assert [rung.name for rung in report.rungs] == [
         "workspace and room",
         "arithmetic",
@@ -80,7 +81,7 @@ def test_the_ladder_begins_on_one_machine(overrides, expected) -> None:
 
 def test_the_settings_are_those_of_the_machines_alone(store) -> None:
     config = small_config(
-        *("features.categorical=[locale]", "train.homogeneous=locale", "evaluate.slices=[locale]"),
+        *("features.categorical=[locale]", "model.interaction.kind=both", "train.homogeneous=locale"),
         *("train.learning_rate=1.0", "health.all_reduce_mib=3", "retry.attempts=5", "compiler.optlevel=2"),
     )
     made = settings(config, "smoke-1", 2)
