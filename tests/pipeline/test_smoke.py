@@ -11,7 +11,7 @@ import pytest
 from tasks.smoke.report import SmokeReport
 from tests.support.workspace.shop import MILLRACE
 
-pytestmark = [pytest.mark.pipeline, pytest.mark.proof]  # its parts: tests/tasks/smoke, tests/flows/cli/test_smoke.py
+pytestmark = [pytest.mark.pipeline, pytest.mark.proof]  # its parts: tests/tasks/smoke, tests/flows/cli/operation/test_smoke.py
 SECONDS = 900
 
 
