@@ -11,7 +11,10 @@ import pytest
 from tasks.smoke.report import SmokeReport
 from tests.support.workspace.shop import MILLRACE
 
-pytestmark = [pytest.mark.pipeline, pytest.mark.proof]  # its parts: tests/tasks/smoke, tests/flows/cli/operation/test_smoke.py
+pytestmark = [
+    pytest.mark.pipeline,
+    pytest.mark.proof,
+]  # its parts: tests/tasks/smoke
 SECONDS = 900
 
 

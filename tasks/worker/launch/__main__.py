@@ -56,7 +56,7 @@ def main() -> int:
             ending = Ending(failure=classify(error), message=_text(error), node=position.index, at=time.time())
         else:
             _fail(error)
-    why = why_leave(store, host, started_at) if code else None
+    why = why_leave(store, host, started_at, code)
     if ending is not None:
         _end(store, spec, position, ending.model_copy(update={"leaves": why is not None}))
     if why is not None:

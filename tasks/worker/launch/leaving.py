@@ -7,7 +7,7 @@ import re
 import time
 
 from infra.store.base import Store
-from tasks.foundation.errors import StoreError
+from tasks.foundation.errors import POLICIES, StoreError, from_exit_code
 from tasks.hosts.host_records import given_up
 from tasks.worker.launch.stop_signals import StopSignals
 
@@ -16,9 +16,12 @@ _LOOK_SECONDS = 0.1
 _INSTANCE = re.compile(r"i-[0-9a-z]{8,}")  # of EC2; elsewhere a host has another name, and nothing can be ended
 
 
-def why_leave(store: Store, host: str, since: float) -> str | None:
-    """Return why this machine must get no other try, as `given_up` says; None also for machines outside of EC2."""
-    if _INSTANCE.fullmatch(host) is None:
+def why_leave(store: Store, host: str, since: float, code: int) -> str | None:
+    """Return why this machine must get no other try, as `given_up` says; None also for machines outside of EC2.
+
+    None too if no retry follows the exit code: AWS Batch repeats whatever lost its machine, also what can't succeed.
+    """
+    if code == 0 or not POLICIES[from_exit_code(code)].transient or _INSTANCE.fullmatch(host) is None:
         return None
     try:
         return given_up(store, host, since)
