@@ -4,7 +4,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
@@ -24,6 +24,9 @@ class Ending(Record):
     message: str
     node: int
     at: float
+    leaves: bool = Field(  # a default, since endings of earlier versions lack it
+        default=False, description="the launcher ends its machine after this, which AWS Batch reports as a lost host"
+    )
 
 
 class Cause(NamedTuple):

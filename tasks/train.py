@@ -7,6 +7,7 @@ from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import RunPlan
 from tasks.planning.mined_release import mined_release
 from tasks.running.stage import run_stage, stage_task
+from tasks.running.stage_output import logger
 
 
 @stage_task
@@ -22,7 +23,10 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
         compiled=warm.compiled,
         mined=mined_release(open_store(plan.workspace), plan),
     )
-    return run_stage(plan, inputs, TrainOutcome)
+    outcome = run_stage(plan, inputs, TrainOutcome)
+    if outcome.communication is not None and outcome.communication.warning:
+        logger().warning("%s", outcome.communication.warning)
+    return outcome
 
 
 def model_of(trained: TrainOutcome) -> ModelRef:

@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         operation.freshness,
         operation.ledger,
         operation.doctor,
+        operation.smoke,
         operation.hosts,
         operation.reap,
         operation.prune,

@@ -45,6 +45,7 @@ COPY tasks/pretrained tasks/pretrained
 COPY tasks/pruning tasks/pruning
 COPY tasks/running tasks/running
 COPY tasks/runs tasks/runs
+COPY tasks/smoke tasks/smoke
 COPY tasks/targets tasks/targets
 RUN python -m pip install --no-deps --editable .
 

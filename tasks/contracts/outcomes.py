@@ -15,7 +15,15 @@ from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetr
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
 from tasks.contracts.stages import Chore, Stage
-from tasks.contracts.usage import CheckpointUse, DeviceUse, GraphUse, MinedNegatives, ShapeTiming, TokenUse
+from tasks.contracts.usage import (
+    CheckpointUse,
+    Communication,
+    DeviceUse,
+    GraphUse,
+    MinedNegatives,
+    ShapeTiming,
+    TokenUse,
+)  # fmt: skip
 from tasks.foundation.records import Record
 
 Action = Literal["proceed", "retry elsewhere", "exclude host", "stop"]
@@ -130,6 +138,9 @@ class TrainOutcome(Record):
     label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="heads of labels that were, by name")
     device_use: tuple[DeviceUse, ...] | None = Field(
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
+    )
+    communication: Communication | None = Field(
+        default=None, description="null: one worker, not known on this device, or of an earlier version"
     )
     mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were asked for, or found")
     checkpoints: CheckpointUse | None = Field(default=None, description="null: made by a version that did not measure")

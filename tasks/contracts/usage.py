@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from tasks.foundation.records import Record
 
+MOST_COMMUNICATION = 0.25  # of a step, before it is a warning
+
 
 class NewGraph(Record):
     """A graph that warmup had not compiled, and where it first ran."""
@@ -55,6 +57,15 @@ class ShapeTiming(Record):
         return values
 
 
+class EfaUse(Record):
+    """What the EFA interfaces of one node moved while it trained, by their driver's counters."""
+
+    interfaces: int
+    sent_gib: float
+    received_gib: float
+    faults: dict[str, int] = Field(description="drops, repetitions and errors, by the driver's names; none: left out")
+
+
 class DeviceUse(Record):
     """NeuronCores and device memory of one node while it trained, from one reading every few seconds."""
 
@@ -64,6 +75,30 @@ class DeviceUse(Record):
     utilization_peak: float
     memory_gib_median: float = Field(description="of all devices of the node together")
     memory_gib_peak: float
+    efa: EfaUse | None = Field(default=None, description="null: no EFA, or of an earlier version")
+
+
+class Communication(Record):
+    """The part of a training step in which the workers exchange numbers."""
+
+    seconds: float = Field(description="of a step; at most so many where estimated, as a device may compute meanwhile")
+    step_seconds: float = Field(description="of a step, evaluations and checkpoints not counted")
+    measured: bool = Field(description="false: estimated from the gradients' bytes and the rates that health measured")
+
+    @property
+    def share(self) -> float:
+        return self.seconds / self.step_seconds
+
+    @property
+    def warning(self) -> str:
+        """A sentence where it takes too much of a step; else empty."""
+        if self.share <= MOST_COMMUNICATION:
+            return ""
+        return (
+            f"{self.share:.0%} of a step of {self.step_seconds:.3g} s is communication between the workers, more than "
+            f"{MOST_COMMUNICATION:.0%}: raise train.batch_rows, use fewer machines, or see whether the network is slow "
+            "(millrace smoke)"
+        )
 
 
 class TokenUse(Record):

@@ -175,6 +175,14 @@ def classify_log(text: str) -> tuple[FailureClass, str] | None:
     return _classify_compiler(text) or _classify_runtime(text)
 
 
+def needs_another_machine(text: str) -> bool:
+    """Return whether the cause that a log names is broken hardware, which no new try on the same machine mends."""
+    if _DRIVER.search(text):
+        return True
+    found = None if _classify_compiler(text) else _cause(text)
+    return found is not None and STATUSES[found].action == _REPLACE
+
+
 def _classify_compiler(text: str) -> tuple[FailureClass, str] | None:
     if found := _COMPILER_CODE.search(text):
         known = _BY_COMPILER_CODE.get(found[1])
@@ -191,11 +199,16 @@ def _classify_compiler(text: str) -> tuple[FailureClass, str] | None:
 
 
 def _classify_runtime(text: str) -> tuple[FailureClass, str] | None:
+    code = _cause(text)
+    if code is None:
+        return None
+    status = STATUSES[code]
+    return status.failure, f"NRT status {code} ({status.name}): {status.meaning}; {status.action}"
+
+
+def _cause(text: str) -> int | None:
     codes = {code for line in text.splitlines() for code in _codes(line)}
-    for code, status in STATUSES.items():
-        if code in codes:
-            return status.failure, f"NRT status {code} ({status.name}): {status.meaning}; {status.action}"
-    return None
+    return next((code for code in STATUSES if code in codes), None)
 
 
 def _codes(line: str) -> set[int]:

@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Literal
 from urllib.parse import quote
@@ -101,6 +102,22 @@ def excluded(store: Store, host: str, now: float) -> str | None:
         f"host {host} is excluded until {_when(exclusion.until)}, by run {exclusion.run_key}: {exclusion.reason}. "
         f"If it is repaired: millrace hosts --forgive {host}"
     )
+
+
+def given_up(store: Store, host: str, since: float) -> str | None:
+    """Return why the next try must get another host: it is excluded, or got a strike after `since`; None: it need not.
+
+    Args:
+        since: seconds since the epoch.
+
+    Raises:
+        StoreError: its record is not readable.
+    """
+    if (why := excluded(store, host, time.time())) is not None:
+        return why
+    record, _ = _read(store, host)
+    last = max(record.strikes, key=lambda strike: strike.at, default=None)
+    return last.reason if last is not None and last.at >= since else None
 
 
 def known_hosts(store: Store) -> tuple[HostRecord, ...]:

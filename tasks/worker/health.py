@@ -3,6 +3,7 @@
 It runs on the same kind of processes as training. The numbers of all ranks are collected and judged once.
 """
 
+import contextlib
 import math
 import shutil
 import tempfile
@@ -55,7 +56,8 @@ def run(job: Job) -> HealthOutcome:
     before += check_nodes(job)
     refuse(before)
     with open_accelerator(config.accelerator, rank, config, config.train.precision) as accelerator:
-        mine = _measure(job, accelerator)
+        with _known_graphs(job, accelerator):
+            mine = _measure(job, accelerator)
         precision = accelerator.choose_precision(config.train.precision)
         together = f"{folder(job)}/workers"
         if rank.local > 0:
@@ -107,6 +109,15 @@ def probe_store(store: Store, prefix: str) -> Check:
             "use a file system or bucket with conditional writes"
         )
     return Check.critical("store", True, f"{store.uri} takes writes, reads them back, and refuses conflicting writes")
+
+
+def _known_graphs(job: Job, accelerator: Accelerator) -> contextlib.AbstractContextManager[None]:
+    """Return a block whose graphs are compiled in the first run alone, where the runtime reads compiled graphs back."""
+    if not accelerator.reads_graphs:
+        return contextlib.nullcontext()
+    from tasks.worker.compile.check_graphs import checked_graphs  # seconds to import, for devices that compile
+
+    return checked_graphs(job, accelerator)
 
 
 def _measure(job: Job, accelerator: Accelerator) -> WorkerFindings:

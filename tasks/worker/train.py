@@ -4,7 +4,6 @@ Killed anywhere and started again it ends with the same weights: it continues fr
 """
 
 import contextlib
-import time
 
 import torch
 
@@ -29,7 +28,6 @@ from tasks.worker.process.watchdog import Watchdog
 from tasks.worker.retention.averages import merged, put_weights
 from tasks.worker.training.batches import Batches, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
-from tasks.worker.training.device_use import collect_device_use, device_use_measured
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.pairs import (
@@ -50,6 +48,8 @@ from tasks.worker.training.start import (
     ref_at,
 )
 from tasks.worker.training.step import TrainStep
+from tasks.worker.usage.device_use import collect_device_use, device_use_measured
+from tasks.worker.usage.pace import Pace
 
 
 def run(job: Job) -> TrainOutcome:
@@ -97,7 +97,7 @@ def run(job: Job) -> TrainOutcome:
             chooses = None if development is None else sample_holdout(development, parts, config)
             recorder.evaluate_if_due(state.step, holdout, chooses)
             with device_use_measured(job):
-                pairs_per_second = _take_steps(job, batches, step, recorder, holdout, chooses)
+                pace = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
                 solve_heads(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
@@ -113,7 +113,7 @@ def run(job: Job) -> TrainOutcome:
         last_step=checkpoint.step,
         resumed_at_step=state.step if state.step > state.first_step else None,
         rows_trained=len(pairs),
-        pairs_per_second=pairs_per_second,
+        pairs_per_second=pace.pairs_per_second,
         tokens=tokens,
         losses=tuple(recorder.losses),
         curve=tuple(recorder.curve),
@@ -126,6 +126,7 @@ def run(job: Job) -> TrainOutcome:
         head=_solved(start.released, recorder.last_step),
         label_heads=_labels_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
+        communication=pace.communication(job.store, config.health.machine, start.parts.model),
         mined=mined.counts if mined else None,
         checkpoints=recorder.checkpoints,
     )
@@ -166,14 +167,14 @@ def _take_steps(
     recorder: LoopRecorder,
     holdout: Holdout,
     development: Holdout | None,
-) -> float:
+) -> Pace:
     """Take one step for each batch that is left; evaluate and write checkpoints when they are due.
 
     Returns:
-        Pairs per second of all workers, evaluations and checkpoints not counted; 0 without a step.
+        The pace of the steps, evaluations and checkpoints not counted.
     """
     accelerator, first_step = step.accelerator, recorder.state.first_step
-    seconds, rows, began = 0.0, 0, time.monotonic()
+    pace = Pace(accelerator)
     what = f"{batches.shape.sequences} x {batches.shape.tokens} tokens"
     stop = StopRequest()
     with stop.held_back(), Watchdog(job, job.config.train.hang_seconds) as watchdog:
@@ -186,10 +187,9 @@ def _take_steps(
             watchdog.alive(f"step {done} ({what})")
             recorder.losses_if_due(done, step, stop.requested)
             recorder.stop_if_agreed(done)
-            rows += batches.rows(done - 1 - first_step)
+            pace.stepped(batches.rows(done - 1 - first_step))
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
-                accelerator.synchronize()
-                seconds += time.monotonic() - began
+                pace.pause()
                 if done == recorder.last_step:
                     solve_heads(job, recorder.parts, accelerator, done, watchdog.alive)
                 recorder.evaluate_if_due(done, holdout, development)
@@ -197,8 +197,8 @@ def _take_steps(
                 watchdog.alive()
                 recorder.checkpoint_if_due(done)
                 watchdog.alive()
-                began = time.monotonic()
-    return round(rows / seconds, 2) if seconds else 0.0
+                pace.go_on()
+    return pace
 
 
 def _tokens(accelerator: Accelerator, batches: Batches) -> TokenUse | None:

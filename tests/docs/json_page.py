@@ -36,6 +36,7 @@ from tasks.monitoring.ledger_report import LedgerReport
 from tasks.parity.optlevels import LevelReport
 from tasks.planning.skips import Skip
 from tasks.pruning.prune_plan import PrunePlan
+from tasks.smoke.report import SmokeReport
 
 _WORDS = {
     str: "text",
@@ -77,6 +78,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "freshness": FreshnessReport,
     "ledger": LedgerReport,
     "doctor": DoctorReport,
+    "smoke": SmokeReport,
     "reap": ReapReport,
     "prune": PrunePlan,
     "chaos": ChaosReport,

@@ -115,6 +115,27 @@ def test_after_a_lost_host_the_job_is_tried_on_another(client: BatchClient) -> N
     assert third["container"]["containerInstanceArn"] == job["container"]["containerInstanceArn"]
 
 
+def test_a_machine_that_is_ended_shuts_down_and_gets_no_other_job(client: BatchClient) -> None:
+    stays = "trap 'echo stopped; exit 70' TERM; echo up; while :; do sleep 0.02; done"
+    script = f"test $AWS_BATCH_JOB_ATTEMPT = 2 && exit 0; {stays}"
+    job_id = client.submit("sh", "-c", script, name="ended", retryStrategy=ON_HOST_LOSS)
+    client.said(job_id, "up")
+    (first,) = client.server.lives("ended")
+    client.server.deny("TerminateInstances")
+    assert refusal(lambda: client.ec2.terminate_instances(InstanceIds=[first.host])) == (403, "AccessDeniedException")
+    client.server.forgive()
+    (ended,) = client.ec2.terminate_instances(InstanceIds=[first.host])["TerminatingInstances"]
+    assert (ended["InstanceId"], ended["CurrentState"]["Name"]) == (first.host, "shutting-down")
+    job = client.finished(job_id)
+    lost = job["attempts"][0]
+    assert (job["status"], lost["statusReason"]) == ("SUCCEEDED", f"Host EC2 (instance {first.host}) terminated.")
+    assert client.lines(lost["container"]["logStreamName"]) == ["up", "stopped"]
+    client.finished(client.submit("true", name="next"))
+    assert first.host not in {life.host for life in client.server.lives()[1:]}
+    gone = refusal(lambda: client.ec2.terminate_instances(InstanceIds=[first.host]))
+    assert gone == (400, "InvalidInstanceID.NotFound")
+
+
 def test_a_host_is_lost_when_the_log_says_so(client: BatchClient) -> None:
     client.server.kill_host_when_log("counting", "step 3")
     script = "for i in 1 2 3; do echo step $i; done; sleep 30; echo step 4"

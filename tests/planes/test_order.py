@@ -30,6 +30,7 @@ ORDER = """
     flows.presentation.stages     a stage: one file each, found by the stage's name
     flows.presentation            what is shown: the model, the words, the figures, three renderers
     tasks.doctor                  checks of the surroundings
+    tasks.smoke                   the ladder of day one: what must work on new machines
     tasks.pruning                 folders that nothing needs any more, listed and deleted
     tasks.backfill                backfills: planned, timed, recorded
     tasks.monitoring              the past and the freshness of a lineage
@@ -49,6 +50,7 @@ ORDER = """
     tasks.worker.duplicates       rows that are too like a row of the other side of the holdout
     tasks.worker.catalogue        every live item, partition by partition
     tasks.worker.heads            heads solved at the end of a run
+    tasks.worker.usage            what a training takes of its devices and of the network
     tasks.worker.training         batches, losses, steps, checkpoints
     tasks.worker.checkpoints      when a training writes checkpoints: by steps, by the clock, by what fails
     tasks.worker.retention        against forgetting: replayed rows, averaged weights, the best step

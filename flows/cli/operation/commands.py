@@ -1,4 +1,4 @@
-"""The commands that operate Millrace: freshness, ledger, doctor, hosts, reap, prune, chaos, deploy, up, down."""
+"""The commands that operate Millrace: freshness, ledger, doctor, smoke, hosts, reap, prune, chaos, deploy, up, down."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +7,7 @@ import typer
 
 from flows.cli.terminal.options import HERE, AsJson, ConfigFile, Settings, Workspace, existing, tell
 from flows.cli.terminal.run_options import RunOptions
+from infra.store.factory import open_store
 from tasks.foundation.errors import POLICIES, FailureClass
 
 
@@ -54,6 +55,21 @@ def doctor(
     tell(report, flows.cli.operation.doctor.show, as_json)
     if report.failed:
         raise typer.Exit(POLICIES[FailureClass.CONFIG].exit_code)
+
+
+def smoke(
+    workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try devices, network, compiler, one step and a checkpoint, on one machine and then on all of the settings."""
+    from flows.cli.operation import smoking
+
+    report = smoking.smoke(RunOptions(open_store(workspace), config_file, settings or ()))
+    tell(report, smoking.show, as_json)
+    if report.failure is not None:
+        raise typer.Exit(POLICIES[report.failure].exit_code)
 
 
 def hosts(

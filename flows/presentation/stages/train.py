@@ -12,7 +12,7 @@ from flows.presentation.wording import count, difference, number, plural, share
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
-from tasks.contracts.usage import CheckpointUse, DeviceUse, MinedNegatives, TokenUse
+from tasks.contracts.usage import CheckpointUse, Communication, DeviceUse, EfaUse, MinedNegatives, TokenUse
 
 # Which numbers of the holdout share a figure.
 ON_THE_HOLDOUT = {
@@ -31,6 +31,7 @@ def section(of: StageFacts) -> Section:
         ("steps of the lineage", f"{count(value.first_step)} to {count(value.last_step)}"),
         ("resumed at step", "not at all" if value.resumed_at_step is None else count(value.resumed_at_step)),
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
+        *_communication(value.communication),
         *_tokens(value.tokens),
         *_mined(value.mined),
         *_checkpoints(value.checkpoints),
@@ -42,7 +43,7 @@ def section(of: StageFacts) -> Section:
     ]
     return Section(
         f"{plural(value.last_step - value.first_step, 'step')} over {plural(value.rows_trained, 'pair')}",
-        (_sentence(value), *_head(value), *_label_heads(value)),
+        (_sentence(value), *_head(value), *_label_heads(value), *_too_much(value.communication)),
         figures=tuple(_figures(value)),
         tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
                 *_points("Losses", value.losses), *_points("Holdout metrics", value.curve),
@@ -59,11 +60,23 @@ def _sentence(value: TrainOutcome) -> str:
     return f"The loss went from {number(first['loss'])} to {number(last['loss'])}."
 
 
+def _too_much(use: Communication | None) -> tuple[str, ...]:
+    return (f"{use.warning}.",) if use is not None and use.warning else ()
+
+
 def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:
     """Yield how much of what was computed were texts, and what of them was lost."""
     if use is not None:
         yield "tokens of texts among those computed", share(use.real / use.computed)
         yield "tokens cut for want of room", f"{count(use.cut)} of {count(use.real + use.cut)}"
+
+
+def _communication(use: Communication | None) -> Iterator[tuple[str, str | Cell]]:
+    """Yield the part of a step in which workers exchange numbers, marked where it is too much."""
+    if use is not None:
+        how = "" if use.measured else ", estimated from the rates of health"
+        said = f"{share(use.share)} of {use.step_seconds:.3g} s{how}"
+        yield "communication in a step", Cell(said, "!", "refused") if use.warning else said
 
 
 def _against_forgetting(value: TrainOutcome) -> Iterator[tuple[str, str]]:
@@ -155,7 +168,23 @@ def _device_use(nodes: Sequence[DeviceUse] | None) -> tuple[Table, ...]:
         )
         for use in nodes
     ]
-    return (table("NeuronCores and device memory", columns, rows),)
+    return (table("NeuronCores and device memory", columns, rows), *_network([(n.node, n.efa) for n in nodes if n.efa]))
+
+
+def _network(nodes: Sequence[tuple[int, EfaUse]]) -> tuple[Table, ...]:
+    if not nodes:
+        return ()
+    columns = (">node", ">interfaces", ">sent, GiB", ">received, GiB", "drops, repetitions, errors")
+    rows = [
+        (
+            str(node),
+            str(efa.interfaces),
+            *(f"{gib:,.1f}" for gib in (efa.sent_gib, efa.received_gib)),
+            ", ".join(f"{count(number)} {name}" for name, number in efa.faults.items()) or "none",
+        )
+        for node, efa in nodes
+    ]
+    return (table("Network (EFA) during training", columns, rows),)
 
 
 def _points(what: str, points: Sequence[CurvePoint]) -> tuple[Table, ...]:

@@ -48,7 +48,8 @@ def cause_of(
         tail: returns the last lines of its log.
     """
     by_batch = _cause_by_batch(spec, run, ended_for, image)
-    if ending is not None and not (by_batch and ending.failure in CONSEQUENCES):
+    ended_itself = ending is not None and ending.leaves and run.status_reason.startswith(HOST_LOST)
+    if ending is not None and (ended_itself or not (by_batch and ending.failure in CONSEQUENCES)):
         return Cause(ending.failure, ending.message)
     if by_batch is not None:
         return by_batch

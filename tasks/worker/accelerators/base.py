@@ -42,6 +42,7 @@ class Accelerator(ABC):
     graph_folder: Path | None = None  # where compiled graphs are
     reads_graphs = False  # whether the runtime reads compiled graphs back; then the workers of a machine share a folder
     collects_only = False  # whether graphs are collected and not executed: all numbers are zeros
+    communicated_seconds: float | None = None  # in collectives so far; None: not known, as they are part of a graph
     compiler = ""  # name and version
     flags = ""  # the compiler's flags
     matmul_attention = True  # attention as plain matrix products; see attention.py

@@ -1,6 +1,9 @@
 """The processor as accelerator: gloo between processes, bf16 where the instruction set has it."""
 
+import contextlib
 import ctypes
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,6 +27,7 @@ class CpuAccelerator(Accelerator):
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         self.device = torch.device("cpu")
+        self.communicated_seconds = 0.0
         _keep_freed_memory()
 
     @property
@@ -41,6 +45,20 @@ class CpuAccelerator(Accelerator):
 
     def synchronize(self) -> None:
         """Do nothing: a CPU runs no work in the background."""
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        with self._communicating():
+            super()._all_reduce(tensor)
+
+    def _all_gather(self, rows: torch.Tensor) -> torch.Tensor:
+        with self._communicating():
+            return super()._all_gather(rows)
+
+    @contextlib.contextmanager
+    def _communicating(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.communicated_seconds = (self.communicated_seconds or 0.0) + time.perf_counter() - began
 
 
 def _keep_freed_memory() -> None:

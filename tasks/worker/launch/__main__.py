@@ -21,6 +21,7 @@ from tasks.worker.launch.attempt import own_attempt, spec_of_try, write_ending, 
 from tasks.worker.launch.child_node import ChildNode
 from tasks.worker.launch.container_position import ContainerPosition, check_position
 from tasks.worker.launch.host import this_host
+from tasks.worker.launch.leaving import leave, why_leave
 from tasks.worker.launch.main_node import MainNode
 from tasks.worker.launch.processes import Workers, torchrun_command, torchrun_environment
 from tasks.worker.launch.stop_signals import StopSignals
@@ -45,26 +46,36 @@ def main() -> int:
             own_attempt(store, spec, position)
     except Exception as error:  # there is no attempt yet to which an ending belongs
         return _fail(error)
-    try:
-        return _launch(position, store, spec, signals, started_at)
-    except Exception as error:
-        if position.is_main:
-            failure = classify(error)
-            ending = Ending(failure=failure, message=_text(error), node=position.index, at=time.time())
-            return _end(store, spec, position, ending)
-        return _fail(error)
-
-
-def _launch(position: ContainerPosition, store: Store, spec: JobSpec, signals: StopSignals, started_at: float) -> int:
-    check_position(position, spec)
     host = this_host()
+    ending = None
+    try:
+        code, ending = _launch(position, store, spec, host, signals, started_at)
+    except Exception as error:
+        code = POLICIES[classify(error)].exit_code
+        if position.is_main:
+            ending = Ending(failure=classify(error), message=_text(error), node=position.index, at=time.time())
+        else:
+            _fail(error)
+    why = why_leave(store, host, started_at, code)
+    if ending is not None:
+        _end(store, spec, position, ending.model_copy(update={"leaves": why is not None}))
+    if why is not None:
+        leave(host, why, signals)
+    return code
+
+
+def _launch(
+    position: ContainerPosition, store: Store, spec: JobSpec, host: str, signals: StopSignals, started_at: float
+) -> tuple[int, Ending | None]:
+    """Return the exit code, and on the main node why the job failed."""
+    check_position(position, spec)
     unfit = excluded(store, host, time.time()) or ""
     start, join_seconds = _starter(position, store, spec, host, started_at), spec.config.batch.join_seconds
     if not position.is_main:
-        return ChildNode(position, spec, host, signals, unfit, start, join_seconds).run()
+        return ChildNode(position, spec, host, signals, unfit, start, join_seconds).run(), None
     write_spec(store, spec)
-    ending = MainNode(position, store, spec, signals, unfit, start, join_seconds).run()
-    return 0 if ending is None else _end(store, spec, position, ending)
+    ending = MainNode(position, store, spec, host, signals, unfit, start, join_seconds).run()
+    return (0 if ending is None else POLICIES[ending.failure].exit_code), ending
 
 
 def _starter(
@@ -75,13 +86,12 @@ def _starter(
     return lambda: Workers(command, environment)
 
 
-def _end(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> int:
+def _end(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> None:
     print(f"{ending.failure}: {ending.message}", file=sys.stderr, flush=True)
     try:
         write_ending(store, spec, position, ending)
     except Exception as unwritable:  # the exit code still gives the class
         print(f"the ending could not be written: {unwritable}", file=sys.stderr, flush=True)
-    return POLICIES[ending.failure].exit_code
 
 
 def _fail(error: Exception) -> int:

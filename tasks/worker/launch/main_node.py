@@ -19,6 +19,7 @@ from tasks.foundation.errors import (
     StageError,
     from_exit_code,
 )
+from tasks.worker.launch.blame import blame
 from tasks.worker.launch.container_position import ContainerPosition, processes_per_node
 from tasks.worker.launch.node_link import Child, Children, End, Welcome
 from tasks.worker.launch.processes import Report, Workers
@@ -48,12 +49,14 @@ class MainNode:
         position: ContainerPosition,
         store: Store,
         spec: JobSpec,
+        host: str,
         signals: StopSignals,
         unfit: str,
         start: Callable[[], Workers],
         join_seconds: float,
     ) -> None:
         self._position, self._store, self._spec, self._signals, self._start = position, store, spec, signals, start
+        self._host = host
         self._silence_seconds = spec.config.batch.silence_seconds
         self._join_seconds = join_seconds
         # What ends the job, other than a failure of the workers.
@@ -69,6 +72,9 @@ class MainNode:
         with Children(self._position, self._silence_seconds) as children:
             reports = self._gather_and_watch(children)
             ending = self._judge(reports)
+            if ending is not None:
+                hosts = {self._position.index: self._host, **{node: one.host for node, one in children.nodes.items()}}
+                blame(self._store, self._spec, ending, hosts.get(ending.node))  # before nodes look whether to leave
             children.send(End(code=ERRORS[ending.failure]().policy.exit_code if ending else 0))
             return ending
 

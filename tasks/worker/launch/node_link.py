@@ -141,6 +141,7 @@ class Child:
 
     def __init__(self, link: Link, hello: Hello) -> None:
         self.link = link
+        self.host = hello.host
         self.name = f"node {hello.node} ({hello.host})"
         self.unfit = hello.unfit
         self.terminating = False

@@ -32,6 +32,7 @@ def container_environment(
         "AWS_EXECUTION_ENV": "AWS_ECS_EC2",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/credentials/{task}",
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{url}/imds/{container.host.id}/",
+        "AWS_ENDPOINT_URL_EC2": f"{url}/ec2/",
     }
     environment |= {one["name"]: one["value"] for one in container.properties.get("environment", ())}
     return environment | _of_batch(job, attempt, container)

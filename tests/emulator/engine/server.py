@@ -1,4 +1,4 @@
-"""The HTTP side: Batch's REST-JSON, CloudWatch Logs' JSON 1.1, instance metadata and the control route on one port."""
+"""The HTTP side: the JSON of Batch and of CloudWatch Logs, EC2's queries, instance metadata, the control route."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.emulator.engine import ec2
 from tests.emulator.engine.aws import REGION, Document, ServiceError
 from tests.emulator.engine.control import Control
 from tests.emulator.engine.credentials import Credentials
@@ -45,6 +46,7 @@ class Emulator:
             "DescribeJobDefinitions": registry.describe_job_definitions,
             "CreateLogGroup": self.logs.create_log_group,
             "GetLogEvents": self.logs.get_log_events,
+            "TerminateInstances": self.engine.terminate_instances,
         }
         self._by_path = {name.lower(): name for name in self._operations}
 
@@ -123,8 +125,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply_metadata(*self._route())
 
     def do_POST(self) -> None:
-        document: Document = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         kind, path = self._route()
+        if kind == "ec2":
+            self._reply_ec2(body)
+            return
+        document: Document = json.loads(body or b"{}")
         target = self.headers.get("X-Amz-Target", "")
         if kind == "control":
             self._reply_json(lambda: self.emulator.control.post(path, document))
@@ -153,6 +159,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self._reply(200, body)
+
+    def _reply_ec2(self, form: bytes) -> None:
+        try:
+            request = ec2.instances_of(form)
+            with self.emulator.engine.lock:
+                self.emulator.call("TerminateInstances", request)
+        except ServiceError as error:
+            self._reply(error.status, ec2.refused(error))
+            return
+        self._reply(200, ec2.ended(request["instanceIds"]))
 
     def _reply_metadata(self, kind: str, path: str) -> None:
         token = self.headers.get("X-aws-ec2-metadata-token")

@@ -20,11 +20,12 @@ import uuid
 from tests.emulator.containers.containers import Containers
 from tests.emulator.containers.hosts import Hosts, Needs
 from tests.emulator.engine import plans, retries
-from tests.emulator.engine.aws import arn, now_ms
+from tests.emulator.engine.aws import Document, ServiceError, arn, now_ms
 from tests.emulator.engine.faults import Faults, Strike
 from tests.emulator.engine.logs import Logs
 from tests.emulator.engine.records import Attempt, Container, Ending, Job, Settings
 
+HOST_LOST = "Host EC2 (instance {host}) terminated."
 TIMED_OUT = "Job attempt duration exceeded timeout"
 CHILD_FAILED = "Array Child Job failed"
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
@@ -89,6 +90,24 @@ class Engine:
             for container in attempt.containers:
                 self.containers.ask_to_end(container)
         self.wake()
+
+    def terminate_instances(self, request: Document) -> Document:
+        """A machine shuts down: what runs there gets SIGTERM, and nothing else is placed there.
+
+        Raises:
+            ServiceError: there is no such machine.
+        """
+        for name in request["instanceIds"]:
+            if not self.hosts.alive(name):
+                raise ServiceError(f"The instance ID '{name}' does not exist", "InvalidInstanceID.NotFound")
+            for container in (one for job in self._running for one in job.attempts[-1].containers):
+                if container.host.id == name:
+                    self.hosts.lose(container.host)
+                    container.host_lost = True
+                    container.status_reason = HOST_LOST.format(host=name)
+                    self.containers.ask_to_end(container)
+        self.wake()
+        return {}
 
     def forget(self) -> None:
         """Kill everything that runs, and remember no job."""
@@ -232,7 +251,7 @@ class Engine:
     def _hit(self, strike: Strike, container: Container) -> None:
         if strike.kind == "host":
             container.host_lost = True
-            container.status_reason = f"Host EC2 (instance {container.host.id}) terminated."
+            container.status_reason = HOST_LOST.format(host=container.host.id)
             self.hosts.lose(container.host)
         else:
             container.reason = OUT_OF_MEMORY

@@ -19,7 +19,16 @@ from tasks.contracts.evaluation import Override, SliceMetrics
 from tasks.contracts.outcomes import Check, HealthOutcome, ReleaseOutcome
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
-from tasks.contracts.usage import CheckpointUse, DeviceUse, GraphUse, NewGraph, ShapeTiming, TokenUse
+from tasks.contracts.usage import (
+    CheckpointUse,
+    Communication,
+    DeviceUse,
+    EfaUse,
+    GraphUse,
+    NewGraph,
+    ShapeTiming,
+    TokenUse,
+)  # fmt: skip
 from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
 from tasks.hosts.findings import Findings, findings_key
 from tasks.planning.next_run import plan_run
@@ -172,11 +181,18 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
     losses = points((15, {"loss": 2.0}), (20, {"loss": 1.5}))
     trained = again.run.trained
     use = DeviceUse(
-        node=3, readings=9, utilization_median=42.04, utilization_peak=99.0, memory_gib_median=7.0, memory_gib_peak=7.25
+        node=3,
+        readings=9,
+        utilization_median=42.04,
+        utilization_peak=99.0,
+        memory_gib_median=7.0,
+        memory_gib_peak=7.25,
+        efa=EfaUse(interfaces=8, sent_gib=1234.56, received_gib=2.0, faults={"rx_drops": 1200}),
     )
     made = again.of(
         Stage.train, trained, curve=curve, losses=losses, resumed_at_step=15, pairs_per_second=1234.5, graphs=GRAPHS,
         device_use=(use,), tokens=TokenUse(real=970, cut=30, computed=1000),
+        communication=Communication(seconds=0.3, step_seconds=1.0, measured=False),
     )  # fmt: skip
     assert made.title == "Train: 10 steps over 40 pairs"
     assert "2.0000 to 1.5000" in made.lines[0]
@@ -190,7 +206,12 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
     assert [len(table.rows) for table in made.tables if table.folded] == [2, 3]
     assert [figure.title.partition(" ")[0] for figure in made.figures] == ["Training", "Retrieval", "Classification"]
     assert row(made, "checkpoint") == [trained.checkpoint.prefix]
-    assert row(made, "3") == ["42.0", "99.0", "7.00", "7.25"]  # of node 3
+    assert [each[1:] for each in rows(made) if each[0] == "3"] == [  # of node 3
+        ["42.0", "99.0", "7.00", "7.25"],
+        ["8", "1,234.6", "2.0", "1,200 rx_drops"],
+    ]
+    assert row(made, "communication in a step") == ["! 30.0 % of 1 s, estimated from the rates of health"]
+    assert "more than 25%: raise train.batch_rows" in " ".join(map(str, made.lines))
     assert part(made, "Graphs")
 
 

@@ -100,6 +100,12 @@ RULES: dict[str, Callable[[Resources], list[str]]] = {
     "logs are kept for a time": lambda found: [
         name for name, one in of_kind(found, "Logs::LogGroup") if "RetentionInDays" not in one
     ],
+    "machines are ended by their tag alone": lambda found: [
+        name
+        for name, one in allowed(found)
+        if any(action.startswith("ec2:") for action in listed(one["Action"]))
+        and not any(key.startswith("aws:ResourceTag/") for key in one.get("Condition", {}).get("StringEquals", {}))
+    ],
     "each role is somebody's": lambda found: [
         name
         for name, _ in of_kind(found, "IAM::Role")
@@ -149,6 +155,7 @@ BREACHES: dict[str, Callable[[Resources], None]] = {
     ),
     "images are scanned and tags stay": in_properties("WorkerRepository", ImageTagMutability="MUTABLE"),
     "logs are kept for a time": lambda found: found["LogGroup"]["Properties"].pop("RetentionInDays"),
+    "machines are ended by their tag alone": in_statement("LeavePolicy", Condition={}),
     "each role is somebody's": lambda found: found.update(NobodysRole=found["TrainRole"]),
 }
 

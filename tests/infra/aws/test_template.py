@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_config
-from tasks.contracts.stages import TRAITS
+from tasks.contracts.stages import TRAITS, Queue
 from tests.support.cloud.requests import container
 from tests.support.cloud.template import TEMPLATE, made, resources, template
 
@@ -68,7 +68,7 @@ NEGATIVES = ["negatives/k/items.parquet", "quarantine/negatives/k.1/items.parque
 CHECKPOINTS = ["lineages/main/step-00000020/MANIFEST.json", "quarantine/lineages/main/step-00000020.1/state.json"]
 WRITES = {
     "validate": ["runs/r/validate/attempt-1/quarantine/quarantine.parquet", "catalogue/k/part-00000.parquet"],
-    "health": ["runs/r/health/attempt-1/probe-rank0/probe", "hosts/i-1.json"],
+    "health": ["runs/r/health/attempt-1/probe-rank0/probe", "hosts/speeds/trn1-2.json", *COMPILED],
     "warmup": ["runs/r/warmup/attempt-1/compile-k-found", *COMPILED],
     "train": ["runs/r/train/attempt-1/tensorboard/events", *CHECKPOINTS, *COMPILED, *TOKENS, *NEGATIVES],
     "evaluate": COMPILED,
@@ -110,6 +110,21 @@ def may(stage: str, action: str, key: str) -> bool:
         for owner, one in statements()
         if owner == role
     )
+
+
+def on_accelerators(stage: str) -> bool:
+    return next(traits.queue for work, traits in TRAITS.items() if work.value == stage) is Queue.accelerator
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_only_launchers_on_accelerators_end_machines_and_only_those_of_the_stack(stage: str) -> None:
+    role = resources("AWS::IAM::Role")[container(stage)["jobRoleArn"].rpartition(":")[2]]
+    assert role.get("ManagedPolicyArns", []) == ([{"Ref": "LeavePolicy"}] if on_accelerators(stage) else [])
+    (ends,) = (one for owner, one in statements() if "ec2:TerminateInstances" in listed(one["Action"]))
+    (tag,) = ends["Condition"]["StringEquals"]
+    name = tag.removeprefix("aws:ResourceTag/")
+    for environment in resources("AWS::Batch::ComputeEnvironment").values():
+        assert environment["ComputeResources"]["Tags"][name] == ends["Condition"]["StringEquals"][tag]
 
 
 def test_cfn_lint_finds_nothing() -> None:
@@ -176,6 +191,7 @@ def test_only_actions_without_resources_are_allowed_on_all() -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_may_read_and_write_what_their_workers_need(stage: str) -> None:
     written = [f"runs/r/{stage}/result.json", f"runs/r/{stage}/attempt-1/owner.json", *WRITES[stage]]
+    written += ["hosts/i-1.json"] if on_accelerators(stage) else []
     read = ["hosts/i-1.json", FENCE, *READS[stage]]
     assert [key for key in (*read, *written) if not may(stage, "s3:GetObject", key)] == []
     assert [key for key in written if not may(stage, "s3:PutObject", key)] == []
@@ -189,7 +205,7 @@ def test_stages_may_not_write_what_belongs_to_others(stage: str) -> None:
     foreign = [f"runs/r/{other}/result.json" for other in STAGES if other != stage]
     if stage not in ("train", "import-checkpoint"):
         foreign += CHECKPOINTS
-    if stage != "health":
+    if not on_accelerators(stage):
         foreign.append("hosts/i-1.json")
     if stage != "infer":
         foreign.append("vectors/m/2026-01/MANIFEST.json")

@@ -30,6 +30,7 @@ class BatchClient:
         config = Config(retries={"total_max_attempts": 1, "mode": "standard"}, read_timeout=SECONDS)
         self.batch: Any = _session().client("batch", endpoint_url=server.url, config=config)
         self.logs: Any = _session().client("logs", endpoint_url=server.url, config=config)
+        self.ec2: Any = _session().client("ec2", endpoint_url=f"{server.url}/ec2/", config=config)
         for client in (self.batch, self.logs):
             client.meta.events.register("before-parse", _check)
 

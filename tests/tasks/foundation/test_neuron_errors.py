@@ -1,7 +1,7 @@
 import pytest
 
 from tasks.foundation.errors import FailureClass
-from tasks.foundation.neuron_errors import COMPILER_ERRORS, STATUSES, classify_log
+from tasks.foundation.neuron_errors import COMPILER_ERRORS, STATUSES, classify_log, needs_another_machine
 from tests.support.fakes.neuron_tools import sample
 
 COMPLETED = "ERROR  NMGR:dlr_infer      Inference completed with err: {code}. mode->h_nn=1001, lnc=0"
@@ -27,6 +27,21 @@ def test_a_status_is_read_by_number_and_by_name(code, failure):
         assert found is not None
         assert found[0] == failure
         assert found[1].startswith(f"NRT status {code} ({STATUSES[code].name}): {STATUSES[code].meaning}; ")
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("nrt_execute failed with 1202", True),
+        ("NEURON_HW_ERR=SRAM_UNCORRECTABLE_ERROR", True),
+        ("nrt_execute failed with 1206", False),  # the network's, perhaps for a moment
+        ("nrt_execute failed with 5\nnrt_execute failed with 1202", True),
+        ("[NCC_EVRF009] does not fit\nnrt_execute failed with 1202", False),  # the compiler's word comes first
+        ("", False),
+    ],
+)
+def test_broken_hardware_needs_another_machine(text, needed):
+    assert needs_another_machine(text) is needed
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,16 @@ def test_strikes_and_exclusions_expire(store):
     assert record.live(NOW + 100 * HOUR) == host_records.HostRecord(host="i-1")
 
 
+def test_a_host_is_given_up_when_excluded_or_struck_since(store, monkeypatch):
+    monkeypatch.setattr(host_records.time, "time", lambda: NOW + HOUR)
+    assert host_records.given_up(store, "i-1", NOW) is None
+    strike(store, at=NOW + 1)
+    assert host_records.given_up(store, "i-1", NOW) == "slow"
+    assert host_records.given_up(store, "i-1", NOW + 2) is None, "that strike is another attempt's"
+    strike(store, at=NOW + 1)
+    assert "is excluded until" in (host_records.given_up(store, "i-1", NOW + 2) or "")
+
+
 def test_an_exclusion_needs_no_strikes_and_a_strike_does_not_change_it(store):
     host_records.exclude(store, "i-1", "ECC errors", "run", LIMITS, NOW)
     for _ in range(3):

@@ -14,8 +14,8 @@ from tasks.contracts.results import StageResult
 from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.worker import train
-from tasks.worker.training import device_use
 from tasks.worker.training.optimizer import learning_rate
+from tasks.worker.usage import device_use
 from tests.support.fakes.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import Heard
 from tests.support.workspace.jobs import (

@@ -108,6 +108,13 @@ def test_the_launchers_ending_counts_unless_batchs_reason_explains_it(spec, stor
     assert (only.message == "what the launcher found") == (failure is ending)
 
 
+def test_the_loss_of_a_machine_that_its_launcher_ended_is_explained_by_the_ending(spec, store) -> None:
+    why = Ending(failure=FailureClass.HOST, message="ECC errors", node=0, at=T + 9.0, leaves=True)
+    store.write(f"{spec.attempt_prefix}/ending.json", why.to_json())
+    (only,) = tries_of(spec, store, part(answer("FAILED", attempt(5, 9, None, HOST_LOST)))).reported
+    assert (only.failure, only.message) == (FailureClass.HOST, "ECC errors")
+
+
 def test_an_ending_belongs_to_its_own_try(spec, store) -> None:
     record = Ending(failure=FailureClass.HANG, message="no step", node=1, at=T + 9.0)
     store.write("runs/run/health/attempt-2/ending.json", record.to_json())

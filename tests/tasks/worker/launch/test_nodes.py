@@ -90,7 +90,7 @@ class Main:
 
     def __init__(self, position, store, links, program, signals=None, join_seconds=DEADLINE_SECONDS) -> None:
         spec = health_spec(store, 2, "batch.silence_seconds=1")
-        node = MainNode(position, store, spec, signals or StopSignals(), "", starter(program), join_seconds)
+        node = MainNode(position, store, spec, "i-0", signals or StopSignals(), "", starter(program), join_seconds)
         self.position, self.links = position, links
         self.result = in_background(node.run)
 

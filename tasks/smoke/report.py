@@ -1,0 +1,45 @@
+"""The record of one `millrace smoke`: its rungs in order, up to the first that failed."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from infra.store.base import Store
+from tasks.foundation.clock import Moment
+from tasks.foundation.errors import FailureClass
+from tasks.foundation.records import Record
+
+
+class Rung(Record):
+    """One thing that must work, on so many workers and machines."""
+
+    name: str
+    workers: int
+    machines: int
+    passed: bool
+    sentences: tuple[str, ...] = Field(description="what was seen, with its numbers; of a failure what is wrong")
+    numbers: dict[str, float] = Field(default={}, description="GB/s, microseconds, seconds and counts by name")
+    mend: str = Field(default="", description="where to look first; empty: it passed")
+
+
+class SmokeReport(Record):
+    """`smoke/<key>.json`. What health measured on the way is in `hosts/speeds/` too, and counts for its limits."""
+
+    version: Literal[1] = 1
+    key: str
+    at: Moment
+    accelerator: str
+    machine: str | None = Field(description="health.machine")
+    rungs: tuple[Rung, ...]
+    failure: FailureClass | None = Field(description="null: every rung held")
+    seconds: float
+    dollars: float = Field(description="of the machines, by the prices of the configuration; 0 where it has none")
+
+    @property
+    def passed(self) -> bool:
+        return self.failure is None
+
+
+def write_report(store: Store, report: SmokeReport) -> None:
+    """Keep the record in the workspace."""
+    store.write(f"smoke/{report.key}.json", report.to_json())
