@@ -49,7 +49,7 @@ from tasks.worker.training.start import (
 )
 from tasks.worker.training.step import TrainStep
 from tasks.worker.usage.device_use import collect_device_use, device_use_measured
-from tasks.worker.usage.pace import Pace
+from tasks.worker.usage.step_clock import StepClock
 
 
 def run(job: Job) -> TrainOutcome:
@@ -97,7 +97,7 @@ def run(job: Job) -> TrainOutcome:
             chooses = None if development is None else sample_holdout(development, parts, config)
             recorder.evaluate_if_due(state.step, holdout, chooses)
             with device_use_measured(job):
-                pace = _take_steps(job, batches, step, recorder, holdout, chooses)
+                clock = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
                 solve_heads(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
@@ -113,7 +113,7 @@ def run(job: Job) -> TrainOutcome:
         last_step=checkpoint.step,
         resumed_at_step=state.step if state.step > state.first_step else None,
         rows_trained=len(pairs),
-        pairs_per_second=pace.pairs_per_second,
+        pairs_per_second=clock.pairs_per_second,
         tokens=tokens,
         losses=tuple(recorder.losses),
         curve=tuple(recorder.curve),
@@ -126,7 +126,7 @@ def run(job: Job) -> TrainOutcome:
         head=_solved(start.released, recorder.last_step),
         label_heads=_labels_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
-        communication=pace.communication(job.store, config.health.machine, start.parts.model),
+        communication=clock.communication(job.store, config.health.machine, start.parts.model),
         mined=mined.counts if mined else None,
         checkpoints=recorder.checkpoints,
     )
@@ -167,14 +167,14 @@ def _take_steps(
     recorder: LoopRecorder,
     holdout: Holdout,
     development: Holdout | None,
-) -> Pace:
+) -> StepClock:
     """Take one step for each batch that is left; evaluate and write checkpoints when they are due.
 
     Returns:
         The pace of the steps, evaluations and checkpoints not counted.
     """
     accelerator, first_step = step.accelerator, recorder.state.first_step
-    pace = Pace(accelerator)
+    clock = StepClock(accelerator)
     what = f"{batches.shape.sequences} x {batches.shape.tokens} tokens"
     stop = StopRequest()
     with stop.held_back(), Watchdog(job, job.config.train.hang_seconds) as watchdog:
@@ -187,9 +187,9 @@ def _take_steps(
             watchdog.alive(f"step {done} ({what})")
             recorder.losses_if_due(done, step, stop.requested)
             recorder.stop_if_agreed(done)
-            pace.stepped(batches.rows(done - 1 - first_step))
+            clock.stepped(batches.rows(done - 1 - first_step))
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
-                pace.pause()
+                clock.pause()
                 if done == recorder.last_step:
                     solve_heads(job, recorder.parts, accelerator, done, watchdog.alive)
                 recorder.evaluate_if_due(done, holdout, development)
@@ -197,8 +197,8 @@ def _take_steps(
                 watchdog.alive()
                 recorder.checkpoint_if_due(done)
                 watchdog.alive()
-                pace.go_on()
-    return pace
+                clock.go_on()
+    return clock
 
 
 def _tokens(accelerator: Accelerator, batches: Batches) -> TokenUse | None:

@@ -98,7 +98,7 @@ class Engine:
             ServiceError: there is no such machine.
         """
         for name in request["instanceIds"]:
-            if not self.hosts.alive(name):
+            if self.hosts.named(name) is None:
                 raise ServiceError(f"The instance ID '{name}' does not exist", "InvalidInstanceID.NotFound")
             for container in (one for job in self._running for one in job.attempts[-1].containers):
                 if container.host.id == name:

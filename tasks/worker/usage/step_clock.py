@@ -16,7 +16,7 @@ from tasks.worker.accelerators import Accelerator
 GB = 1e9  # bytes, as in the rates of health
 
 
-class Pace:
+class StepClock:
     """A clock of steps, from its making on; what happens between `pause` and `go_on` does not count."""
 
     def __init__(self, accelerator: Accelerator) -> None:

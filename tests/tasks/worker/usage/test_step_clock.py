@@ -10,8 +10,8 @@ from tasks.hosts.link_speeds import remember_speeds
 from tasks.worker.accelerators.base import Accelerator
 from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
-from tasks.worker.usage import pace
-from tasks.worker.usage.pace import Pace
+from tasks.worker.usage import step_clock
+from tasks.worker.usage.step_clock import StepClock
 
 
 class Clock:
@@ -38,7 +38,7 @@ class OwnGraphs(CpuAccelerator):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(step_clock, "time", clock)
     return clock
 
 
@@ -46,9 +46,9 @@ def place(world: int = 2, index: int = 0) -> Rank:
     return Rank(index, world, index, local_world=world)
 
 
-def two_steps(accelerator: Accelerator, clock: Clock, communicated: float = 0.0) -> Pace:
+def two_steps(accelerator: Accelerator, clock: Clock, communicated: float = 0.0) -> StepClock:
     """Two steps of a second each, with an evaluation of a minute after each, half of it communication."""
-    made = Pace(accelerator)
+    made = StepClock(accelerator)
     for _ in range(2):
         clock.now += 1.0
         _communicate(accelerator, communicated)
