@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from configs.schema.config import Config
-from configs.schema.label_heads import LabelHead
+from configs.schema.train.label_heads import LabelHead
 from tasks.data.rows import CORE, ROW_ID
 from tasks.foundation.errors import DataError
 

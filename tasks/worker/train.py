@@ -7,7 +7,7 @@ import contextlib
 
 import torch
 
-from configs.schema.checkpoints import AUTO
+from configs.schema.train.checkpoints import AUTO
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome

@@ -70,6 +70,7 @@ ORDER = """
     tasks.evaluating              what an evaluation compares with: released models, the golden set
     tasks.planning                what the next run trains, and from which checkpoint
     tasks.runs                    runs: plan, lineage, ledger, results, releases
+    tasks.data.holdout            which rows a lineage trains on, and which it holds out
     tasks.data                    from a user's files to spans
     tasks.data.reading            a user's files: their form, single values, wrong times
     tasks.gates                   gates before a release
@@ -84,6 +85,7 @@ ORDER = """
     tasks.contracts               what passes between the planes
     configs                       the configuration: read and compared
     configs.schema                every key of the configuration
+    configs.schema.train          keys of train: heads of labels, checkpoints, what holds against forgetting
     tasks.foundation              records and errors
 """
 FOLDERS = [line.split()[0] for line in ORDER.strip().splitlines()]

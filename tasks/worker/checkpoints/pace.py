@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 
-from configs.schema.checkpoints import interval_of
+from configs.schema.train.checkpoints import interval_of
 from tasks.contracts.usage import CheckpointUse
 from tasks.worker.checkpoints.failures import Failures
 

@@ -12,7 +12,7 @@ from configs.schema.training import HeadsConfig
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import COLUMN, GOLDEN, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.data.holdout import read_sides
+from tasks.data.holdout.sides import read_sides
 from tasks.data.labels import label_values
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, other_columns
 from tasks.foundation.errors import DataError

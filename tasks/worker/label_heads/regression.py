@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from configs.schema.label_heads import RegressionHead
+from configs.schema.train.label_heads import RegressionHead
 from tasks.measures.label_metrics import label_metrics
 from tasks.worker.label_heads.base import FOLDS, STRENGTHS, Known, LabelSolved, LabelTask, unseen_outputs
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
-from configs.schema.label_heads import LabelHead
+from configs.schema.train.label_heads import LabelHead
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.model.embedding_model import EmbeddingModel

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from configs.schema.label_heads import LabelHead
+from configs.schema.train.label_heads import LabelHead
 from tasks.foundation.records import Record
 from tasks.pretrained.shapes import TextShape
 from tasks.worker.model.features import FeatureTable

@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from configs.schema.config import Config
-from configs.schema.label_heads import LabelHead
+from configs.schema.train.label_heads import LabelHead
 from tasks.data.labels import label_values
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.measures.label_metrics import label_metrics

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from configs.schema.label_heads import LabelHead
+from configs.schema.train.label_heads import LabelHead
 from configs.schema.training import ClassificationHead, ContrastiveHead, HeadsConfig
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.label_heads import LABEL_TASKS

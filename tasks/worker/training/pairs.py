@@ -15,7 +15,7 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout import read_sides, split_holdout
+from tasks.data.holdout.sides import read_sides, split_holdout
 from tasks.data.labels import entity_codes, label_values, own_label_columns, row_weights
 from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError

@@ -7,10 +7,10 @@ import torch
 from configs.schema.config import Config
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
-from tasks.worker.model.chunks import Chunks
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.retention.averages import RunningAverage
 from tasks.worker.training.batches import Batch
+from tasks.worker.training.chunks import Chunks
 from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.optimizer import set_rates
 

@@ -9,10 +9,10 @@ from tests.emulator.containers.containers import Life
 from tests.emulator.engine import faults as kinds
 from tests.emulator.engine import shapes
 from tests.emulator.engine.aws import Document, ServiceError
-from tests.emulator.engine.credentials import Credentials
 from tests.emulator.engine.faults import CallFault, Delays, Faults, Hiding, Hold, Strike
 from tests.emulator.engine.logs import Logs
 from tests.emulator.engine.state_machine import Engine
+from tests.emulator.machine.credentials import Credentials
 
 
 class Control:

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.emulator.engine import ec2
 from tests.emulator.engine.aws import REGION, Document, ServiceError
 from tests.emulator.engine.control import Control
-from tests.emulator.engine.credentials import Credentials
 from tests.emulator.engine.faults import Faults, refusal
 from tests.emulator.engine.jobs import Jobs
 from tests.emulator.engine.logs import Logs
 from tests.emulator.engine.records import Settings
 from tests.emulator.engine.registry import Registry
 from tests.emulator.engine.state_machine import Engine
+from tests.emulator.machine import ec2
+from tests.emulator.machine.credentials import Credentials
 
 _METADATA = {"placement/availability-zone": f"{REGION}a"}
 _TOKEN = "emulated-token"

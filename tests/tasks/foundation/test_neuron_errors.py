@@ -2,7 +2,7 @@ import pytest
 
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.neuron_errors import COMPILER_ERRORS, STATUSES, classify_log, needs_another_machine
-from tests.support.fakes.neuron_tools import sample
+from tests.support.fakes.neuron.neuron_tools import sample
 
 COMPLETED = "ERROR  NMGR:dlr_infer      Inference completed with err: {code}. mode->h_nn=1001, lnc=0"
 CLASSES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tests.support.fakes.neuron_tools import FakeTools
+from tests.support.fakes.neuron.neuron_tools import FakeTools
 
 
 @pytest.fixture

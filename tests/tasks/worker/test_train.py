@@ -11,12 +11,12 @@ from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.results import StageResult
-from tasks.data.holdout import held_out
+from tasks.data.holdout.sides import held_out
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.worker import train
 from tasks.worker.training.optimizer import learning_rate
 from tasks.worker.usage import device_use
-from tests.support.fakes.neuron_tools import FakeTools, sample
+from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import Heard
 from tests.support.workspace.jobs import (
     CLASSIFIER,

@@ -16,7 +16,7 @@ from tasks.worker import health
 from tasks.worker.checks import nodes
 from tasks.worker.neuron import sysfs
 from tasks.worker.process.job import Rank
-from tests.support.fakes.neuron_tools import FakeTools, make_sysfs, sample, set_counter
+from tests.support.fakes.neuron.neuron_tools import FakeTools, make_sysfs, sample, set_counter
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import make_job, tiny_config
 

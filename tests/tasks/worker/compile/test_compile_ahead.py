@@ -27,7 +27,7 @@ from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker.compile import compile_ahead
 from tasks.worker.process.job import Rank
 from tasks.worker.training import trial
-from tests.support.fakes.neuron_tools import COMPILER, FakeTools
+from tests.support.fakes.neuron.neuron_tools import COMPILER, FakeTools
 from tests.support.processes.ranks import run_ranks
 from tests.support.processes.xla import warm_up
 from tests.support.workspace.jobs import make_job, make_workspace, tiny_config

@@ -22,8 +22,8 @@ from tasks.worker.accelerators.graphs import Graph, GraphWatch
 from tasks.worker.compile import compile_ahead, compile_cache
 from tasks.worker.neuron.precompile import GraphCompile, list_graphs
 from tasks.worker.process.job import Rank
-from tests.support.fakes.neuron_tools import COMPILER
-from tests.support.fakes.upstream_neuron import after_import
+from tests.support.fakes.neuron.neuron_tools import COMPILER
+from tests.support.fakes.neuron.upstream_neuron import after_import
 from tests.support.workspace.jobs import make_job, tiny_config
 
 MACHINES, CORES = 2, 4

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, log_loss
 
-from configs.schema.label_heads import MulticlassHead
+from configs.schema.train.label_heads import MulticlassHead
 from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.label_heads.base import FOLDS, Known
 

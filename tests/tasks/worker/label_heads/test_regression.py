@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from configs.schema.label_heads import RegressionHead
+from configs.schema.train.label_heads import RegressionHead
 from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.label_heads.base import FOLDS, Known
 

@@ -5,7 +5,7 @@ import pytest
 from tasks.foundation.errors import CodeError, HangError, HostError, StageError
 from tasks.worker.neuron import devices as module
 from tasks.worker.neuron.devices import NeuronDevice, check_devices, list_devices
-from tests.support.fakes.neuron_tools import FakeTools, sample
+from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 
 
 def listed(fakes: FakeTools, name: str) -> tuple[NeuronDevice, ...]:

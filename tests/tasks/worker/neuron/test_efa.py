@@ -3,7 +3,7 @@ import pytest
 from tasks.foundation.errors import HangError, HostError
 from tasks.worker.neuron import efa
 from tasks.worker.neuron.efa import check_interfaces, list_interfaces
-from tests.support.fakes.neuron_tools import FakeTools, sample
+from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 
 
 def listed(fakes: FakeTools, name: str) -> tuple[str, ...]:

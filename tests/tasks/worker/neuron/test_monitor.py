@@ -6,7 +6,7 @@ from tasks.foundation.errors import CodeError, HostError, StageError
 from tasks.worker.neuron import tools
 from tasks.worker.neuron.monitor import GIB, Reading, monitored, read_report, summarize
 from tests.support.cloud.batch_client import until
-from tests.support.fakes.neuron_tools import FakeTools, sample
+from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import is_running
 
 BUSY = sample("neuron-monitor-trn2-busy.json")

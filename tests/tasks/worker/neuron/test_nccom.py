@@ -5,7 +5,7 @@ import pytest
 
 from tasks.foundation.errors import CodeError, ConfigError, HangError, HostError, StageError
 from tasks.worker.neuron.nccom import CollectiveSpeed, measure
-from tests.support.fakes.neuron_tools import sample
+from tests.support.fakes.neuron.neuron_tools import sample
 
 REPORT = """
 path = sys.argv[sys.argv.index("--report-to-json-file") + 1]

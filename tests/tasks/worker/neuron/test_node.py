@@ -6,7 +6,7 @@ import pytest
 from configs.load import load_config
 from tasks.contracts.outcomes import Check
 from tasks.worker.neuron.node import check_node
-from tests.support.fakes.neuron_tools import FakeTools, make_sysfs, sample, set_counter
+from tests.support.fakes.neuron.neuron_tools import FakeTools, make_sysfs, sample, set_counter
 
 TRN1 = load_config(None, []).health.machines["trn1.32xlarge"]
 REPORT = """

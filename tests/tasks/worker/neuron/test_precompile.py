@@ -15,7 +15,7 @@ from tasks.worker.neuron.precompile import (
     list_graphs,
     precompile,
 )
-from tests.support.fakes.neuron_tools import COMPILER, FakeTools, sample
+from tests.support.fakes.neuron.neuron_tools import COMPILER, FakeTools, sample
 
 TRIAL = [sys.executable, "-IS", "-c"]
 FINE = [*TRIAL, "print('trial step 1')"]

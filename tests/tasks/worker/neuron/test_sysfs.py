@@ -2,7 +2,7 @@ import pytest
 
 from tasks.contracts.outcomes import Check
 from tasks.worker.neuron.sysfs import check_ecc, read_counts
-from tests.support.fakes.neuron_tools import make_sysfs, set_counter
+from tests.support.fakes.neuron.neuron_tools import make_sysfs, set_counter
 
 
 def failed(root) -> list[Check]:
