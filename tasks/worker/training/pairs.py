@@ -125,13 +125,16 @@ def open_pairs(
     Args:
         replayed: stand after the others. They are others in each run, so their tokens are not kept in the workspace.
         barrier: waits for every worker of the stage.
+
+    Raises:
+        DataError: all rows have the weight 0.
     """
     rank = job.rank
     signal = f"{job.spec.attempt_prefix}/pairs-{rank.index - rank.local}"
     if rank.local:
         pairs = open_pair_files(_made_by_the_first(job.store, signal), parts.features, parts.model.pad)
         barrier()
-        return pairs
+        return _teaching(pairs, job.config)
     with job.scratch() as folder:
         recipe, again = _recipe(parts, job.config), folder / "replayed"
         tokens = [open_tokens(job.store, ref, training.rule, recipe)[0] for ref in training.refs]
@@ -144,6 +147,16 @@ def open_pairs(
         if rank.world > 1:  # through the store: it can take longer than a process group waits
             job.store.write(signal, str(folder).encode())
         barrier()
+    return _teaching(pairs, job.config)
+
+
+def _teaching(pairs: Pairs, config: Config) -> Pairs:
+    """Return the rows of a run. Raises DataError: all have the weight 0."""
+    if not pairs.mean_weight:
+        raise DataError(
+            f"every row has the weight 0 in column {config.train.row_weight!r}, so there is nothing to learn; name "
+            "another column, or set train.row_weight=null"
+        )
     return pairs
 
 
@@ -194,11 +207,6 @@ def _write_pairs(
                     shutil.copyfileobj(some, out[name])
         out[ROWS].write(last.tobytes())
     mean = sums.weight / max(sum(counts), 1)
-    if sum(counts) and not mean:
-        raise DataError(
-            f"every row has the weight 0 in column {config.train.row_weight!r}, so there is nothing to learn; name "
-            "another column, or set train.row_weight=null"
-        )
     balance = {name: LABEL_TASKS[name].balance(sums.by_value[name], head) for name, head in heads.items()}
     write_facts(folder, sum(counts[:own]), class_weights(sums.by_class, config.heads), balance, mean)
     for name in ("item_key", "text_key"):
