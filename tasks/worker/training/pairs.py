@@ -17,9 +17,9 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, split_holdout
-from tasks.data.labels import entity_codes, label_values, own_label_columns, row_weights
 from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError
+from tasks.labels.columns import entity_codes, label_values, own_label_columns, row_weights
 from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.label_heads.row_sums import RowSums
 from tasks.worker.model.features import Side, encode_features
