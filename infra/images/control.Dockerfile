@@ -36,6 +36,7 @@ COPY tasks/foundation tasks/foundation
 COPY tasks/gates tasks/gates
 COPY tasks/hosts tasks/hosts
 COPY tasks/judging tasks/judging
+COPY tasks/labels tasks/labels
 COPY tasks/measures tasks/measures
 COPY tasks/monitoring tasks/monitoring
 COPY tasks/parity tasks/parity

@@ -6,9 +6,9 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.references import SpanRef
-from tasks.data.labels import label_columns
 from tasks.data.rows import CORE, LABEL
 from tasks.foundation.errors import ConfigError, DataError
+from tasks.labels.columns import label_columns
 
 
 def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> None:

@@ -14,7 +14,7 @@ from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import REFRESH, BranchStart, Pruned, RunPlan
-from tasks.data.holdout.rule import with_rule_of
+from tasks.data.holdout_rule import with_rule_of
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.runs import branches

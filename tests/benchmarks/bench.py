@@ -24,7 +24,7 @@ from configs.load import load_config
 from infra.store.factory import open_store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.spans import SpanKind
-from tasks.data.holdout.sides import split_holdout
+from tasks.data.holdout import split_holdout
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.data.sources import Format

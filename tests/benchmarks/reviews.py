@@ -22,7 +22,7 @@ from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.spans import SpanKind, first_day
-from tasks.data.holdout.sides import held_out
+from tasks.data.holdout import held_out
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, distinct_items
 from tasks.data.sources import Format

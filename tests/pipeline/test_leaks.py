@@ -12,7 +12,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import SpanKind
-from tasks.data.holdout.sides import read_sides
+from tasks.data.holdout import read_sides
 from tasks.data.ingest import IngestOptions, ingest
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map

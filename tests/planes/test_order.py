@@ -70,7 +70,7 @@ ORDER = """
     tasks.evaluating              what an evaluation compares with: released models, the golden set
     tasks.planning                what the next run trains, and from which checkpoint
     tasks.runs                    runs: plan, lineage, ledger, results, releases
-    tasks.data.holdout            which rows a lineage trains on, and which it holds out
+    tasks.labels                  what rows say for training: labels, weights, entities
     tasks.data                    from a user's files to spans
     tasks.data.reading            a user's files: their form, single values, wrong times
     tasks.gates                   gates before a release

@@ -1,6 +1,7 @@
 """Heads that learn one value of each row from a column: one of several classes, or a number such as a relevance."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -37,18 +38,18 @@ class LabelHead(Record):
         return False
 
     @property
+    @abstractmethod
     def meaning(self) -> dict[str, float | list[str]]:
         """Settings that say what the outputs mean; a lineage keeps them."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def why_not(self) -> str:
         """What is wrong with a value that the head can't learn, in words that follow the column's name."""
-        raise NotImplementedError
 
-    def value_of(self, value: Any) -> float:
-        """Return what the head learns of a value in its column; NaN: nothing."""
-        raise NotImplementedError
+    @abstractmethod
+    def learnt_of(self, values: Sequence[Any]) -> list[float]:
+        """Return what the head learns of each value in its column; NaN: nothing."""
 
 
 class MulticlassHead(LabelHead):
@@ -91,10 +92,10 @@ class MulticlassHead(LabelHead):
     def why_not(self) -> str:
         return "is none of heads.multiclass.classes"
 
-    def value_of(self, value: Any) -> float:
-        """Return the number of a class, from 0."""
-        name = class_name(value)
-        return float(self.classes.index(name)) if name in self.classes else math.nan
+    def learnt_of(self, values: Sequence[Any]) -> list[float]:
+        """Return the number of each value's class, from 0."""
+        numbers = {name: float(number) for number, name in enumerate(self.classes)}
+        return [numbers.get(class_name(value), math.nan) for value in values]
 
 
 class RegressionHead(LabelHead):
@@ -117,9 +118,9 @@ class RegressionHead(LabelHead):
     def why_not(self) -> str:
         return f"is not from {self.low:.10g} to {self.high:.10g} (heads.regression)"
 
-    def value_of(self, value: Any) -> float:
-        """Return a number between the bounds."""
-        return float(value) if value is not None and self.low <= value <= self.high else math.nan
+    def learnt_of(self, values: Sequence[Any]) -> list[float]:
+        """Return the numbers that are between the bounds."""
+        return [number if self.low <= number <= self.high else math.nan for number in map(number_of, values)]
 
 
 def class_name(value: Any) -> Any:
@@ -129,3 +130,11 @@ def class_name(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         return str(int(value))
     return str(value) if isinstance(value, int | float) else value
+
+
+def number_of(value: Any) -> float:
+    """Return a value as a number; NaN for what is none, such as a missing value or a word."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

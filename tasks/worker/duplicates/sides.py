@@ -21,7 +21,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout.sides import HELD, LEFT_OUT, SIDES_KIND, held_out
+from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, held_out
 from tasks.data.rows import ROW_ID, group_columns, read_rows
 from tasks.worker.catalogue.database import connect
 from tasks.worker.catalogue.records import literal

@@ -12,10 +12,10 @@ from configs.schema.training import HeadsConfig
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import COLUMN, GOLDEN, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.data.holdout.sides import read_sides
-from tasks.data.labels import label_values
+from tasks.data.holdout import read_sides
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, other_columns
 from tasks.foundation.errors import DataError
+from tasks.labels.columns import label_values
 from tasks.worker.evaluation.golden_texts import GoldenTexts
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from tasks.contracts.checkpoints import LabelHeadSolved
-from tasks.data.labels import label_values, row_weights
 from tasks.data.rows import QUERY
+from tasks.labels.columns import label_values, row_weights
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.heads.newest_rows import inputs_of, newest_rows
 from tasks.worker.label_heads import LABEL_TASKS

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
-from tasks.data.holdout.sides import read_sides
+from tasks.data.holdout import read_sides
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.model.classify import head_inputs

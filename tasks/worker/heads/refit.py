@@ -11,8 +11,8 @@ import torch
 
 from configs.schema.config import Config
 from tasks.contracts.checkpoints import HeadSolved
-from tasks.data.labels import row_weights
 from tasks.data.rows import QUERY
+from tasks.labels.columns import row_weights
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.heads.labels import solve_label_head
 from tasks.worker.heads.newest_rows import inputs_of, newest_rows

@@ -72,7 +72,7 @@ def _fit(known: Known, settings: MulticlassHead, strength: float) -> tuple[np.nd
     fitted.fit(known.inputs, classes, sample_weight=known.counts)
     if len(there) == 2:  # it gives the difference of the two alone
         half = np.stack([-fitted.coef_[0], fitted.coef_[0]]) / 2
-        weight[there], bias[there] = half, np.array([-0.5, 0.5]) * fitted.intercept_[0]
+        weight[there], bias[there] = half, np.array([-0.5, 0.5]) * np.ravel(fitted.intercept_)[0]
     else:
         weight[there], bias[there] = fitted.coef_, fitted.intercept_
     return weight, bias

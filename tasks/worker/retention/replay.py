@@ -17,7 +17,7 @@ import pyarrow as pa
 from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout.sides import left_out_ids, split_holdout
+from tasks.data.holdout import left_out_ids, split_holdout
 from tasks.data.rows import ROW_ID, group_columns, read_rows
 
 

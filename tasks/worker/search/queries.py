@@ -9,7 +9,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout.sides import read_sides
+from tasks.data.holdout import read_sides
 from tasks.data.rows import CORE
 from tasks.worker.training.pairs import pair_mask
 

@@ -28,7 +28,7 @@ from infra.store.manifest import (
 )
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout.sides import read_sides
+from tasks.data.holdout import read_sides
 from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe, tokenised
 
 KIND = "tokens"

@@ -152,7 +152,7 @@ def make_batch(
     mine = slice(rank.index * part, (rank.index + 1) * part)
     real = whole >= 0
     pair = np.where(real, pairs.pair[whole], 0.0).astype(np.float32)
-    weight = (pairs.weight[whole] / pairs.mean_weight).astype(np.float32)
+    weight = (pairs.weight[whole] / (pairs.mean_weight or 1.0)).astype(np.float32)  # 0 only in the rows of warmup
     labels, known = pairs.labels[whole], real[:, None] & ~np.isnan(pairs.labels[whole])
     label_class = np.where(real, pairs.label_class[whole], -1)
     labelled = label_class >= 0

@@ -10,8 +10,8 @@ import torch
 
 from configs.schema.config import Config
 from configs.schema.train.label_heads import LabelHead
-from tasks.data.labels import label_values
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
+from tasks.labels.columns import label_values
 from tasks.measures.label_metrics import label_metrics
 from tasks.measures.row_metrics import metrics_of
 from tasks.pretrained.encoders import positions_for_text

@@ -15,10 +15,10 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout.sides import read_sides, split_holdout
-from tasks.data.labels import entity_codes, label_values, own_label_columns, row_weights
+from tasks.data.holdout import read_sides, split_holdout
 from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError
+from tasks.labels.columns import entity_codes, label_values, own_label_columns, row_weights
 from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.label_heads.row_sums import RowSums
 from tasks.worker.model.features import Side, encode_features
@@ -124,13 +124,16 @@ def open_pairs(
     Args:
         replayed: stand after the others. They are others in each run, so their tokens are not kept in the workspace.
         barrier: waits for every worker of the stage.
+
+    Raises:
+        DataError: all rows have the weight 0.
     """
     rank = job.rank
     if rank.local:
         made = Path(job.machine.wait_for(MADE, "the training rows").decode())
         pairs = open_pair_files(made, parts.features, parts.model.pad)
         barrier()
-        return pairs
+        return _teaching(pairs, job.config)
     with job.scratch() as folder:
         recipe, again = _recipe(parts, job.config), folder / "replayed"
         tokens = [open_tokens(job.store, ref, training.rule, recipe, job.shared)[0] for ref in training.refs]
@@ -143,6 +146,16 @@ def open_pairs(
         if rank.world > 1:  # through a file: it can take longer than a process group waits
             job.machine.publish(MADE, str(folder).encode())
         barrier()
+    return _teaching(pairs, job.config)
+
+
+def _teaching(pairs: Pairs, config: Config) -> Pairs:
+    """Return the rows of a run. Raises DataError: all have the weight 0."""
+    if not pairs.mean_weight:
+        raise DataError(
+            f"every row has the weight 0 in column {config.train.row_weight!r}, so there is nothing to learn; name "
+            "another column, or set train.row_weight=null"
+        )
     return pairs
 
 
@@ -184,11 +197,6 @@ def _write_pairs(
                     shutil.copyfileobj(some, out[name])
         out[ROWS].write(last.tobytes())
     mean = sums.weight / max(sum(counts), 1)
-    if sum(counts) and not mean:
-        raise DataError(
-            f"every row has the weight 0 in column {config.train.row_weight!r}, so there is nothing to learn; name "
-            "another column, or set train.row_weight=null"
-        )
     balance = {name: LABEL_TASKS[name].balance(sums.by_value[name], head) for name, head in heads.items()}
     write_facts(folder, sum(counts[:own]), class_weights(sums.by_class, config.heads), balance, mean)
     for name in ("item_key", "text_key"):

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from configs.load import config_hash
 from tasks.contracts.checkpoints import HoldoutRule
-from tasks.data.holdout.sides import held_out
+from tasks.data.holdout import held_out
 from tasks.data.rows import ROW_ID, group_columns, read_rows
 from tasks.foundation.errors import ConfigError
 from tests.benchmarks.quality.measured_rows import CONFIDENCE, MeasuredRows, compare, measured_rows

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
-from tasks.data.holdout.sides import read_sides
+from tasks.data.holdout import read_sides
 from tasks.data.rows import ITEM, QUERY, ROW_ID
 from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
 from tasks.preflight.encoder import pretrained_folder

@@ -28,7 +28,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
 from tasks.contracts.spans import SpanKind
-from tasks.data.holdout.sides import held_out
+from tasks.data.holdout import held_out
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.data.sources import Format

@@ -16,7 +16,7 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import ModelRef, RowsRef
-from tasks.data.holdout.sides import split_holdout
+from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
 from tasks.measures.row_results import read_row_results
 from tasks.worker import evaluate

@@ -22,7 +22,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import ImportInputs
 from tasks.contracts.outcomes import ImportOutcome
 from tasks.contracts.references import CheckpointRef, RowsRef
-from tasks.data.holdout.sides import split_holdout
+from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import ConfigError, DataError, StageError
 from tasks.preflight.encoder import pretrained_folder
 from tasks.runs.lineage import head

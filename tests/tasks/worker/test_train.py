@@ -11,7 +11,7 @@ from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.results import StageResult
-from tasks.data.holdout.sides import held_out
+from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.worker import train
 from tasks.worker.training.optimizer import learning_rate

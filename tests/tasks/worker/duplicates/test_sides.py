@@ -13,7 +13,7 @@ from infra.store.manifest import CorruptFolder, read_manifest
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.holdout.sides import LEFT_OUT, read_sides
+from tasks.data.holdout import LEFT_OUT, read_sides
 from tasks.data.rows import QUERY
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.worker.duplicates.sides import SIGNATURES, LeftOut, check_left_out, find_sides

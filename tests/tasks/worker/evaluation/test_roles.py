@@ -15,7 +15,7 @@ from tasks.contracts.evaluation import GOLDEN, Role
 from tasks.contracts.jobs import EvaluateInputs, Rival
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
-from tasks.data.holdout.sides import read_sides
+from tasks.data.holdout import read_sides
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.measures.row_results import read_row_results
 from tasks.worker import evaluate

@@ -11,7 +11,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout.sides import split_holdout
+from tasks.data.holdout import split_holdout
 from tasks.worker import train
 from tasks.worker.training.pairs import read_development_rows, read_training_rows
 from tests.support.workspace.jobs import (

@@ -6,7 +6,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.holdout.sides import split_holdout
+from tasks.data.holdout import split_holdout
 from tasks.worker.process.job import Rank
 from tasks.worker.retention.replay import Replay, ReplayedRows
 from tasks.worker.training.pairs import replayed_rows

@@ -14,7 +14,7 @@ from infra.store.base import Store
 from infra.store.manifest import MANIFEST
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout.sides import split_holdout
+from tasks.data.holdout import split_holdout
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.model.tokens import tokenize, train_tokenizer
 from tasks.worker.tokens import cache

@@ -195,7 +195,7 @@ def test_an_item_that_does_not_belong_to_the_query_stays_a_negative():
 def test_padding_counts_for_nothing_and_is_no_negative():
     pairs = make_pairs(3)
     # the padding's row number, -1, must not pick up the last row's class, pair or features
-    pairs.pair[:], pairs.label_class[:] = 1.0, 1
+    pairs.pair[:], pairs.label_class[:], pairs.weight[:] = 1.0, 1, 2.0
     batch = batch_of(pairs, np.array([2, 0, PADDING, PADDING]))
     assert batch.pair.tolist() == [1, 1, 0, 0]
     assert batch.label_class.tolist() == [1, 1, -1, -1]

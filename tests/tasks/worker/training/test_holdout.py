@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.contracts.checkpoints import HoldoutRule
-from tasks.data.holdout.sides import split_holdout
+from tasks.data.holdout import split_holdout
 from tasks.data.rows import distinct_items
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embed import EmbedSettings

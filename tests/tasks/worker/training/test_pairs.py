@@ -10,7 +10,7 @@ import pytest
 
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
-from tasks.data.holdout.sides import split_holdout
+from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
 from tasks.worker.tokens.cache import open_tokens

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from configs.schema.config import Config
-from configs.schema.train.label_heads import LabelHead
+from configs.schema.train.label_heads import LabelHead, number_of
 from tasks.data.rows import CORE, ROW_ID
 from tasks.foundation.errors import DataError
 
@@ -29,7 +29,7 @@ def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:
     """
     if head.column not in rows.column_names:
         return np.full(rows.num_rows, np.nan)
-    return np.array([head.value_of(value) for value in rows[head.column].to_pylist()], dtype=np.float64)
+    return np.array(head.learnt_of(rows[head.column].to_pylist()), dtype=np.float64)
 
 
 def cant_be_learnt(rows: pa.Table, head: LabelHead) -> np.ndarray:
@@ -39,7 +39,7 @@ def cant_be_learnt(rows: pa.Table, head: LabelHead) -> np.ndarray:
 
 def bad_weights(weights: pa.ChunkedArray) -> np.ndarray:
     """Return which weights of rows can't be used, bool (rows,): those that are missing, negative or not finite."""
-    values = weights.cast(pa.float64()).to_numpy().astype(np.float64)
+    values = _numbers(weights)
     return ~(np.isfinite(values) & (values >= 0))
 
 
@@ -47,7 +47,7 @@ def row_weights(rows: pa.Table, column: str | None) -> np.ndarray:
     """Return what each row counts in the losses, float64 (rows,); 1 without a column.
 
     Raises:
-        DataError: a weight can't be used; names row and value. Rows that were validated with this column have none.
+        DataError: a weight can't be used; names row and value. Rows that were validated by this setting have none.
     """
     if column is None:
         return np.ones(rows.num_rows)
@@ -58,7 +58,11 @@ def row_weights(rows: pa.Table, column: str | None) -> np.ndarray:
             f"row {row!r} has the weight {value!r} in column {column!r}, which train.row_weight names; a weight is a "
             "number from 0 on. Ingest the span again with --replace, or set train.row_weight=null"
         )
-    return rows[column].cast(pa.float64()).to_numpy().astype(np.float64)
+    return _numbers(rows[column])
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    return np.array([number_of(value) for value in column.to_pylist()], dtype=np.float64)
 
 
 def entity_codes(rows: pa.Table, column: str | None) -> np.ndarray:

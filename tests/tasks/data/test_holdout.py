@@ -8,7 +8,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, commit
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.holdout.sides import LEFT_OUT, SIDES_KIND, read_sides
+from tasks.data.holdout import LEFT_OUT, SIDES_KIND, read_sides
 from tasks.data.rows import CORE, ROWS_KIND
 from tasks.foundation.errors import DataError
 
