@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,8 @@ CONFIG = tiny_config(
 def work(rank: Rank, uri: str, endpoint: str, inputs: Inputs) -> Outcome:
     """A stage, as one of the workers of one machine."""
     os.environ["AWS_ENDPOINT_URL"] = endpoint
-    ours = replace(rank, local_world=rank.world)
     stage = train if isinstance(inputs, TrainInputs) else evaluate
-    return stage.run(make_job(open_store(uri), CONFIG, inputs, "two", rank=ours))
+    return stage.run(make_job(open_store(uri), CONFIG, inputs, "two", rank=rank))
 
 
 @pytest.mark.proof
