@@ -55,8 +55,9 @@ def test_four_workers_of_a_machine_ask_the_bucket_for_what_one_asks(tmp_path: Pa
             bucket.upload(store.path(key), key)
         s3.forget()
         trained = run_ranks(workers, work, uri, s3.url, training)[0]
-        models = {"challenger": model_of(trained), "champion": model_of(parent)}
-        evaluation = EvaluateInputs(rows=(history, rows), catalogue=catalogue, **models)
+        evaluation = EvaluateInputs(
+            rows=(history, rows), catalogue=catalogue, challenger=model_of(trained), champion=model_of(parent)
+        )
         run_ranks(workers, work, uri, s3.url, evaluation)
         asked.append(Counter(_without_names(request, uri) for request in s3.requests if request.startswith("GET ")))
     alone, together = asked

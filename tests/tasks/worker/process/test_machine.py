@@ -62,7 +62,7 @@ def test_one_worker_fetches_for_all(bucket: SlowBucket):
         store = mine.reads(bucket)
         together.wait()
         folder = store.local("model")
-        found = [store.read("rows"), store.sizes("model"), (folder / "deep/weights").read_bytes()]
+        found: list[object] = [store.read("rows"), store.sizes("model"), (folder / "deep/weights").read_bytes()]
         found += [folder.name, store.local("rows").read_bytes(), store.read("rows")]
         together.wait()
         mine.leave()
