@@ -46,7 +46,7 @@ def main() -> int:
     rank = Rank.from_environment()
 
     workspace, _, key = arguments.spec.partition("#")
-    machine = Machine(workspace, key.rpartition("/")[0], rank.first_of_machine)
+    machine = Machine(workspace, key.rpartition("/")[0], rank.first_of_machine, rank.local_world)
     try:
         store = open_store(workspace)
         spec = read_spec(machine.reads(store), key, arguments.stage)

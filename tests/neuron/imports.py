@@ -5,7 +5,7 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 HOME = os.environ.get("MILLRACE_HOME", "/opt/millrace")
@@ -18,14 +18,18 @@ OPTIONAL = {
 }
 
 
-def modules(home: Path) -> Iterator[str]:
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def modules(home: Path, there: Callable[[str], bool] = installed) -> Iterator[str]:
     """The modules in the folders of the project, but for those whose optional package is not there."""
     for top in ("configs", "infra", "tasks", "flows"):
         if (home / top).is_dir():
             for found in pkgutil.walk_packages([str(home / top)], f"{top}."):
                 needed = OPTIONAL.get(found.name)
                 main = found.name.endswith(".__main__")
-                if not main and (needed is None or importlib.util.find_spec(needed) is not None):
+                if not main and (needed is None or there(needed)):
                     yield found.name
 
 

@@ -125,7 +125,8 @@ class Job:
     @cached_property
     def machine(self) -> Machine:
         """What this worker shares with the others of its machine."""
-        return self.joined or Machine(self.store.uri, self.spec.attempt_prefix, self.rank.first_of_machine)
+        rank = self.rank
+        return self.joined or Machine(self.store.uri, self.spec.attempt_prefix, rank.first_of_machine, rank.local_world)
 
     @cached_property
     def shared(self) -> Store:

@@ -26,17 +26,19 @@ PREFIX = "millrace-machine-"
 class Machine:
     """The workers that one launcher started on this machine for one attempt, as each of them sees it.
 
-    Their folder is there until the last of them leaves; where they are killed, until the container ends.
+    Their folder is there until all have used it and left; where one is killed, until the container ends.
     """
 
-    def __init__(self, workspace: str, attempt: str, first: int) -> None:
+    def __init__(self, workspace: str, attempt: str, first: int, workers: int) -> None:
         """Touch nothing yet.
 
         Args:
             workspace: its URI.
             attempt: the folder of the attempt in the workspace.
             first: the number of the first worker of this machine.
+            workers: how many there are on it.
         """
+        self._workers = workers
         name = hashlib.sha256(f"{workspace}#{attempt}#{first}".encode()).hexdigest()[:16]
         self._path = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}-{os.getppid()}-{name}"
 
@@ -47,7 +49,7 @@ class Machine:
 
     @cached_property
     def _shared(self) -> SharedFolder:
-        return SharedFolder(self._path)
+        return SharedFolder(self._path, self._workers)
 
     def leave(self) -> None:
         """End this worker's use of the folder."""

@@ -56,7 +56,7 @@ def run_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list
     port = _free_port()
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
     processes = [
-        start(_rank_main, sender, Rank(index, world, index), port, function, arguments)
+        start(_rank_main, sender, Rank(index, world, index, world), port, function, arguments)
         for index, (_, sender) in enumerate(pipes)
     ]
     results = []

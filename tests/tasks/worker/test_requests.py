@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,9 +35,8 @@ CONFIG = tiny_config(
 def work(rank: Rank, uri: str, endpoint: str, inputs: Inputs) -> Outcome:
     """A stage, as one of the workers of one machine."""
     os.environ["AWS_ENDPOINT_URL"] = endpoint
-    ours = replace(rank, local_world=rank.world)
     stage = train if isinstance(inputs, TrainInputs) else evaluate
-    return stage.run(make_job(open_store(uri), CONFIG, inputs, "two", rank=ours))
+    return stage.run(make_job(open_store(uri), CONFIG, inputs, "two", rank=rank))
 
 
 @pytest.mark.proof
@@ -57,8 +55,9 @@ def test_four_workers_of_a_machine_ask_the_bucket_for_what_one_asks(tmp_path: Pa
             bucket.upload(store.path(key), key)
         s3.forget()
         trained = run_ranks(workers, work, uri, s3.url, training)[0]
-        models = {"challenger": model_of(trained), "champion": model_of(parent)}
-        evaluation = EvaluateInputs(rows=(history, rows), catalogue=catalogue, **models)
+        evaluation = EvaluateInputs(
+            rows=(history, rows), catalogue=catalogue, challenger=model_of(trained), champion=model_of(parent)
+        )
         run_ranks(workers, work, uri, s3.url, evaluation)
         asked.append(Counter(_without_names(request, uri) for request in s3.requests if request.startswith("GET ")))
     alone, together = asked

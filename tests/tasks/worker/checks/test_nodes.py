@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tasks.hosts import host_records
 from tasks.hosts.findings import read_findings
 from tasks.worker import health
 from tasks.worker.checks import nodes
+from tasks.worker.checks.exchange import AllFindings
 from tasks.worker.neuron import sysfs
 from tasks.worker.process.job import Rank
 from tests.support.fakes.neuron.neuron_tools import FakeTools, make_sysfs, sample, set_counter
@@ -100,6 +102,26 @@ def test_a_fault_of_one_machine_ends_all_workers_with_the_same_message(store, to
     assert {check.host for check in findings.checks if not check.passed} == {"host-1"}
     assert {check.host for check in findings.checks if check.passed} == {"host-0", "host-1"}
     assert [record.host for record in host_records.known_hosts(store)] == ["host-1"]
+
+
+def test_the_other_workers_of_a_machine_wait_for_a_local_file_and_ask_nobody(store):
+    """They have no part in the work itself, which would look for the answer in the bucket again and again."""
+    whole = AllFindings(hosts=("a", "a"), numbers=({}, {}), checks=())
+    jobs = [make_job(store, tiny_config(), HealthInputs(), rank=Rank(local, 2, local, 2)) for local in range(2)]
+    asked: list[str] = []
+
+    def work() -> AllFindings:
+        asked.append(threading.current_thread().name)
+        return whole
+
+    def other() -> None:
+        assert nodes.once_for_machine(jobs[1], "workers", work) == whole
+
+    thread = threading.Thread(target=other, name="other")
+    thread.start()
+    assert nodes.once_for_machine(jobs[0], "workers", work) == whole
+    thread.join()
+    assert asked == [threading.current_thread().name]
 
 
 @pytest.fixture

@@ -50,19 +50,19 @@ def bucket(tmp_path: Path) -> SlowBucket:
     return store
 
 
-def machine(first: int = 0) -> Machine:
-    return Machine("s3://bucket", "runs/r/train/attempt-1", first)
+def machine(first: int = 0, workers: int = 1) -> Machine:
+    return Machine("s3://bucket", "runs/r/train/attempt-1", first, workers)
 
 
 def test_one_worker_fetches_for_all(bucket: SlowBucket):
     together = threading.Barrier(WORKERS)
 
     def work(_: int) -> list[object]:
-        mine = machine()
+        mine = machine(workers=WORKERS)
         store = mine.reads(bucket)
         together.wait()
         folder = store.local("model")
-        found = [store.read("rows"), store.sizes("model"), (folder / "deep/weights").read_bytes()]
+        found: list[object] = [store.read("rows"), store.sizes("model"), (folder / "deep/weights").read_bytes()]
         found += [folder.name, store.local("rows").read_bytes(), store.read("rows")]
         together.wait()
         mine.leave()
@@ -92,10 +92,21 @@ def test_a_local_directory_is_read_as_it_is(tmp_path: Path):
 
 
 def test_other_machines_attempts_and_workspaces_have_folders_of_their_own():
-    ours = [machine(), machine(32), Machine("s3://bucket", "runs/r/train/attempt-2", 0), Machine("s3://other", "a", 0)]
+    others = [Machine("s3://bucket", "runs/r/train/attempt-2", 0, 1), Machine("s3://other", "a", 0, 1)]
+    ours = [machine(), machine(32), *others]
     assert len({each.folder for each in ours}) == len(ours)
     for each in ours:
         each.leave()
+
+
+def test_a_worker_that_comes_after_another_has_left_finds_what_that_wrote():
+    first, late = machine(workers=2), machine(workers=2)
+    first.publish("pairs", b"there")
+    first.leave()
+    assert late.wait_for("pairs", "the training rows", 0.05) == b"there"
+    folder = late.folder
+    late.leave()
+    assert not folder.exists(), "all have used it and left"
 
 
 def test_a_worker_that_waits_in_vain_names_what_it_waits_for(bucket: SlowBucket, monkeypatch: pytest.MonkeyPatch):
