@@ -121,7 +121,7 @@ def outages(attempts: Iterable[LedgerRecord]) -> tuple[list[float], set[str]]:
     """
     down: dict[str, tuple[dt.datetime, int]] = {}  # run -> end of the first failure, and place of its stage
     took = []
-    for record in sorted(attempts, key=lambda record: record.started_at):
+    for record in sorted(attempts, key=lambda record: (record.started_at, record.attempt)):
         run, place = record.run_key, _STAGES.index(record.stage)
         done = record.ended_at is not None and record.failure is None
         if run in down and place >= down[run][1] and (done or record.seconds.productive):

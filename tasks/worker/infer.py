@@ -59,10 +59,10 @@ def run(job: Job) -> InferOutcome:
                         if not shards.done(number):
                             with embedder.shard(number) as (path, note):
                                 shards.commit(number, path, note, lease)
-                            if job.share.index == 0:
-                                job.keep(job.clock.read())
                 except Conflict:
                     continue  # another worker has it
+                if job.share.index == 0:
+                    job.keep(job.clock.read())
                 before -= 1
                 report("partitions", inputs.catalogue.partitions - before, inputs.catalogue.partitions)
             if before == len(left):

@@ -58,7 +58,7 @@ def run_ledger(report: LedgerReport) -> tuple[Section, ...]:
     """Return the ledger of one run: its sums, its seconds by phase, and each of its attempts."""
     run = report.runs[0]
     of = state(run.state, ended_as(run.state, run.release, run.failure))
-    rows = [("state", of), ("began", moment(run.began_at)), *_facts(run)[1:]]
+    rows: list[tuple[str, Cell | str]] = [("state", of), ("began", moment(run.began_at)), *_facts(run)[1:]]
     title = f"Run {run.run_key} over {run.span}"
     return (Section(title, id="ledger", tables=(facts(rows), *_phases(run))), *account.attempts(report.attempts))
 
