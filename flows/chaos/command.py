@@ -52,11 +52,16 @@ class Command:
             code = self._popen.wait(LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
             code = None
-            self.end()
+            self._kill()
         return Ended(code, *(_content(stream) for stream in (self._out, self._err)))
 
     def end(self) -> None:
-        """Kill what is left of the group."""
+        """Kill what is left of the group, and forget what it said."""
+        self._kill()
+        for stream in (self._out, self._err):
+            stream.close()
+
+    def _kill(self) -> None:
         self.send_all(signal.SIGKILL)
         self._popen.wait()
 

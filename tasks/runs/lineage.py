@@ -89,7 +89,14 @@ def partial(store: Store, lineage: str) -> list[str]:
         CorruptFolder: a manifest is not readable.
     """
     folders = [key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}") if key.endswith(f"/{MANIFEST}")]
-    return sorted(folder for folder in folders if read_manifest(store, folder).facts.get("complete") is False)
+    return sorted(folder for folder in folders if _is_partial(store, folder))
+
+
+def _is_partial(store: Store, folder: str) -> bool:
+    try:
+        return read_manifest(store, folder).facts.get("complete") is False
+    except MissingFolder:
+        return False  # deleted since it was listed
 
 
 def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRef, CheckpointState]]:
@@ -101,6 +108,8 @@ def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRe
             continue
         try:
             manifest = _manifest_of(store, folder, folders[folder])
+        except MissingFolder:
+            continue  # it was listed, and then deleted by the training that made it: there is a newer one
         except CorruptFolder as error:
             raise CorruptFolder(f"{error}; {_WAY_OUT}") from error
         if manifest.facts.get("complete") is False:  # made during a run; only the train stage reads it
@@ -112,7 +121,11 @@ def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRe
 
 def _manifest_of(store: Store, folder: str, name: str) -> Manifest:
     if name == MANIFEST:
-        return read_manifest(store, folder)
+        try:
+            return read_manifest(store, folder)
+        except MissingFolder:
+            if not store.exists(f"{folder}/{PRUNED}"):  # else it was pruned since it was listed
+                raise
     return read_record(store, f"{folder}/{PRUNED}", Manifest, error=CorruptFolder)
 
 

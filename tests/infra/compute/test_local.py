@@ -52,7 +52,8 @@ def failure(store: DirectoryStore, workers: int = 1, listener: Heard | None = No
 
 
 def test_a_killed_worker_leaves_no_temporary_files(store, stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # which remembers the one of before
     (tmp_path / "tmp").mkdir()
     stand_in(
         """

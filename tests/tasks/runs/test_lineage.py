@@ -1,11 +1,15 @@
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.runs.branches import begin
-from tasks.runs.lineage import completed, head, partial
+from tasks.runs.lineage import completed, head, is_pruned, partial, prune_checkpoint
 from tests.support.fakes.fake_runner import commit_files, write_checkpoint
 from tests.support.workspace.states import checkpoint_state
 
@@ -13,6 +17,20 @@ from tests.support.workspace.states import checkpoint_state
 def state(step: int, span: str = "2021-Q1", complete: bool = True, lineage: str = "main") -> CheckpointState:
     rows = RowsRef(span=SpanRef(name=span, version=1), prefix=f"runs/k/validate/rows/{span}", rows=4)
     return checkpoint_state(step, lineage=lineage, run_key="k", complete=complete, consumed=(rows,))
+
+
+class DeletingStore(DirectoryStore):
+    """Another process deletes a folder as soon as it was listed."""
+
+    def __init__(self, root: Path, folder: str, delete: Callable[[Store, str], None] = DirectoryStore.delete) -> None:
+        super().__init__(root)
+        self._folder, self._delete = folder, delete
+
+    def list(self, prefix: str) -> list[str]:
+        found = super().list(prefix)
+        if any(key.startswith(self._folder) for key in found):
+            self._delete(DirectoryStore(self.root), self._folder)
+        return found
 
 
 def test_a_new_lineage_has_no_head(store):
@@ -48,6 +66,23 @@ def test_a_folder_without_a_manifest_was_never_completed(store):
     found = head(store, "main")
     assert found is not None
     assert found[0] == done
+
+
+@pytest.mark.parametrize("read", [head, completed, partial])
+def test_a_checkpoint_that_its_training_deletes_meanwhile_is_passed_over(store, read):
+    """As when a run goes on whose command was killed, and the next command looks where it stands."""
+    write_checkpoint(store, state(10))
+    write_checkpoint(store, state(20, complete=False))
+    found = read(DeletingStore(store.root, "lineages/main/step-00000020"), "main")
+    assert not store.list("lineages/main/step-00000020")
+    assert found == read(store, "main")
+
+
+def test_a_checkpoint_that_is_pruned_meanwhile_is_still_known(store):
+    write_checkpoint(store, state(10))
+    pruned = DeletingStore(store.root, "lineages/main/step-00000010", prune_checkpoint)
+    assert [ref.step for ref, _ in completed(pruned, "main")] == [10]
+    assert is_pruned(store, completed(store, "main")[0][0])
 
 
 def test_lineages_are_separate(store):

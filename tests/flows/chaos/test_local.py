@@ -1,0 +1,76 @@
+"""A scene on this machine, whose command is a shell script: what is found to be killed, and what is left over."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.chaos import local
+from flows.chaos.command import processes_of
+from flows.chaos.draws import Act
+from flows.chaos.local import LocalPlace, LocalScene
+from tasks.contracts.stages import Stage
+
+# The last word of the worker's command line is what makes it one.
+SCRIPT = """#!/bin/sh
+sh -c 'sleep 60; true' tasks.worker &
+touch "$MILLRACE_CHAOS_FOLDER/started"
+echo said
+sleep 60
+"""
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalScene:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(local, "END_SECONDS", 0.0)
+    (tmp_path / "millrace").write_text(SCRIPT)
+    (tmp_path / "millrace").chmod(0o755)
+    place = object.__new__(LocalPlace)
+    place.folder, place.home, place.scratch, place.earlier = tmp_path, tmp_path, tmp_path / "tmp", frozenset({"first"})
+    place.scratch.mkdir()
+    return LocalScene(place, tmp_path / "run-1")
+
+
+def test_what_a_killed_command_leaves_is_found_and_ended(scene: LocalScene, tmp_path: Path) -> None:
+    command = scene.start()
+    while not (tmp_path / "run-1" / "started").exists():
+        time.sleep(0.01)
+    (worker,) = scene.workers()
+    command.send(signal.SIGKILL)
+    ended = command.finish()
+    assert (ended.code, ended.out) == (-signal.SIGKILL, "said\n")
+    (scene.root / "models").mkdir(parents=True)
+    (scene.root / "models" / ".tmp-7").touch()
+    (tmp_path / "tmp" / "millrace-attempt-7").mkdir()
+    left = scene.left_over()
+    assert f"process {worker} goes on" in left
+    assert "models/.tmp-7 is left in the workspace" in left
+    assert "millrace-attempt-7 is left in the folder of temporary files" in left
+    with scene.store.lock("lineages/main.run"):
+        assert any("lineages/main.run is in use by another process" in each for each in scene.left_over())
+    scene.close(keep=False)
+    assert not (tmp_path / "run-1").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    while processes_of(str(tmp_path / "run-1")):
+        time.sleep(0.01)
+
+
+def test_a_stage_has_begun_with_its_first_attempt_in_the_run_that_is_disturbed(scene: LocalScene) -> None:
+    scene.store.write("runs/first/train/attempt-1/ledger.json", b"")
+    assert not scene.began(Stage.train)
+    scene.store.write("runs/second/train/attempt-1/ledger.json", b"")
+    assert scene.began(Stage.train)
+    assert not scene.began(Stage.infer)
+
+
+def test_files_falter_for_as_long_as_the_switch_is_there(scene: LocalScene, tmp_path: Path) -> None:
+    switch = tmp_path / "run-1" / "faltering"
+    scene.falter(Act.disk_full)
+    assert str(switch.readlink()) == "disk-full"
+    scene.recover()
+    assert not switch.is_symlink()
