@@ -18,7 +18,7 @@ import pytest
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import Inputs, JobSpec, TrainInputs, WarmupInputs
-from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.results import StageResult
 from tests.support.cloud.batch import BatchServer
@@ -123,11 +123,12 @@ def test_each_worker_has_a_core_of_its_own(warmed: Warmed) -> None:
 
 def test_training_and_the_next_warmup_compile_nothing(cluster: Cluster, warmed: Warmed) -> None:
     before, compiled = len(cluster.sdk.compilations()), warmed.outcome.compiled
-    trained = cluster.work(TrainInputs(rows=(cluster.rows,), history=(), parent=None, compiled=compiled))
+    trained = cluster.work(TrainInputs(rows=(cluster.rows,), history=(), parent=None, compiled=compiled)).outcome
     again = cluster.work(WarmupInputs(rows=(cluster.rows,), parent=None), attempt=2).outcome
     assert len(cluster.sdk.compilations()) == before
-    assert trained.outcome.graphs is not None
-    assert trained.outcome.graphs.misses == 0
+    assert isinstance(trained, TrainOutcome)
+    assert trained.graphs is not None
+    assert trained.graphs.misses == 0
     assert isinstance(again, WarmupOutcome)
     assert again.compiled == compiled
     processes = 2 * MACHINES * (CORES + 2)  # workers, launcher and torchrun of two jobs
