@@ -21,7 +21,7 @@ from tasks.contracts.stages import TRAITS, Chore, Layout, Stage
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
-from tasks.worker.process.libraries import QUIET
+from tasks.worker.process.libraries import QUIET, name_user
 from tasks.worker.process.machine import Machine
 from tasks.worker.process.parent_death import die_with_parent
 from tasks.worker.process.sigterm import terminate
@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
     arguments = parser.parse_args()
     os.environ.update(QUIET)
+    name_user()
     collect_rarely()
     die_with_parent()
     _write_whole_lines()

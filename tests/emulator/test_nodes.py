@@ -71,6 +71,16 @@ def test_the_other_nodes_wait_until_the_main_node_runs(client: BatchClient) -> N
     assert other > main + 100, "it starts 300 ms after the main node runs; less a busy machine's delay in noting that"
 
 
+def test_the_other_nodes_start_one_after_another(client: BatchClient) -> None:
+    """As their machines and images come, up to the time that the main node waits for them."""
+    client.server.delay(joining=0.6)
+    job_id = client.submit_nodes(3, "sleep 30")
+    until(lambda: node(client, job_id, 2)["status"] == "RUNNING")
+    first, second, third = (node(client, job_id, index)["startedAt"] for index in range(3))
+    assert second >= first + 290
+    assert third >= first + 590
+
+
 def test_the_other_nodes_end_with_the_main_node(client: BatchClient, tmp_path: Path) -> None:
     traps = "trap 'exit 5' TERM; test $AWS_BATCH_JOB_NODE_INDEX = 1 || trap '' TERM"
     job_id = client.submit_nodes(3, f"{traps}; {meet(tmp_path, 3)} && exit 0; while :; do sleep 0.02; done")

@@ -65,8 +65,7 @@ class World:
         self.s3 = S3Server()
         self._environment(AWS_ENDPOINT_URL=self.s3.url)
         os.environ.pop("PREFECT_API_URL", None)
-        # Workers that are killed leave their copies of the bucket, which go with the folder.
-        self.batch = BatchServer(dict(containers or {}), grace_seconds=GRACE_SECONDS, users=True, folder=folder)
+        self.batch = BatchServer(dict(containers or {}), grace_seconds=GRACE_SECONDS, users=True)
         self._environment(AWS_ENDPOINT_URL_BATCH=self.batch.url, AWS_ENDPOINT_URL_CLOUDWATCH_LOGS=self.batch.url)
         self.batch.register_all()
         sections = {key: {**SETTINGS.get(key, {}), **changes} for key, changes in _CHANGED.items()}
@@ -86,7 +85,7 @@ class World:
         self.s3.forget()
         self.batch.forget()
         self.batch.forgive()
-        self.batch.delay(scheduling=0.0, starting=0.0, logs=0.0, timeout_scale=1.0)
+        self.batch.delay(scheduling=0.0, starting=0.0, joining=1.0, logs=0.0, timeout_scale=1.0)
         uri = self.s3.new_workspace()
         left_out = ("releases/", ".locks/", *(_MADE_BY[stage] for stage in stages if stage in _MADE_BY))
         old, new = (one.removeprefix("s3://").split("/", 1) for one in (self.base, uri))

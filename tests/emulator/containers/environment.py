@@ -15,10 +15,10 @@ from tests.emulator.containers.places import Folder
 from tests.emulator.engine.records import Attempt, Container, Job
 
 ROOT = Path(__file__).resolve().parents[3]
-IMAGE = ROOT / "infra/images/worker.Dockerfile"
+IMAGES = ROOT / "infra/images"
 COMPUTE_ENVIRONMENT = "emulator"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Docker's own
-_SYNTHETIC = ("PYTHONDONTWRITEBYTECODE",)  # spares an image's layers; here it would only cost time
+_LEFT_OUT = ("PYTHONDONTWRITEBYTECODE",)  # spares an image's layers; here it would only cost time
 
 
 def container_environment(
@@ -26,8 +26,9 @@ def container_environment(
 ) -> dict[str, str]:
     """`image`: what a test adds to the image; `folder`: what is the container's own."""
     task = container.task_arn.rsplit("/", 1)[-1]
-    environment = of_image(image) | folder.environment
-    environment |= {name: value for name, value in os.environ.items() if name in ("AWS_ENDPOINT_URL",)}
+    environment = _of_image(container.properties["image"], image) | folder.environment
+    if (servers := os.environ.get("AWS_ENDPOINT_URL")) is not None:
+        environment["AWS_ENDPOINT_URL"] = servers
     environment |= {
         "AWS_EXECUTION_ENV": "AWS_ECS_EC2",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/credentials/{task}",
@@ -38,9 +39,9 @@ def container_environment(
     return environment | _of_batch(job, attempt, container)
 
 
-def of_image(added: dict[str, str]) -> dict[str, str]:
+def _of_image(name: str, added: dict[str, str]) -> dict[str, str]:
     """The image's variables; its Python and its code are those of the tests."""
-    both = _written() | added
+    both = _written("worker-neuron" if "neuron" in name else "worker") | added
     paths = [one for one in (added.get("PYTHONPATH"), str(ROOT)) if one]
     python = str(Path(sys.executable).parent)
     programs = [one for one in (added.get("PATH"), python, _PATH) if one]
@@ -48,11 +49,11 @@ def of_image(added: dict[str, str]) -> dict[str, str]:
 
 
 @functools.cache
-def _written() -> dict[str, str]:
-    lines = IMAGE.read_text().replace("\\\n", " ")
+def _written(image: str) -> dict[str, str]:
+    lines = (IMAGES / f"{image}.Dockerfile").read_text().replace("\\\n", " ")
     words = [word for line in re.findall(r"^ENV (.*)$", lines, re.MULTILINE) for word in line.split()]
     pairs = dict(word.split("=", 1) for word in words)
-    return {name: value for name, value in pairs.items() if name not in _SYNTHETIC}
+    return {name: value for name, value in pairs.items() if name not in _LEFT_OUT}
 
 
 def _of_batch(job: Job, attempt: Attempt, container: Container) -> dict[str, str]:

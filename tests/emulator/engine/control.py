@@ -42,9 +42,6 @@ class Control:
                 self._add(kinds.parse(document))
             case "delays":
                 self._delay(document)
-            case "empty-credentials":
-                for instance in {life.container.host.id for life in self._engine.containers.lives}:
-                    self._credentials.empty(instance)
             case "release":
                 self._faults.holds.clear()
             case "forgive":

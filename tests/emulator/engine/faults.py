@@ -66,6 +66,7 @@ class Delays:
 
     scheduling: float = 0.0  # RUNNABLE
     starting: float = 0.0  # STARTING, for each node
+    joining: float = 0.0  # from the start of the main node to that of the last one; the others start in between
     timeout_scale: float = 1.0  # how long a second of attemptDurationSeconds lasts
 
 

@@ -225,7 +225,8 @@ class Engine:
                 continue
             if not self._due(attempt.ready_at):
                 return
-            attempt.ready_at = time.monotonic() + self._faults.delays.starting
+            delays = self._faults.delays
+            attempt.ready_at = time.monotonic() + delays.starting + delays.joining / max(1, job.nodes - 1)
             if self._faults.take_strike("pull", job, container):
                 self.containers.never_ran(container, PULL_FAILED.format(image=container.properties["image"]))
             else:

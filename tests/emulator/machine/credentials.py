@@ -50,10 +50,6 @@ class Credentials:
             "Expiration": _UNTIL,
         }
 
-    def empty(self, instance: str) -> None:
-        """As after many requests."""
-        self._buckets[instance] = _Bucket(left=0.0)
-
     def forget(self) -> None:
         self.requests.clear()
         self._buckets.clear()

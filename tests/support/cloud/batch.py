@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import subprocess
 import sys
 import urllib.parse
@@ -53,7 +52,6 @@ class BatchServer:
         slots: int = 64,
         users: bool = False,
         whole_machine: bool = False,
-        folder: Path | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             [
@@ -63,7 +61,6 @@ class BatchServer:
                 *(["--whole-machine"] if whole_machine else []),
             ],
             cwd=_ROOT,
-            env={**os.environ, **({"TMPDIR": str(folder)} if folder else {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -152,16 +149,15 @@ class BatchServer:
         self.control("faults", kind="memory", job=job, index=index, log=text)
 
     def delay(self, **seconds: float) -> None:
-        """`scheduling` (RUNNABLE), `starting` (STARTING, each node), `logs`: how late a line can be read."""
+        """`scheduling` (RUNNABLE), `starting` (STARTING, each node), `joining` (all nodes after the main one), `logs`.
+
+        The last is how late a line can be read.
+        """
         self.control("delays", **seconds)
 
     def scale_timeouts(self, factor: float) -> None:
         """Let each second of attemptDurationSeconds, of which Batch wants 60 at least, last so many."""
         self.control("delays", timeout_scale=factor)
-
-    def exhaust_credentials(self) -> None:
-        """Each instance's endpoint has just been asked as often as it answers."""
-        self.control("empty-credentials")
 
     def credential_requests(self) -> dict[str, int]:
         """How often each instance's endpoint was asked for a role's credentials."""

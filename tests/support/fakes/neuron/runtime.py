@@ -7,6 +7,7 @@ results are zeros, but for sums of data that was sent to the device, which are r
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import hashlib
@@ -151,9 +152,10 @@ def on_device(library: Any) -> list[torch.Tensor]:
     found = {}
     for each in gc.get_objects():
         if issubclass(type(each), torch.Tensor):
-            for tensor in (each, each.grad if each.is_leaf else None):
-                if tensor is not None and tensor.device.type == "xla":
-                    found[library._xla_get_tensor_id(tensor)] = tensor
+            with contextlib.suppress(RuntimeError):  # a thread that feeds the device is just making it
+                for tensor in (each, each.grad if each.is_leaf else None):
+                    if tensor is not None and tensor.device.type == "xla":
+                        found[library._xla_get_tensor_id(tensor)] = tensor
     return [found[number] for number in sorted(found)]
 
 

@@ -1,6 +1,7 @@
 """Warmup, training and the next warmup on two machines: real launchers, torchruns, workers and tools, under AWS Batch.
 
-Only AWS and the Neuron SDK are stand-ins. The machines have two NeuronCores here: four processes import torch at once.
+Only AWS and the Neuron SDK are stand-ins. Each machine has two workers: with four, the sixteen processes of warmup and
+of its trial need 10 GB, and on two processors they take too long.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import Inputs, JobSpec, TrainInputs, WarmupInputs
-from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.results import StageResult
 from tests.support.cloud.batch import BatchServer
@@ -80,52 +81,55 @@ def cluster(s3_server: S3Server) -> Iterator[Cluster]:
             batch.stop()
 
 
+class Warmed(NamedTuple):
+    """The first warmup: its outcome, and what the stand-in has seen of it."""
+
+    outcome: WarmupOutcome
+    compilations: list[dict[str, Any]]
+    cores: list[dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
-def warmed(cluster: Cluster) -> WarmupOutcome:
+def warmed(cluster: Cluster) -> Warmed:
     outcome = cluster.work(WarmupInputs(rows=(cluster.rows,), parent=None)).outcome
     assert isinstance(outcome, WarmupOutcome)
-    return outcome
+    return Warmed(outcome, cluster.sdk.compilations(), cluster.sdk.cores())
 
 
-def by_place(entries: list[dict[str, Any]]) -> dict[tuple[str, bool], list[dict[str, Any]]]:
-    """Devices opened, by machine, and by whether the graphs were only collected."""
-    places = defaultdict(list)
-    for entry in entries:
-        places[entry["host"], entry["collects"]].append(entry)
-    return places
+def test_each_graph_is_compiled_once_for_all_machines(warmed: Warmed) -> None:
+    compiled = [one["module"] for one in warmed.compilations]
+    assert warmed.outcome.compiled is not None
+    assert len(set(compiled)) == len(compiled) == warmed.outcome.compiled.graphs > 3
+    assert {one["when"] for one in warmed.compilations} == {"ahead of time"}
+    assert len({one["host"] for one in warmed.compilations}) == 1
 
 
-def test_each_graph_is_compiled_once_for_all_machines(cluster: Cluster, warmed: WarmupOutcome) -> None:
-    compiled = [one["module"] for one in cluster.sdk.compilations()]
-    assert warmed.compiled is not None
-    assert len(set(compiled)) == len(compiled) == warmed.compiled.graphs > 3
-    assert {one["when"] for one in cluster.sdk.compilations()} == {"ahead of time"}
-    assert len({one["host"] for one in cluster.sdk.compilations()}) == 1
-
-
-def test_the_compiler_may_use_every_core_and_is_bound_to_no_neuroncore(cluster: Cluster, warmed: WarmupOutcome) -> None:
-    for one in cluster.sdk.compilations():
+def test_the_compiler_may_use_every_core_and_is_bound_to_no_neuroncore(warmed: Warmed) -> None:
+    for one in warmed.compilations:
         assert one["affinity"] == sorted(os.sched_getaffinity(0))
         bound = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_ROOT_COMM_ID", "NEURON_PJRT_", "PJRT_LOCAL_", "OMP_PLACES")
         assert not [name for name in one["environment"] if name.startswith(bound)]
         assert "--target=trn1" in one["environment"]["NEURON_CC_FLAGS"]
 
 
-def test_each_worker_has_a_core_of_its_own(cluster: Cluster, warmed: WarmupOutcome) -> None:
-    places = by_place(cluster.sdk.cores())
-    assert len(places) == 2 * MACHINES, "for the trial that only collects, and for the one that runs"
-    for opened in places.values():
-        assert sorted(one["visible"] for one in opened) == [str(core) for core in range(CORES)]
+def test_each_worker_has_a_core_of_its_own(warmed: Warmed) -> None:
+    """In the trial that only collects graphs, and in the one that runs; a core taken twice would have ended the job."""
+    places = defaultdict(list)
+    for opened in warmed.cores:
+        places[opened["host"], opened["collects"]].append(opened["visible"])
+    assert len(places) == 2 * MACHINES
+    assert all(sorted(visible) == [str(core) for core in range(CORES)] for visible in places.values())
 
 
-def test_training_and_the_next_warmup_compile_nothing(cluster: Cluster, warmed: WarmupOutcome) -> None:
-    before = len(cluster.sdk.compilations())
-    trained = cluster.work(TrainInputs(rows=(cluster.rows,), history=(), parent=None, compiled=warmed.compiled))
+def test_training_and_the_next_warmup_compile_nothing(cluster: Cluster, warmed: Warmed) -> None:
+    before, compiled = len(cluster.sdk.compilations()), warmed.outcome.compiled
+    trained = cluster.work(TrainInputs(rows=(cluster.rows,), history=(), parent=None, compiled=compiled)).outcome
     again = cluster.work(WarmupInputs(rows=(cluster.rows,), parent=None), attempt=2).outcome
     assert len(cluster.sdk.compilations()) == before
-    assert trained.outcome.graphs is not None
-    assert trained.outcome.graphs.misses == 0
+    assert isinstance(trained, TrainOutcome)
+    assert trained.graphs is not None
+    assert trained.graphs.misses == 0
     assert isinstance(again, WarmupOutcome)
-    assert again.compiled == warmed.compiled
+    assert again.compiled == compiled
     processes = 2 * MACHINES * (CORES + 2)  # workers, launcher and torchrun of two jobs
     assert max(cluster.batch.credential_requests().values()) <= 3 * processes
