@@ -35,9 +35,9 @@ def matmul_attention(
     if (shared := heads // key.shape[1]) > 1:  # several heads of queries share one of keys and values
         key, value = (side.repeat_interleave(shared, dim=1) for side in (key, value))
     if not attention_mask.is_floating_point():
-        sides = (side[0].transpose(0, 1) for side in (query, key, value))
+        queries, keys, values = (side[0].transpose(0, 1) for side in (query, key, value))
         causal = getattr(module, "is_causal", False)
-        return attention_in_line(*sides, attention_mask, scaling, causal)[None], None
+        return attention_in_line(queries, keys, values, attention_mask, scaling, causal)[None], None
     queries, keys, values = (side.reshape(batch * heads, tokens, width) for side in (query, key, value))
     mask = attention_mask.to(query.dtype).expand(batch, heads, tokens, tokens).reshape(batch * heads, tokens, tokens)
     scores = torch.baddbmm(mask, queries, keys.mT, alpha=width**-0.5 if scaling is None else scaling)
@@ -62,8 +62,9 @@ def attention_in_line(
     out, start = torch.empty(query.shape, dtype=query.dtype), 0
     for size in groups.flatten(0, 2).tolist():
         part = slice(start, start := start + size[0] * size[1])
-        sides = (side[part].unflatten(0, size).transpose(1, 2) for side in (query, key, value))  # (texts, H, T, D)
-        seen = F.scaled_dot_product_attention(*sides, is_causal=causal, scale=scaling)
+        # (texts, H, T, D) each
+        queries, keys, values = (side[part].unflatten(0, size).transpose(1, 2) for side in (query, key, value))
+        seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=scaling)
         out[part].unflatten(0, size).copy_(seen.transpose(1, 2))
     return out
 
