@@ -104,7 +104,9 @@ class InferConfig(WorkersConfig):
 
     max_tokens: Positive = Field(description="where texts are cut: those that are released, searched and measured")
     sequence_tokens: Positive = Field(description="the texts of a batch are packed into sequences of so many tokens")
-    batch_sequences: Positive = Field(description="of one worker's batch")
+    batch_sequences: Positive = Field(
+        description="of one worker's batch; a processor packs nothing, and takes texts of as many tokens in all"
+    )
     shard_rows: Positive = Field(
         description="items in one partition of the catalogue, and so in one shard, at most about"
     )

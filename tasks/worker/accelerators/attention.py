@@ -1,7 +1,8 @@
 """Attention as plain batched matrix products, for processors and for XLA.
 
 On a CPU the library's fused attention has a slow bf16 backward pass, and its eager one computes the softmax in fp32;
-docs/benchmarks.md has the figures. XLA fuses plain operations itself. GPUs keep the fused attention.
+docs/benchmarks.md has the figures. XLA fuses plain operations itself. GPUs keep the fused attention, and so do texts in
+line on a CPU, which need no backward pass.
 """
 
 from typing import Any
@@ -34,9 +35,9 @@ def matmul_attention(
     if (shared := heads // key.shape[1]) > 1:  # several heads of queries share one of keys and values
         key, value = (side.repeat_interleave(shared, dim=1) for side in (key, value))
     if not attention_mask.is_floating_point():
-        sides = (side[0].transpose(0, 1) for side in (query, key, value))
+        queries, keys, values = (side[0].transpose(0, 1) for side in (query, key, value))
         causal = getattr(module, "is_causal", False)
-        return attention_in_line(*sides, attention_mask, scaling, causal)[None], None
+        return attention_in_line(queries, keys, values, attention_mask, scaling, causal)[None], None
     queries, keys, values = (side.reshape(batch * heads, tokens, width) for side in (query, key, value))
     mask = attention_mask.to(query.dtype).expand(batch, heads, tokens, tokens).reshape(batch * heads, tokens, tokens)
     scores = torch.baddbmm(mask, queries, keys.mT, alpha=width**-0.5 if scaling is None else scaling)
@@ -61,23 +62,11 @@ def attention_in_line(
     out, start = torch.empty(query.shape, dtype=query.dtype), 0
     for size in groups.flatten(0, 2).tolist():
         part = slice(start, start := start + size[0] * size[1])
-        sides = (side[part].unflatten(0, size).transpose(1, 2) for side in (query, key, value))  # (texts, H, T, D)
-        seen = _attention(*sides, scaling, causal)
+        # (texts, H, T, D) each
+        queries, keys, values = (side[part].unflatten(0, size).transpose(1, 2) for side in (query, key, value))
+        seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=scaling)
         out[part].unflatten(0, size).copy_(seen.transpose(1, 2))
     return out
-
-
-def _attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None, causal: bool
-) -> torch.Tensor:
-    """(B, H, T, D) each, without a mask -> (B, H, T, D); in bf16 plain products are the faster ones."""
-    if causal or query.dtype != torch.bfloat16:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scaling)
-    queries, keys, values = (side.reshape(-1, *side.shape[2:]) for side in (query, key, value))
-    scores = query.new_empty(len(queries), queries.shape[1], queries.shape[1])
-    scores.baddbmm_(queries, keys.mT, beta=0, alpha=query.shape[-1] ** -0.5 if scaling is None else scaling)
-    torch.softmax(scores, dim=-1, out=scores)
-    return torch.bmm(scores, values).view(query.shape)
 
 
 AttentionInterface.register(MATMUL, matmul_attention)

@@ -121,8 +121,8 @@ def layer_in_line(layer: Any, hidden: torch.Tensor, groups: torch.Tensor) -> tor
     w, heads, epsilon = LayerWeights.of(layer), layer.attention.self.num_attention_heads, layer.output.LayerNorm.eps
     rows, width = hidden[0], hidden.shape[2:]
     side, bias = torch.cat([w.query, w.key, w.value]), torch.cat([w.query_bias, w.key_bias, w.value_bias])
-    sides = _linear(rows, side, bias).view(len(rows), 3, heads, -1)
-    seen = attention_in_line(*sides.unbind(1), groups).flatten(1)
+    query, key, value = _linear(rows, side, bias).view(len(rows), 3, heads, -1).unbind(1)
+    seen = attention_in_line(query, key, value, groups).flatten(1)
     first = _linear(seen, w.out, w.out_bias, added=rows)
     middle = F.layer_norm(first, width, w.first_norm, w.first_norm_bias, epsilon)
     last = _linear(_linear(middle, w.up, w.up_bias, after="gelu"), w.down, w.down_bias, added=middle)
