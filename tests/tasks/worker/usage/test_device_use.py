@@ -43,7 +43,9 @@ def count(**counters: int) -> None:
 def test_rank_0_collects_what_each_node_moved(job) -> None:
     with device_use.device_use_measured(job):
         count(tx_bytes=2 * GIB)
-    (node,) = device_use.collect_device_use(job) or ()
+    found = device_use.collect_device_use(job)
+    assert found is not None
+    (node,) = found
     assert node.efa is not None
     assert (node.utilization_median, node.efa.sent_gib, node.efa.faults) == (50.0, 2.0, {})
 
