@@ -70,7 +70,7 @@ def test_a_run_goes_on_with_another_number_of_workers_whose_graphs_are_compiled_
     if compiles:
         key = result_key(runner.specs[0].run_key, Stage.warmup)
         warmed = StageResult.model_validate_json(store.read(key))
-        commit_files(store, "compile/two", {"graph": "g"}, "compiled")
+        commit_files(store, "compile/two", {"graph": "g"}, "compiled", complete=True)
         outcome = warmed.outcome.model_copy(update={"compiled": CompileRef(key="two", graphs=1, seconds=1.0)})
         store.write(key, warmed.model_copy(update={"outcome": outcome}).to_json())
     runner.specs.clear()

@@ -21,19 +21,19 @@ ASSUMED_SECONDS_BETWEEN = 24 * 3600.0  # then
 class Failures(NamedTuple):
     """What the recorded attempts say: failures that a checkpoint helps against, and for how long attempts ran."""
 
-    count: int
+    failed: int
     attempts: int
     seconds: float
 
     @property
     def enough(self) -> bool:
         """Whether there were so many that their mean is used."""
-        return self.count >= ENOUGH_FAILURES
+        return self.failed >= ENOUGH_FAILURES
 
     @property
     def seconds_between(self) -> float:
         """Mean seconds of training between two failures; a day where fewer than three are on record."""
-        return max(1.0, self.seconds / self.count) if self.enough else ASSUMED_SECONDS_BETWEEN
+        return max(1.0, self.seconds / self.failed) if self.enough else ASSUMED_SECONDS_BETWEEN
 
 
 def recorded_failures(store: Store, name: str, run_key: str) -> Failures:
@@ -44,7 +44,7 @@ def recorded_failures(store: Store, name: str, run_key: str) -> Failures:
     found = [record for key in _newest_runs(store, name, run_key) for record in _attempts(store, key)]
     ended = [record for record in found if record.ended_at is not None]
     return Failures(
-        count=sum(_loses_work(record.failure) for record in ended),
+        failed=sum(_loses_work(record.failure) for record in ended),
         attempts=len(ended),
         seconds=sum(record.wall_seconds - record.seconds.queued for record in ended),
     )

@@ -93,6 +93,6 @@ class Pace:
             seconds=None if seconds is None else round(seconds, 1),
             write_seconds=None if known is None else round(self._write_seconds, 4),
             seconds_between_failures=None if known is None else round(known.seconds_between, 1),
-            failures=None if known is None else known.count,
+            failures=None if known is None else known.failed,
             attempts=None if known is None else known.attempts,
         )

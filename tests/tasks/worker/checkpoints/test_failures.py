@@ -38,14 +38,14 @@ def test_attempts_of_the_lineages_trainings_count_and_their_time_in_the_queue_do
     record(store, "elsewhere", [LOST] * 5)
     record(store, "two", [LOST] * 5, Stage.infer)
     found = recorded_failures(store, "main", "now")
-    assert (found.count, found.attempts, found.seconds) == (4, 6, 600.0)
+    assert (found.failed, found.attempts, found.seconds) == (4, 6, 600.0)
     assert found.seconds_between == 150.0
 
 
 def test_failures_that_no_checkpoint_helps_against_do_not_count(store):
     endings = [FailureClass.CAPACITY, FailureClass.CODE, FailureClass.CONFIG, FailureClass.CANCELLED, LOST]
     record(store, "now", endings)
-    assert recorded_failures(store, "main", "now").count == 1
+    assert recorded_failures(store, "main", "now").failed == 1
 
 
 def test_few_failures_say_little(store):

@@ -51,7 +51,7 @@ def test_a_wish_stands_until_a_checkpoint_is_written():
 
 def test_auto_assumes_a_second_for_a_write_until_one_is_measured():
     watch = Watch()
-    pace = watch.pace("auto", Failures(count=4, attempts=5, seconds=80_000.0))
+    pace = watch.pace("auto", Failures(failed=4, attempts=5, seconds=80_000.0))
     assert pace.seconds == 200.0  # sqrt(2 * 1 * 20000)
     pace.wrote()
     watch.stalled = 0.25
