@@ -3,7 +3,7 @@
     python -m tests.benchmarks.success [--runs 200] [--seed 20261123] [--attempts N]
 
 Each run is the real flow on a real Prefect server, with its own tries, plan, locks, records and gates, over a span of
-its own in one lineage. Its workers are real processes without arithmetic, see tests/support/fakes/short_workers.py.
+its own in one lineage. Its workers are real processes without arithmetic, see tests/support/processes/short_workers.py.
 The delays before a retry are a thousandth of the real ones, and no pages are made. The rate is read from the ledger.
 """
 
@@ -28,8 +28,8 @@ from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.monitoring.ledger_report import LedgerReport, read_ledger
 from tests.support.fakes.fake_runner import ingest
-from tests.support.fakes.short_workers import CLASSES, Fault, Faults, FlakyStore, ShortWorkers
 from tests.support.processes.prefect_server import PrefectServer
+from tests.support.processes.short_workers import CLASSES, Fault, Faults, FlakyStore, ShortWorkers
 
 RUNS, SEED, SHARE, LIMIT = 200, 20261123, 0.2, 0.995
 FIRST = dt.date(2026, 1, 1)

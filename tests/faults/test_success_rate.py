@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tasks.contracts.runs import RunState
 from tests.benchmarks.success import by_class, measure
-from tests.support.fakes.short_workers import CLASSES
 from tests.support.processes.prefect_server import PrefectServer
+from tests.support.processes.short_workers import CLASSES
 
 
 def test_a_run_survives_its_faults_and_the_ledger_has_each_of_them(prefect: PrefectServer, tmp_path: Path) -> None:
