@@ -25,7 +25,7 @@ import numpy as np
 
 from configs.load import load_config
 from flows.demo.__main__ import COLUMNS, CONFIG_FILE, ROWS_PER_SPAN, SEED
-from flows.demo.shop import FIRST_MONTH, write_shop
+from flows.shop.search_log import FIRST_MONTH, write_shop
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import Inputs, JobSpec, TrainInputs, ValidateInputs
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome

@@ -101,8 +101,8 @@ def shown_by() -> dict[str, list[tuple[Path, str]]]:
 
 
 def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in tree.body:
-        for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+    for node in (each for each in tree.body if isinstance(each, ast.FunctionDef)):
+        for mark in node.decorator_list:
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.shows":
                 for argument in mark.args:
                     yield node.name, ast.literal_eval(argument)

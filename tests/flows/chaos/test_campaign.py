@@ -13,6 +13,7 @@ from flows.chaos import campaign as campaigns
 from flows.chaos.campaign import ChaosReport, campaign, rows
 from flows.chaos.draws import Act, Draw
 from flows.chaos.place import Ended, Undisturbed
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import POLICIES, FailureClass
@@ -34,7 +35,8 @@ class Script:
     def __init__(
         self, store: DirectoryStore, *ends: Ended, over: Sequence[bool] = (), left: Sequence[str] = ()
     ) -> None:
-        self.store, self.ends, self._over, self._left = store, list(ends), list(over), list(left)
+        self.store: Store = store
+        self.ends, self._over, self._left = list(ends), list(over), list(left)
         self.sent: list[signal.Signals] = []
         self.kept: list[bool] = []
 
@@ -72,6 +74,8 @@ class Script:
 
     def left_over(self) -> list[str]:
         return self._left
+
+    def stop(self) -> None: ...
 
     def close(self, keep: bool) -> str:
         self.kept.append(keep)

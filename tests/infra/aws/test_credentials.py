@@ -41,7 +41,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Endpoi
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """No log of requests."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from infra.compute.batch.claim import read_claim
 from infra.compute.batch.runner import BatchRunner
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import BatchAttempt
@@ -46,7 +47,7 @@ class Dying(Heard):
             raise self._error
 
 
-def run(store: DirectoryStore, spec: JobSpec, waiter: Heard | None = None, tries: int = 3) -> Heard:
+def run(store: Store, spec: JobSpec, waiter: Heard | None = None, tries: int = 3) -> Heard:
     waiter = waiter or Waiting()
     BatchRunner(store, spec.config).run(spec, waiter, tries)
     return waiter

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from configs.load import load_config
 from configs.schema.config import Config
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.jobs import InferInputs, Inputs, JobSpec, TrainInputs
@@ -112,7 +113,7 @@ def all_rows(store: DirectoryStore, refs: Sequence[RowsRef], config: Config) -> 
 
 
 def make_job(
-    store: DirectoryStore,
+    store: Store,
     config: Config,
     inputs: Inputs,
     run_key: str = "run",

@@ -22,7 +22,7 @@ def state(step: int, span: str = "2021-Q1", complete: bool = True, lineage: str 
 class DeletingStore(DirectoryStore):
     """Another process deletes a folder as soon as it was listed."""
 
-    def __init__(self, root: Path, folder: str, delete: Callable[[Store, str], None] = DirectoryStore.delete) -> None:
+    def __init__(self, root: Path, folder: str, delete: Callable[[Store, str], None] = Store.delete) -> None:
         super().__init__(root)
         self._folder, self._delete = folder, delete
 

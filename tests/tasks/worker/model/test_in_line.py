@@ -5,12 +5,13 @@ import pytest
 import torch
 from transformers import BertConfig, DistilBertConfig, LlamaConfig, RobertaConfig
 
-from configs.schema.training import Pooling
+from configs.schema.model import Pooling
 from tasks.pretrained.shapes import TextShape
 from tasks.worker.accelerators import open_accelerator
-from tasks.worker.model.embedding_model import EmbeddingModel, shape_of
+from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.in_line import InLine, cut
+from tasks.worker.model.model_shape import shape_of
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
 from tests.support.models.packed import packed
