@@ -5,10 +5,10 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from configs.schema.compute import Positive
+from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfig
 from configs.schema.stages import WorkersConfig
 from configs.schema.train.checkpoints import Every, with_interval
 from configs.schema.train.label_heads import LabelHead, MulticlassHead, RegressionHead
-from configs.schema.train.retention import AveragingConfig, DecayConfig, KeepBestConfig
 from tasks.foundation.records import Record
 
 LARGEST_SCALE = 100.0  # of a scale that is learnt: with a larger one, training is known to become unstable

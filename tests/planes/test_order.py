@@ -85,7 +85,7 @@ ORDER = """
     tasks.contracts               what passes between the planes
     configs                       the configuration: read and compared
     configs.schema                every key of the configuration
-    configs.schema.train          keys of train: heads of labels, checkpoints, what holds against forgetting
+    configs.schema.train          keys of train: heads of labels, checkpoints
     tasks.foundation              records and errors
 """
 FOLDERS = [line.split()[0] for line in ORDER.strip().splitlines()]

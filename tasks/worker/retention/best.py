@@ -6,7 +6,7 @@ The holdout is what gates judge by. A step chosen by it would look better there 
 import math
 from collections.abc import Sequence
 
-from configs.schema.train.retention import KeepBestConfig
+from configs.schema.retention import KeepBestConfig
 from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
 from tasks.contracts.references import RowsRef
 

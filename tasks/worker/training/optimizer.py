@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from configs.schema.train.retention import DecayConfig
+from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
 from tasks.worker.accelerators.base import Accelerator
 

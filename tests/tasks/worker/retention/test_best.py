@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from configs.schema.train.retention import KeepBestConfig
+from configs.schema.retention import KeepBestConfig
 from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.rows import is_holdout

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from configs.schema.train.retention import DecayConfig
+from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
 from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
