@@ -132,7 +132,7 @@ def _of_loss(head: str) -> Iterator[str]:
         yield f"{about}: add its function to LOSSES in tasks/worker/training/losses.py"
     if head not in yaml.safe_load(BASE.read_text())["heads"]:
         yield f"{about}: add it to the section heads of configs/base.yaml"
-    yield from _untested(about, head, "tests/tasks/worker/training/test_losses.py")
+    yield from _untested(about, head, "tests/tasks/worker/training/losses/test_losses.py")
 
 
 def _of_label_head(head: str) -> Iterator[str]:
