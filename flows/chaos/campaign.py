@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from flows.chaos.acts import strike
+from flows.chaos.command import LONGEST_SECONDS
 from flows.chaos.draws import Act, Draw, draws
 from flows.chaos.invariants import problems
 from flows.chaos.place import Ended, Place, Running, Scene, first_stage
@@ -196,8 +197,12 @@ _PASSING = {Act.stop_all, Act.stop_server, Act.store_errors, Act.store_delays, A
 
 
 def _wait(scene: Scene, running: Running, stage: Stage, seconds: float) -> None:
-    """Return `seconds` after the begin of the stage, that of the first one after the start of the command."""
-    while stage is not Stage.validate and not scene.began(stage) and not running.over:
+    """Return `seconds` after the begin of the stage, that of the first one after the start of the command.
+
+    Or once the command is over, or hangs.
+    """
+    hangs = time.monotonic() + LONGEST_SECONDS
+    while stage is not Stage.validate and not scene.began(stage) and not running.over and time.monotonic() < hangs:
         time.sleep(POLL_SECONDS)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not running.over:

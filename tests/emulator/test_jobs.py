@@ -66,7 +66,12 @@ def test_a_container_has_the_environment_of_image_definition_and_batch_alone(cli
     assert (by_batch | by_the_image | by_the_definition).items() <= environment.items()
     assert Path(folder) == ROOT
     theirs = ["PATH", "HOME", "TMPDIR", "AWS_EXECUTION_ENV", "AWS_ENDPOINT_URL", "AWS_CONTAINER_CREDENTIALS_FULL_URI"]
-    theirs += ["AWS_EC2_METADATA_SERVICE_ENDPOINT", "PIP_NO_CACHE_DIR", "PIP_DISABLE_PIP_VERSION_CHECK"]
+    theirs += [
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        "AWS_ENDPOINT_URL_EC2",
+        "PIP_NO_CACHE_DIR",
+        "PIP_DISABLE_PIP_VERSION_CHECK",
+    ]
     own = {"LC_CTYPE", "BATCH_EMULATOR_CONTAINER"}  # Python's, and the emulator's to find its processes
     assert set(environment) == {*by_batch, *by_the_image, *by_the_definition, *theirs, *own}
 

@@ -149,7 +149,8 @@ def test_two_workers_agree_and_end_the_same_after_a_kill(tmp_path: Path, average
             with pytest.raises(EOFError):  # rank 0 was killed, rank 1 noticed
                 run_ranks(2, train_rank_and_die, job.spec, at)
         first, second = run_ranks(2, train_as_rank, job)
-        measured = {name: getattr(first, name) for name in ("pairs_per_second", "checkpoints")}  # by the first worker
+        by_the_first = ("pairs_per_second", "checkpoints", "communication")
+        measured = {name: getattr(first, name) for name in by_the_first}
         assert first == second.model_copy(update=measured)
         ends.append((DirectoryStore(Path(job.store.uri)), first))
     assert_same_end(ends[1], ends[0])

@@ -86,7 +86,7 @@ def settled(batch: BatchServer) -> dict[str, str]:
     while time.monotonic() < deadline:
         jobs = batch.jobs()
         asked = [job for job in jobs if job.get("isTerminated") and job["status"] == "RUNNING"]
-        if not asked and all(job["status"] in ("RUNNING", "FAILED") for job in jobs):
+        if not asked and all(job["status"] in ("RUNNABLE", "RUNNING", "FAILED") for job in jobs):
             return {job["jobId"]: job["status"] for job in jobs}
         time.sleep(0.1)
     pytest.fail("the jobs did not settle")

@@ -7,6 +7,7 @@ from flows.chaos.campaign import ChaosReport, hold, rows
 from flows.chaos.local import LocalPlace
 from flows.cli.terminal.console import note, say, show_table
 from flows.presentation.wording import plural
+from infra.store.factory import open_store
 from tasks.foundation.errors import ConfigError
 
 
@@ -21,6 +22,8 @@ def chaos(kills: int, seed: int, only: int | None, workspace: Path | None) -> Ch
         raise ConfigError("millrace chaos finds the processes of its runs in /proc, so it needs Linux")
     if only is not None and only > kills:
         raise ConfigError(f"--only {only}: there are --kills {kills} runs, counted from 1")
+    if workspace is not None:
+        open_store(str(workspace))  # raises ConfigError where no workspace can be
     if workspace is not None and workspace.exists():
         raise ConfigError(f"--workspace {workspace}: it is there already; name a new folder")
     return hold(LocalPlace, workspace and workspace.absolute(), kills, seed, only, note)

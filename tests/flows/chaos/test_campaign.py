@@ -45,13 +45,14 @@ class Script:
         return self._over.pop(0) if self._over else False
 
     def scene(self, draw: Draw) -> Script:
+        self._wanted = draw.stage
         return self
 
     def start(self) -> Script:
         return self
 
     def began(self, stage: Stage) -> bool:
-        return stage in (Stage.validate, Stage.health, Stage.warmup)
+        return stage in (Stage.validate, Stage.health, Stage.warmup, self._wanted)
 
     def workers(self) -> list[int]:
         return []

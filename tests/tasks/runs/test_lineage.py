@@ -19,10 +19,14 @@ def state(step: int, span: str = "2021-Q1", complete: bool = True, lineage: str 
     return checkpoint_state(step, lineage=lineage, run_key="k", complete=complete, consumed=(rows,))
 
 
+def _all(store: Store, folder: str) -> None:
+    store.delete(folder)
+
+
 class DeletingStore(DirectoryStore):
     """Another process deletes a folder as soon as it was listed."""
 
-    def __init__(self, root: Path, folder: str, delete: Callable[[Store, str], None] = Store.delete) -> None:
+    def __init__(self, root: Path, folder: str, delete: Callable[[Store, str], None] = _all) -> None:
         super().__init__(root)
         self._folder, self._delete = folder, delete
 

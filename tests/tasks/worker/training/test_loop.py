@@ -157,13 +157,13 @@ def test_the_first_workers_clock_decides_for_all(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(accelerator, "sum", add_the_first)
     wishing(monkeypatch)
     store, rows = make_workspace(tmp_path)
-    spec = make_job(
+    job = make_job(
         store, tiny_config("train.checkpoint_every=auto"), TrainInputs(rows=(rows,), history=(), parent=None)
-    ).spec
+    )
     pace = Pace("auto", None, lambda: 0.0)
     state = checkpoint_state(0, complete=False)
-    recorder = LoopRecorder(spec, store, accelerator, None, None, pace, state, 8, tmp_path)  # type: ignore[arg-type]
-    step = TrainStep(None, None, accelerator, spec.config, "fp32")  # type: ignore[arg-type]
+    recorder = LoopRecorder(job, accelerator, None, None, pace, state, 8, tmp_path)  # type: ignore[arg-type]
+    step = TrainStep(None, None, accelerator, job.config, "fp32")  # type: ignore[arg-type]
     step._add({"loss": torch.tensor(2.0)})
     recorder.losses_if_due(3, step, stop=False)
     assert sent == [[2.0, 0.0, 0.0]], "its own clock is not asked"
