@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from infra.compute.batch import watch
@@ -30,7 +32,7 @@ def test_a_machine_with_broken_hardware_gets_no_other_try(store, tmp_path, monke
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setattr(watch, "_SHORTEST", 0.05)
     monkeypatch.setattr(watch, "LAST_LOOKS", (0.1,))
-    server = BatchServer()
+    server = BatchServer({"PYTHONPATH": os.environ["PYTHONPATH"]})
     try:
         server.register_all()
         for service in ("BATCH", "CLOUDWATCH_LOGS"):
