@@ -66,6 +66,7 @@ def attention_in_line(
         queries, keys, values = (side[part].unflatten(0, size).transpose(1, 2) for side in (query, key, value))
         seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=scaling)
         out[part].unflatten(0, size).copy_(seen.transpose(1, 2))
+    out[start:] = 0.0  # padding
     return out
 
 

@@ -46,7 +46,7 @@ class Accelerator(ABC):
     compiler = ""  # name and version
     flags = ""  # the compiler's flags
     matmul_attention = True  # attention as plain matrix products; see attention.py
-    in_line = False  # whether texts may come one after another without padding, whatever their lengths; needs the above
+    in_line = False  # whether texts may come one after another, whatever their lengths; needs the above
     adamw_options: ClassVar[dict[str, bool]] = {}  # which of torch's AdamW implementations to use
 
     def __init__(self, rank: Rank) -> None:

@@ -1,4 +1,4 @@
-"""Texts one after another, without padding and without a mask: the shortest way where shapes need not be fixed.
+"""Texts one after another, with hardly any padding and no mask: the shortest way where shapes need not be fixed.
 
 Texts of one length stand together, so that each group of them is one dense array for attention and pooling.
 """
@@ -18,7 +18,7 @@ from tasks.worker.model.tokens import TokenLists
 
 @dataclass(frozen=True)
 class InLine:
-    """B texts with N tokens in all, the longest first.
+    """B texts, the longest first, with N tokens in all: after the last text a little padding, which no group counts.
 
     `ids` and `positions` int64 (1, N): each token, and its place in its text; `groups` int64 (1, 1, G, 2): how many
     texts of equal length come next, and the tokens of each; `numeric` float32 (B, F); `categorical` int64 (B, C).
@@ -39,8 +39,11 @@ class InLine:
             lengths: int64 (B,), at least 1: so many tokens of each are taken.
             features: of each text.
         """
-        within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        count = int(lengths.sum())
+        within = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         ids = tokens.ids[np.repeat(tokens.offsets[rows], lengths) + within].astype(np.int64)
+        padding = (0, padded(count) - count)
+        ids, within = np.pad(ids, padding, constant_values=tokens.pad), np.pad(within, padding)
         longest_first, texts = (each[::-1] for each in np.unique(lengths, return_counts=True))
         groups = np.stack([texts, longest_first], axis=1)
         ids, within, groups = (torch.from_numpy(each) for each in (ids[None], within[None], groups[None, None]))
@@ -48,6 +51,15 @@ class InLine:
 
     def to(self, device: torch.device) -> InLine:
         return InLine(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+def padded(tokens: int) -> int:
+    """Return the length of a batch with so many tokens: at most an eighth more, or a multiple of 16.
+
+    The library that multiplies on a processor keeps megabytes for each length that it meets, so few should exist.
+    """
+    step = max(16, 1 << max(0, tokens.bit_length() - 4))
+    return -(-tokens // step) * step
 
 
 def cut(lengths: np.ndarray, tokens: int) -> Iterator[slice]:
@@ -63,7 +75,8 @@ def cut(lengths: np.ndarray, tokens: int) -> Iterator[slice]:
 def pool(hidden: torch.Tensor, groups: torch.Tensor, pooling: Pooling) -> torch.Tensor:
     """Return the pooled vector of each text, float32 (B, D), from hidden states of all tokens, float32 (N, D)."""
     sizes: list[tuple[int, int]] = groups.flatten(0, 2).tolist()
-    parts = hidden.split([texts * length for texts, length in sizes])
+    tokens = [texts * length for texts, length in sizes]
+    parts = hidden[: sum(tokens)].split(tokens)
     shaped = [part.unflatten(0, size) for part, size in zip(parts, sizes, strict=True)]  # (texts, length, D)
     if pooling == "mean":
         return torch.cat([part.mean(dim=1) for part in shaped])

@@ -92,7 +92,7 @@ def test_all_batches_have_the_shape_that_is_compiled(parts: ModelParts, monkeypa
     assert len(seen) == 1
 
 
-def test_a_processor_embeds_without_padding(parts: ModelParts, monkeypatch: pytest.MonkeyPatch):
+def test_a_processor_embeds_with_little_padding(parts: ModelParts, monkeypatch: pytest.MonkeyPatch):
     computed, own = [], copy.deepcopy(parts)
     forward = type(own.model.encoder).forward
     monkeypatch.setattr(
@@ -103,7 +103,7 @@ def test_a_processor_embeds_without_padding(parts: ModelParts, monkeypatch: pyte
     with open_accelerator("cpu", ALONE) as accelerator:
         accelerator.to_device(own.model)
         vectors = embed(own.model, accelerator, *inputs(parts, TEXTS), SETTINGS)
-    assert sum(computed) == inputs(parts, TEXTS)[0].lengths.sum()
+    assert sum(computed) - inputs(parts, TEXTS)[0].lengths.sum() < 16 * len(computed)
     assert max(computed) <= SETTINGS.sequences * SETTINGS.tokens
     assert vectors == pytest.approx(vectors_one_by_one(parts), abs=1e-5)
 

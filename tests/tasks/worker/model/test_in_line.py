@@ -10,7 +10,7 @@ from tasks.pretrained.shapes import TextShape
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureArrays, FeatureTable
-from tasks.worker.model.in_line import InLine, cut
+from tasks.worker.model.in_line import InLine, cut, padded
 from tasks.worker.model.model_shape import shape_of
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
@@ -49,6 +49,7 @@ def test_texts_in_line_have_the_vectors_of_packed_ones(config: Any, pooling: Poo
     lengths = tokens.lengths[ROWS]
     line = InLine.of(tokens, ROWS, lengths, FeatureArrays(none.astype(np.float32), none.astype(np.int64)))
     assert line.groups[0, 0].tolist() == [[2, 9], [1, 5], [2, 3], [1, 1]]
+    assert line.ids.shape == line.positions.shape == (1, 32)
     with torch.no_grad(), open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
         expected = model(packed(lists, 16))[ROWS]
         accelerator.to_device(model)
@@ -61,3 +62,10 @@ def test_texts_in_line_have_the_vectors_of_packed_ones(config: Any, pooling: Poo
 )
 def test_a_batch_has_room_for_so_many_tokens_and_one_text_at_least(lengths: Any, batches: list[tuple[int, int]]):
     assert [(part.start, part.stop) for part in cut(np.array(lengths, dtype=np.int64), 16)] == batches
+
+
+def test_batches_have_few_lengths():
+    lengths = {tokens: padded(tokens) for tokens in range(1, 8193)}
+    assert all(tokens <= length <= max(tokens * 9 / 8, tokens + 15) for tokens, length in lengths.items())
+    assert lengths[8192] == 8192
+    assert len(set(lengths.values())) == 56
