@@ -63,6 +63,7 @@ class LocalPlace:
             say(f"{MONTHS[1]} is run, undisturbed")
             self.undisturbed = self._watched(base)
         except BaseException:
+            base.close(keep=True)  # first: a command that goes on starts its server again
             self.stop()
             raise
 

@@ -40,14 +40,16 @@ class CloudPlace:
         inherited = filter(None, [str(FALTERING), os.environ.get("PYTHONPATH", "")])
         containers = {"MILLRACE_CHAOS_FOLDER": str(folder), "PYTHONPATH": os.pathsep.join(inherited)}
         self.world, self.folder = World(folder, containers), folder
+        scene = CloudScene(self, world.Scene(self.world, self.world.base, STAGES))
         try:
             say(f"{SPAN} is run on the emulated cloud, undisturbed")
-            scene, started = CloudScene(self, world.Scene(self.world, self.world.base, STAGES)), time.time()
+            started = time.time()
             ended = scene.start().finish()
             assert ended.code == 0, ended.err
             (run_key,) = planned_runs(scene.store)
             self.undisturbed: Undisturbed = watched(scene.store, run_key, started, time.time())
         except BaseException:
+            scene.close(keep=False)  # first: a command that goes on starts its server again
             self.stop()
             raise
 

@@ -60,6 +60,22 @@ def test_what_a_killed_command_leaves_is_found_and_ended(scene: LocalScene, tmp_
         time.sleep(0.01)
 
 
+def test_an_interrupted_campaign_leaves_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(scene: LocalScene, stage: Stage) -> bool:
+        while not (tmp_path / "chaos" / "undisturbed" / "started").exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(LocalScene, "began", interrupted)
+    (tmp_path / "millrace").write_text(f'#!/bin/sh\ncase "$*" in *{local.MONTHS[0]}*) exit 0 ;; esac\n{SCRIPT}')
+    (tmp_path / "millrace").chmod(0o755)
+    with pytest.raises(KeyboardInterrupt):
+        LocalPlace(tmp_path / "chaos", print)
+    while processes_of(str(tmp_path / "chaos" / "undisturbed")):
+        time.sleep(0.01)
+
+
 def test_a_stage_has_begun_with_its_first_attempt_in_the_run_that_is_disturbed(scene: LocalScene) -> None:
     scene.store.write("runs/first/train/attempt-1/ledger.json", b"")
     assert not scene.began(Stage.train)
