@@ -32,6 +32,19 @@ from tasks.runs.run_state import run_state
 _WITH_SPEED = tuple(stage for stage in Stage if TRAITS[stage].shows_speed)
 
 
+class RunFacts(Record):
+    """What every list of runs says of each, also of one that failed or is not over."""
+
+    run_key: str
+    span: str
+    lineage: str
+    state: RunState = Field(description="Running: also a run whose process was killed")
+    release: int | None
+    failure: FailureClass | None = Field(description="the class of a run that failed or was cancelled")
+    began_at: str
+    ended_at: str | None
+
+
 class PastRun(Record):
     """One run by its files, finished or not."""
 
@@ -47,6 +60,20 @@ class PastRun(Record):
     results: dict[Stage, StageResult]
     judged: Judgement | None
     release: Release | None
+
+    @property
+    def facts(self) -> RunFacts:
+        """The run in short."""
+        return RunFacts(
+            run_key=self.run_key,
+            span=self.span,
+            lineage=self.lineage,
+            state=self.state,
+            release=self.release.number if self.release else None,
+            failure=self.failure,
+            began_at=self.began_at,
+            ended_at=self.ended_at,
+        )
 
     @property
     def began_at(self) -> str:

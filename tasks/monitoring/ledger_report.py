@@ -10,12 +10,11 @@ from pydantic import Field
 
 from infra.store.base import Store
 from tasks.contracts.results import Phases
-from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Chore, Stage, Work
 from tasks.foundation.clock import Moment
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
-from tasks.monitoring.history import History, PastRun, read_history, read_run
+from tasks.monitoring.history import History, PastRun, RunFacts, read_history, read_run
 from tasks.monitoring.reader import Reader
 from tasks.runs.ledger import LedgerRecord, totals
 
@@ -47,17 +46,8 @@ class LedgerWeek(LedgerSums):
     week: str = Field(description="as in 2026-W47")
 
 
-class LedgerRun(LedgerSums):
+class LedgerRun(RunFacts, LedgerSums):
     """One run of the pipeline, also one that failed or is not over."""
-
-    run_key: str
-    span: str
-    lineage: str
-    state: RunState = Field(description="Running: also a run whose process was killed")
-    release: int | None
-    failure: FailureClass | None = Field(description="the class of a run that failed or was cancelled")
-    began_at: str
-    ended_at: str | None
 
 
 class LedgerReport(Record):
@@ -161,17 +151,7 @@ def _report(workspace: str, runs: Sequence[PastRun], since: str | None, problems
 
 
 def _run(run: PastRun) -> LedgerRun:
-    return LedgerRun(
-        run_key=run.run_key,
-        span=run.span,
-        lineage=run.lineage,
-        state=run.state,
-        release=run.release.number if run.release else None,
-        failure=run.failure,
-        began_at=run.began_at,
-        ended_at=run.ended_at,
-        **_sums([run], run.attempts).model_dump(),
-    )
+    return LedgerRun(**run.facts.model_dump(), **_sums([run], run.attempts).model_dump())
 
 
 def _sums(runs: Sequence[PastRun], attempts: Sequence[LedgerRecord]) -> LedgerSums:

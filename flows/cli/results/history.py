@@ -6,26 +6,16 @@ from flows.cli.terminal.console import say, show_table
 from flows.presentation.model import Cell, ended_as, state
 from flows.presentation.wording import dollars, duration, moment, now, number, share
 from infra.store.base import Store
-from tasks.contracts.runs import RunState
-from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
-from tasks.monitoring.history import PastRun, age_seconds, read_history
+from tasks.monitoring.history import PastRun, RunFacts, age_seconds, read_history
 from tasks.runs.ledger import Totals
 
 MOST_LINES = 60
 
 
-class PastRunLine(Record):
+class PastRunLine(RunFacts):
     """One run, also one that failed or is not over."""
 
-    run_key: str
-    span: str
-    lineage: str
-    state: RunState = Field(description="Running: also a run whose process was killed")
-    release: int | None
-    failure: FailureClass | None = Field(description="the class of a run that failed or was cancelled")
-    began_at: str
-    ended_at: str | None
     seconds: float
     goodput: float | None = Field(description="productive share of its seconds on machines")
     cost: float
@@ -88,14 +78,7 @@ def _row(run: PastRunLine) -> tuple[Cell | str, ...]:
 
 def _line(run: PastRun) -> PastRunLine:
     return PastRunLine(
-        run_key=run.run_key,
-        span=run.span,
-        lineage=run.lineage,
-        state=run.state,
-        release=run.release.number if run.release else None,
-        failure=run.failure,
-        began_at=run.began_at,
-        ended_at=run.ended_at,
+        **run.facts.model_dump(),
         seconds=round(run.wall_seconds, 3),
         goodput=run.totals.goodput,
         cost=run.totals.cost,
