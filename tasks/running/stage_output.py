@@ -13,7 +13,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
+from prefect.settings import PREFECT_API_URL
 
+from infra import prefect_health
 from tasks.contracts.progress import Progress
 from tasks.contracts.runner import BatchAttempt, Listener
 from tasks.foundation.errors import CancelledError, FailureClass
@@ -82,14 +84,19 @@ class StageOutput:
         now = time.monotonic()
         if not self.flow_run or now - self._asked_at < ASK_SECONDS:
             return
-        self._asked_at = now
         state = state_of(UUID(self.flow_run))
+        self._asked_at = time.monotonic()
         if state is not None and (state.is_cancelling() or state.is_cancelled()):
             raise CancelledError("the flow run was cancelled in Prefect; what was finished is kept")
 
 
 def state_of(flow_run: UUID) -> State[Any] | None:
-    """Return the state of a flow run; None while the server does not answer, since the work continues without it."""
+    """Return the state of a flow run; None while the server does not answer, since the work continues without it.
+
+    Prefect's client would ask a server that is away for 20 s, while nothing else is looked at.
+    """
+    if not prefect_health.answers(PREFECT_API_URL.value() or ""):
+        return None
     try:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(flow_run).state

@@ -15,7 +15,7 @@ from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.server_keeper import ServerKeeper
 from infra import prefect_server
 from infra.store.base import Store
-from tasks.foundation.errors import CancelledError, CodeError
+from tasks.foundation.errors import CancelledError, CodeError, ServerError
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import next_start
 from tasks.preflight.check import check_plan
@@ -109,11 +109,12 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
 
 @contextlib.contextmanager
 def _explained(keeper: ServerKeeper, url: str) -> Iterator[None]:
-    """Raise ServerError for the errors of Prefect's client: the server went away, or answers with errors.
+    """Raise ServerError for the errors of Prefect's client: the server went away, lost the run, or answers with errors.
 
     What failed before that counts more.
     """
     import httpx  # after the environment is set, as Prefect itself
+    from prefect.exceptions import ObjectNotFound
 
     from tasks.running.server_presence import server_error
 
@@ -121,3 +122,8 @@ def _explained(keeper: ServerKeeper, url: str) -> Iterator[None]:
         yield
     except httpx.HTTPError as error:
         raise keeper.error or server_error(error, url) from error
+    except ObjectNotFound as error:
+        raise ServerError(
+            f"the Prefect server at {url} does not know this flow run: it lost its database, or another server got its "
+            "address. What is finished is in the workspace: run the same command again"
+        ) from error

@@ -2,6 +2,7 @@
 
 import httpx
 import pytest
+from prefect.exceptions import ObjectNotFound
 
 from flows.cli.terminal.server_keeper import ServerKeeper
 from flows.cli.work.running import _explained
@@ -25,3 +26,8 @@ def test_what_the_run_failed_with_before_counts_more(keeper) -> None:
     keeper.error = DataError("a bad row")
     with pytest.raises(DataError, match="a bad row"), _explained(keeper, URL):
         raise httpx.ConnectError("refused")
+
+
+def test_a_server_that_forgot_the_run_is_named(keeper) -> None:
+    with pytest.raises(ServerError, match=f"server at {URL} does not know this flow run"), _explained(keeper, URL):
+        raise ObjectNotFound(httpx.HTTPError("404"))
