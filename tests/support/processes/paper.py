@@ -40,10 +40,14 @@ SETTINGS = (
 
 
 class Graph(NamedTuple):
-    """One graph: the work that it was met in, and its HLO."""
+    """One graph: the work that it was met in, its HLO, and the shapes of its parameters that have infinities.
+
+    Numbers of the code are parameters too: the HLO does not show them.
+    """
 
     where: str
     text: str
+    infinite: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):
@@ -84,7 +88,7 @@ def draw(
         def cut(self) -> None:
             pending = [each for each in on_device(library) if library._check_tensor_need_materialization([each])[0]]
             if pending:
-                graph = Graph(self._watch.where, library._get_xla_tensors_hlo(pending))
+                graph = Graph(self._watch.where, library._get_xla_tensors_hlo(pending), _infinite(library, pending))
                 if modules is not None and graph.text not in {each.text for each in self.drawn}:
                     module = with_floats(library._get_xla_tensors_hlo_proto(pending))
                     (modules / f"{len(self.drawn):02d}-{graph.where.replace(' ', '-')}.hlo_module.pb").write_bytes(
@@ -132,6 +136,11 @@ def draw(
         time_collectives(paper, 1)
         found[place] = list(paper.drawn)
     return found
+
+
+def _infinite(library: Any, pending: list[torch.Tensor]) -> tuple[str, ...]:
+    _, given = library._get_tensors_xla_device_data_node(pending)
+    return tuple(str([*each.shape]) for each in given if not each.cpu().isfinite().all())
 
 
 def _config(world: int) -> Config:

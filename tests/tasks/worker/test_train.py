@@ -12,8 +12,9 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.results import StageResult
 from tasks.data.holdout import held_out
-from tasks.foundation.errors import ConfigError, DataError, StoreError
+from tasks.foundation.errors import ConfigError, DataError, HostError, StoreError
 from tasks.worker import train
+from tasks.worker.accelerators import Accelerator
 from tasks.worker.training.optimizer import learning_rate
 from tasks.worker.usage import device_use
 from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
@@ -226,6 +227,19 @@ def test_the_outcome_has_the_use_of_neuroncores(tmp_path: Path, monkeypatch: pyt
     assert outcome.device_use is not None
     (node,) = outcome.device_use
     assert (node.node, node.readings, node.utilization_median, node.memory_gib_peak) == (0, 1, 42.01, 23.32)
+
+
+def test_workers_that_exchange_wrong_numbers_do_not_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """They are not those that health has checked, and their machines may be others."""
+
+    def refuse(_: Accelerator) -> None:
+        raise HostError("all-reduce over 64 workers is wrong")
+
+    monkeypatch.setattr(train, "prove_exchange", refuse)
+    store, rows = make_workspace(tmp_path)
+    with pytest.raises(HostError, match="all-reduce over 64 workers"):
+        train_model(store, tiny_config(), rows)
+    assert not store.list("lineages")
 
 
 def test_a_missing_parent_never_starts_over(trained: Trained):

@@ -1,8 +1,11 @@
+from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 
+from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
@@ -10,6 +13,8 @@ from tasks.contracts.references import RowsRef
 from tasks.foundation.errors import ConfigError
 from tasks.worker import warmup
 from tasks.worker.training.batches import Batch
+from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import make_job, make_workspace, tiny_config, train_model
 
@@ -91,6 +96,21 @@ def test_fewer_rows_than_a_batch_are_padded(tmp_path: Path, monkeypatch: pytest.
     seen = spy_on_steps(monkeypatch)
     run(*make_workspace(tmp_path, rows=5))
     assert {rows for rows, *_ in seen} == {16}
+
+
+def test_warmup_reads_no_more_rows_than_the_shape_needs(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    made: list[int] = []
+    original = warmup.make_pairs
+
+    def counting(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> Pairs:
+        pairs = original(rows, parts, config)
+        made.append(len(pairs))
+        return pairs
+
+    monkeypatch.setattr(warmup, "make_pairs", counting)
+    monkeypatch.setattr(warmup, "SAMPLED_ROWS", 20)
+    run(*workspace)
+    assert made == [20]
 
 
 def test_warmup_needs_no_holdout_rows(workspace: Workspace):

@@ -68,6 +68,7 @@ def test_all_workers_get_the_same_graphs(few: Drawn):
 
 @pytest.mark.shows("collectives of a step")
 def test_collectives_are_those_asked_for_and_of_no_integers(few: Drawn):
+    assert {kind.split()[1] for text in texts(few) for kind in collectives(text)} == {"f32"}
     counted = {graph.where.split(",")[0]: Counter[str]() for graph in few[FEW[0]]}
     for graph in few[FEW[0]]:
         counted[graph.where.split(",")[0]] += collectives(graph.text)
@@ -75,6 +76,12 @@ def test_collectives_are_those_asked_for_and_of_no_integers(few: Drawn):
     assert counted["evaluation"] == {}
     timed = [collectives(graph.text) for graph in few[FEW[0]] if graph.where == "health, timed"]
     assert timed == [{"all-reduce f32": 1}] * 2 + [{"all-gather f32": 1}, {"reduce-scatter f32": 1}]
+
+
+@pytest.mark.shows("collectives of a step")
+def test_no_collective_pins_the_layout_of_its_numbers(few: Drawn):
+    """As torch-xla does by default, and its users on Trainium never; a gather is then another collective."""
+    assert not [text for text in texts(few) if "constrain_layout" in text]
 
 
 @pytest.mark.shows("clean graphs")
@@ -89,6 +96,7 @@ def test_nothing_is_in_64_bits(few: Drawn):
 
 @pytest.mark.shows("clean graphs")
 def test_an_infinity_is_only_where_the_search_for_a_maximum_begins(few: Drawn):
+    assert not [graph.where for graph in few[FEW[0]] if graph.infinite]
     for text in texts(few):
         for name in re.findall(r"(%\S+) = \S+ constant\(-?inf\)", text):
             uses = [line for line in text.splitlines() if re.search(rf"{re.escape(name)}\b(?! =)", line)]

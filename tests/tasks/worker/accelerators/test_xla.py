@@ -6,13 +6,16 @@ from typing import NamedTuple
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
 from tasks.contracts.references import RowsRef
+from tasks.foundation.errors import ConfigError
 from tasks.worker.accelerators import open_accelerator
+from tasks.worker.accelerators.xla_environment import XlaEnvironment
 from tasks.worker.process.job import Rank
 from tests.support.models.mined import SETTINGS as MINED
 from tests.support.models.mined import make_mined
@@ -233,6 +236,37 @@ def feed_what_fails(rank: Rank) -> str:
 
 def test_an_error_in_making_a_batch_is_raised():
     assert run_ranks(1, feed_what_fails) == ["row 3 can't be made a batch of"]
+
+
+def join_as_worker_1_of_2(_: Rank, folder: Path, worlds: list[int]) -> list[list[str]]:
+    """What is called, and what is raised, where the runtime of NeuronCores sees each of `worlds`."""
+    import torch_xla
+    import torch_xla.runtime as xr
+
+    from tasks.worker.accelerators.xla import XlaAccelerator
+
+    found: list[list[str]] = []
+    device = torch_xla.device()
+    for world in worlds:
+        calls: list[str] = []
+        dist.init_process_group = lambda backend, calls=calls, **_: calls.append(f"group {backend}")
+        dist.new_group = lambda calls=calls, **more: calls.append(f"group {more['backend']}")
+        torch_xla.device = lambda calls=calls: calls.append("device") or device
+        xr._WORLD_SIZE, xr._ORDINAL = world, world - 1
+        accelerator = XlaAccelerator(Rank(1, 2, 1, 2), XlaEnvironment(True, folder, {}, "", ""))
+        try:
+            accelerator.join()
+        except ConfigError as error:
+            calls.append(str(error).partition(",")[0])
+        found.append(calls)
+    return found
+
+
+@pytest.mark.shows("place of a worker")
+def test_the_device_is_opened_in_the_group_and_must_see_all_of_it(tmp_path: Path):
+    [(sound, alone)] = run_ranks(1, join_as_worker_1_of_2, tmp_path / "graphs", [2, 1])
+    assert sound == ["group xla", "group gloo", "device"]
+    assert alone == [*sound, "the Neuron runtime sees worker 0 of 1"]
 
 
 def test_the_collectives_of_two_healthy_processes_pass(tmp_path: Path):

@@ -67,18 +67,32 @@ def test_a_runtime_that_sees_other_workers_is_refused(world: int, ordinal: int):
         check_place(rank, world, ordinal)
 
 
-def test_a_collecting_run_uses_the_outer_runs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def neuronx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty package for NeuronCores, and no variables of another run."""
     (tmp_path / "torch_neuronx.py").write_text("")
     for name in ("torch_neuronx", "neuronx_cc"):
         about = tmp_path / f"{name}-1.0.dist-info"
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("NEURON_EXTRACT_GRAPHS_ONLY", "1")
-    monkeypatch.setenv("NEURON_COMPILE_CACHE_URL", str(tmp_path / "cache"))
     for name in ("NEURON_CC_FLAGS", "NEURON_RT_STOCHASTIC_ROUNDING_EN", "NEURON_RT_EXEC_TIMEOUT"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB", "")
+
+
+@pytest.mark.usefixtures("neuronx")
+def test_the_workers_of_a_machine_share_the_cache_of_neurons_compiler():
+    """Graphs that the first of them fetches or compiles are there for the others."""
+    first, second = (prepare_environment(tiny_config(), "fp32", Rank(index, 4, index - 2, 2)) for index in (2, 3))
+    assert first.cache == second.cache
+    assert os.environ["NEURON_COMPILE_CACHE_URL"] == str(first.cache)
+
+
+@pytest.mark.usefixtures("neuronx")
+def test_a_collecting_run_uses_the_outer_runs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NEURON_EXTRACT_GRAPHS_ONLY", "1")
+    monkeypatch.setenv("NEURON_COMPILE_CACHE_URL", str(tmp_path / "cache"))
     found = prepare_environment(tiny_config(), "fp32", ALONE)
     assert found.neuron
     assert found.cache == tmp_path / "cache"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs
 from tasks.foundation.errors import StoreError
+from tasks.worker import health
 from tasks.worker.accelerators.base import Accelerator
 from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.accelerators.graphs import GraphWatch
@@ -68,6 +70,16 @@ def test_only_the_first_run_compiles(store: DirectoryStore, tmp_path: Path) -> N
     assert check(store, tmp_path / "second") == []
     assert check(store, tmp_path / "second", 1) == [], "the other worker of the machine finds them in its folder"
     assert store.list("compile") == published
+
+
+def test_the_stage_keeps_the_graphs_of_its_checks(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Compiling(Rank(0, 1, 0), tmp_path / "first")
+    monkeypatch.setattr(health, "open_accelerator", lambda *_: nullcontext(device))
+    monkeypatch.setattr(health, "time_product", lambda *_: device.compute(*NAMES) or 1.0)
+    health.run(make_job(store, tiny_config(), HealthInputs()))
+    assert len([key for key in store.list("compile") if key.endswith("model.neff")]) == len(NAMES)
 
 
 def test_checks_of_another_size_have_graphs_of_their_own(store: DirectoryStore, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tasks.worker.launch.container_position import (
     network_interface,
 )
 from tasks.worker.launch.processes import torchrun_environment
+from tasks.worker.process.threads import BINDING
 from tests.support.fakes.stand_ins import health_spec
 
 ALONE = {"AWS_BATCH_JOB_ID": "4f2a-77", "AWS_BATCH_JOB_ATTEMPT": "1"}
@@ -55,6 +56,14 @@ def test_the_interface_towards_the_main_node_is_named_and_gloo_is_given_it(store
     assert torchrun_environment(child, spec, "i-1", 0.0)["GLOO_SOCKET_IFNAME"] == "lo"
     alone = ContainerPosition.from_environment(ALONE)
     assert "GLOO_SOCKET_IFNAME" not in torchrun_environment(alone, spec, "i-1", 0.0)
+
+
+def test_torchrun_is_bound_to_no_core(store, monkeypatch):
+    """Its workers would inherit the core, and so would the compilers that they start."""
+    for name in BINDING:
+        monkeypatch.setenv(name, "as the image says")
+    environment = torchrun_environment(ContainerPosition.from_environment(ALONE), health_spec(store), "i-1", 0.0)
+    assert not environment.keys() & set(BINDING)
 
 
 def test_the_nodes_of_a_job_have_the_same_ports():

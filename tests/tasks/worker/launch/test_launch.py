@@ -17,6 +17,9 @@ from tasks.contracts import progress
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.hosts.host_records import exclude
+from tasks.worker.launch import __main__ as launcher
+from tasks.worker.launch.container_position import ContainerPosition
+from tasks.worker.launch.stop_signals import StopSignals
 from tests.support.fakes.stand_ins import health_spec, is_running, replace_health
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -253,6 +256,24 @@ def test_an_arrays_child_has_its_position_and_reports_only_its_own_workers(make_
 
 
 @pytest.mark.shows("excluded hosts")
+@pytest.mark.parametrize(("settings", "seconds"), [((), 1800), (("batch.join_seconds=60",), 60)])
+def test_nodes_wait_for_each_other_as_long_as_their_images_may_take(store, monkeypatch, settings, seconds):
+    waits = []
+
+    class Node:
+        def __init__(self, *given):
+            waits.append(given[-1])
+
+        def run(self): ...
+
+    spec = health_spec(store, 2, *settings)
+    for node, kind in enumerate(("MainNode", "ChildNode")):
+        monkeypatch.setattr(launcher, kind, Node)
+        position = ContainerPosition("job", 1, node, 2, "127.0.0.1", None)
+        launcher._launch(position, store, spec, "i-1", StopSignals(), 0.0)
+    assert waits == [seconds, seconds]
+
+
 def test_work_is_refused_on_an_excluded_host(make_job, monkeypatch):
     job = make_job()
     host = os.uname().nodename

@@ -14,6 +14,7 @@ from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
 from tasks.worker.tokens.cache import open_tokens
+from tasks.worker.tokens.columns import Column
 from tasks.worker.training import pairs
 from tasks.worker.training.batches import plan_for
 from tasks.worker.training.build import build_parts
@@ -201,6 +202,7 @@ def test_the_workers_of_a_machine_share_one_copy(tmp_path: Path, scratch: Path, 
         worker.join()
     assert sorted(readers) == ["rank 0", "rank 2"], "the first of each machine"
     assert not list(scratch.glob("millrace-*"))
+    assert all(isinstance(each.query.ids, Column) for each in opened.values()), "read from the files, not in memory"
     for other in (1, 2, 3):
         assert_same(opened[other], opened[0])
 
