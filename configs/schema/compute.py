@@ -19,7 +19,7 @@ class MachineConfig(Record):
 
     devices: int = Field(ge=0, description="Neuron devices")
     efa_interfaces: int = Field(ge=0)
-    min_node_bus_gb_s: float = Field(ge=0, description="nccom-test's all-reduce over a node's cores; 2**30 bytes")
+    min_node_bus_gb_s: float = Field(ge=0, description="nccom-test's bus bandwidth over a node's cores; 2**30 bytes")
     min_bus_gb_s: float = Field(ge=0, description="the workers' own all-reduce over all nodes, in 1e9 bytes per second")
     max_latency_us: float = Field(gt=0, description="the workers' own all-reduce of 4 bytes")
 

@@ -15,6 +15,7 @@ from tasks.foundation.records import Record
 from tasks.worker.neuron.tools import ToolOutput, explain, parse_json, run_tool, tail
 
 TIMEOUT_SECONDS = 600.0
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")  # those of a training step, by the tool's names
 
 _ERRORS = re.compile(r"(\d+) errors? found")
 # The tool counts a size that it could not run as an error too, and its reason is in a log of its own.
@@ -29,7 +30,7 @@ class WrongNumbers(HostError):
 
 
 class CollectiveSpeed(Record):
-    """The all-reduce at one size. A GB is 2**30 bytes here, as in the tool."""
+    """One operation at one size. A GB is 2**30 bytes here, as in the tool."""
 
     model_config = ConfigDict(extra="ignore", validate_by_name=True)
 
@@ -42,9 +43,9 @@ class _Report(BaseModel):
 
 
 def measure(
-    ranks: int, begin: int, end: int, factor: int, timeout_seconds: float = TIMEOUT_SECONDS
+    operation: str, ranks: int, begin: int, end: int, factor: int, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> tuple[CollectiveSpeed, ...]:
-    """Run an all-reduce over `ranks` cores with random fp32 numbers, from `begin` to `end` bytes in steps of `factor`.
+    """Run an operation over `ranks` cores with random fp32 numbers, from `begin` to `end` bytes in steps of `factor`.
 
     Raises:
         ConfigError: nccom-test is not installed, or may not open the devices.
@@ -53,13 +54,13 @@ def measure(
         HostError: nothing was measured, as when another process holds a core.
         CodeError: its report has another format than the documented one; names the key.
     """
-    what = f"nccom-test all_reduce over {ranks} ranks"
+    what = f"nccom-test {operation} over {ranks} ranks"
     with tempfile.TemporaryDirectory(prefix="millrace-nccom-") as folder:
         report = Path(folder) / "report.json"
         output = run_tool(
             "nccom-test",
             *("-r", str(ranks), "-b", str(begin), "-e", str(end), "-f", str(factor), "-d", "fp32", "-c", "random"),
-            *("--non-interactive", "--report-to-json-file", str(report), "all_reduce"),
+            *("--non-interactive", "--report-to-json-file", str(report), operation),
             timeout_seconds=timeout_seconds,
             environment={name: value for name, value in os.environ.items() if name not in _OF_ONE_WORKER},
             folder=Path(folder),  # it writes files where it is started

@@ -3,7 +3,7 @@
 A tool that fails is a finding like any other, so that every worker of every machine gets it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from configs.schema.compute import MachineConfig
@@ -11,7 +11,7 @@ from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import CodeError, ConfigError, StageError
 from tasks.worker.neuron.devices import check_devices, list_devices
 from tasks.worker.neuron.efa import check_interfaces, list_interfaces
-from tasks.worker.neuron.nccom import CollectiveSpeed, WrongNumbers, measure
+from tasks.worker.neuron.nccom import OPERATIONS, CollectiveSpeed, WrongNumbers, measure
 from tasks.worker.neuron.sysfs import check_ecc, read_counts
 
 # From one packet to a size that shows the bandwidth; the numbers are checked at every size.
@@ -31,9 +31,7 @@ def check_node(machine: MachineConfig | None, sysfs: Path) -> tuple[Check, ...]:
         expected = machine.efa_interfaces
         checks += _checked("efa interfaces", lambda: [check_interfaces(list_interfaces(), expected)])
     if cores > 1:
-        least = machine.min_node_bus_gb_s if machine else 0.0
-        sizes = (NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR)
-        checks += _checked("nccom all-reduce", lambda: [judge_nccom(measure(cores, *sizes), cores, least)])
+        checks += _collectives(cores, machine.min_node_bus_gb_s if machine else 0.0)
     return tuple(checks)
 
 
@@ -48,7 +46,22 @@ def _devices(machine: MachineConfig | None) -> tuple[list[Check], int]:
     return [*checks], sum(device.nc_count for device in devices) if fine else 0
 
 
-def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> Check:
+def _collectives(cores: int, least: float) -> Iterator[Check]:
+    """Yield a check of each operation; none after one that failed, which would fail for the same reason."""
+    for operation in OPERATIONS:
+        try:
+            speeds = measure(operation, cores, NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR)
+        except StageError as error:
+            yield _tool_failed(_name(operation), error)
+            return
+        yield judge_nccom(operation, speeds, cores, least)
+
+
+def _name(operation: str) -> str:
+    return f"nccom {operation.replace('_', '-')}"
+
+
+def judge_nccom(operation: str, speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> Check:
     """Compare the best bus bandwidth over all sizes, which is what the links carry, with the `least` that is expected.
 
     Right but slow is a warning: how fast such machines are in this test is not published. Wrong numbers never get here.
@@ -56,12 +69,12 @@ def judge_nccom(speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> 
     best = max(speeds, key=lambda speed: speed.bus_gb_per_second)
     got, passed = best.bus_gb_per_second, best.bus_gb_per_second >= least
     sentence = (
-        f"nccom-test all_reduce over {cores} NeuronCores gives right numbers at {got:g} GB/s on the bus "
+        f"nccom-test {operation} over {cores} NeuronCores gives right numbers at {got:g} GB/s on the bus "
         f"({best.bytes / 2**20:g} MiB); at least {least:g} is expected"
     )
     if not passed:
         sentence += ". Something else uses the links, or one is degraded; if it stays, replace the machine"
-    return Check(name="nccom all-reduce", passed=passed, severity="warning", observed=got, sentence=sentence)
+    return Check(name=_name(operation), passed=passed, severity="warning", observed=got, sentence=sentence)
 
 
 def _checked(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:

@@ -14,7 +14,7 @@ open(path, "w").write({text!r})
 
 
 def run() -> tuple[CollectiveSpeed, ...]:
-    return measure(32, 1024, 65536, factor=4, timeout_seconds=30)
+    return measure("all_reduce", 32, 1024, 65536, factor=4, timeout_seconds=30)
 
 
 def test_the_speeds_are_read_from_the_report(fakes, monkeypatch, tmp_path):
@@ -102,4 +102,4 @@ def test_a_missing_report_shows_the_output(fakes):
 def test_ranks_that_wait_forever_are_a_hang(fakes):
     fakes.add("nccom-test", stdout="Timeout waiting for RX - retrying\n", body="import signal; signal.pause()")
     with pytest.raises(HangError, match=r"nccom-test -r 2 .* did not end within 1 s(?s:.*)waiting for RX"):
-        measure(2, 1024, 1024, factor=4, timeout_seconds=1.0)
+        measure("all_reduce", 2, 1024, 1024, factor=4, timeout_seconds=1.0)
