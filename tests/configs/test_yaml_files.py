@@ -42,13 +42,9 @@ def test_what_is_hostile_is_refused(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("value", ["9" * 5000, "!!timestamp x"])
 def test_an_override_is_read_as_a_file_is(value: str) -> None:
-    with pytest.raises(ConfigError, match="--set value .* is not readable as YAML"):
+    with pytest.raises(ConfigError, match=r"--set value .* is not readable as YAML"):
         load_config(overrides=[f"seed={value}"])
 
 
 def test_aliases_and_merged_keys_are_read() -> None:
-    assert read_yaml("a: &x [1, 2]\nb: *x\nc: {<<: {d: 1, e: 2}, d: 3}") == {
-        "a": [1, 2],
-        "b": [1, 2],
-        "c": {"d": 3, "e": 2},
-    }
+    assert read_yaml("a: &x [1]\nb: *x\nc: {<<: {d: 1, e: 2}, d: 3}") == {"a": [1], "b": [1], "c": {"d": 3, "e": 2}}

@@ -35,6 +35,7 @@ from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.gates import judge_numbers
 from tests.support.fakes.stages import carry_out
+from tests.support.pages.changes import CHANGES
 from tests.support.processes import command
 
 SEED, SAMPLE = 20261122, 40
