@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check check-neuron test proofs docs bench overhead reviews ablation classification gates faults chaos \
+.PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation classification gates faults chaos \
   success scale train-memory resume
 
 install: $(INSTALLED)
@@ -52,6 +52,11 @@ test: install
 # Tests that take minutes each and seldom fail alone.
 proofs: install
 	$(BIN)/pytest -m proof
+
+# Files of users, damaged at random: as many of each kind as EXAMPLES says, others at each call.
+EXAMPLES ?= 5000
+fuzz: install
+	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest tests/fuzz
 
 # Writes what docs/ copies from the source: the keys of every --json, and the list of folders.
 docs: install

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from configs.own_suites import take_in
 from configs.schema.config import Config
+from configs.yaml_files import read_yaml, read_yaml_file
 from tasks.foundation.errors import ConfigError
 
 BASE = Path(__file__).with_name("base.yaml")
@@ -27,6 +28,7 @@ REPLACED = {  # by which keys
     "warmup.steps_per_shape": "warmup.steps",
 }
 EXTENDS = "extends"
+_SHOWN = 200  # characters of a wrong value
 
 
 def load_config(config_file: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
@@ -70,12 +72,7 @@ def to_yaml(config: Config) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config file") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not readable as YAML: {error}") from error
+    tree = read_yaml_file(path)
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected keys and values at the top level")
     return tree
@@ -86,7 +83,7 @@ def _layers(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, di
     tree = _read(path)
     below = tree.pop(EXTENDS, None)
     if below is not None:
-        if not isinstance(below, str):
+        if not isinstance(below, str) or not below.isprintable():
             raise ConfigError(f"{path}: {EXTENDS} must be the path of one config file, got {below!r}")
         chain = (*above, path.resolve())
         if (path.parent / below).resolve() in chain:
@@ -100,10 +97,10 @@ def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tu
     known = _known_keys(path)
     for key, value in patch.items():
         if known is not None and key not in known:
-            name = ".".join((*path, key))
+            name = ".".join((*path, str(key)))
             if name in REPLACED:
                 raise ConfigError(f"{source}: {name!r} is no more; use {REPLACED[name]}")
-            raise ConfigError(f"{source}: unknown key {name!r}{_nearest(key, path, known)}")
+            raise ConfigError(f"{source}: unknown key {name!r}{_nearest(str(key), path, known)}")
         below = tree.get(key)
         if isinstance(value, Mapping) and isinstance(below, dict):
             _merge(below, value, source, (*path, key))
@@ -141,9 +138,9 @@ def _nearest(key: str, path: tuple[str, ...], known: list[str]) -> str:
 
 def _scalar(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
+        value = read_yaml(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set value {text!r} is not readable as YAML: {error}") from error
+        raise ConfigError(f"--set value {text!r:.{_SHOWN}} is not readable as YAML: {error}") from error
     if isinstance(value, str):  # YAML 1.1 reads 3e-5 as a string; people mean the number
         try:
             return float(value)
@@ -157,6 +154,6 @@ def _explain(error: ValidationError) -> str:
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"]) or "config"
         shown = problem["loc"] and problem["loc"][0] != "publish"  # where people may have written a password
-        got = f" (got {problem['input']!r})" if shown else ""
+        got = f" (got {problem['input']!r:.{_SHOWN}})" if shown else ""
         lines.append(f"{key}: {problem['msg']}{got}" if problem["loc"] else problem["msg"])
     return "configuration: " + "; ".join(lines)

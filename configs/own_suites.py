@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 
 
@@ -17,18 +16,17 @@ def take_in(tree: dict[str, Any]) -> None:
         ConfigError: a file can't be read, or is not a list of expectations; names it.
     """
     section = tree["validate"]
-    read = [entry for name in section["suites"] for entry in _read(Path(name))]
+    if not isinstance(section, dict) or not all(isinstance(section[key], list) for key in ("suites", "expectations")):
+        return  # the schema names what is wrong
+    read = [entry for name in section["suites"] for entry in _read(name)]
     section["expectations"] = [*read, *section["expectations"]]
     section["suites"] = []
 
 
-def _read(path: Path) -> list[Any]:
-    try:
-        entries = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        raise ConfigError(f"validate.suites: {path}: no such file") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"validate.suites: {path}: not readable as YAML: {error}") from error
+def _read(name: object) -> list[Any]:
+    if not isinstance(name, str):
+        raise ConfigError(f"validate.suites: expected the paths of files, got {name!r:.50}")
+    entries = read_yaml_file(Path(name), "validate.suites: ")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ConfigError(f"validate.suites: {path}: expected a list, as in `- expectation: expect_column_to_exist`")
+        raise ConfigError(f"validate.suites: {name}: expected a list, as in `- expectation: expect_column_to_exist`")
     return entries

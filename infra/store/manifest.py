@@ -4,11 +4,12 @@ Every artifact (span, validated rows, checkpoint, vectors, model) is written wit
 `open_folder`; nothing else decides whether a folder is complete.
 """
 
+import functools
 import hashlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
 from infra.store.base import Conflict, Store, sha256_of
 from infra.store.records import find_record
@@ -16,6 +17,7 @@ from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 
 MANIFEST = "MANIFEST.json"
+T = TypeVar("T")
 
 
 class MissingFolder(StoreError):
@@ -107,6 +109,24 @@ def read_manifest(store: Store, prefix: str) -> Manifest:
     if manifest is None:
         raise MissingFolder(f"{store.uri}/{prefix} has no {MANIFEST}: it was never completed, or was pruned")
     return manifest
+
+
+def read_fact(store: Store, prefix: str, name: str, of: type[T]) -> T:
+    """Return one of the facts in the manifest of a complete folder.
+
+    Raises:
+        MissingFolder, CorruptFolder: as `read_manifest`; the fact is not there, or is no `of`.
+    """
+    try:
+        return _adapter(of).validate_python(read_manifest(store, prefix).facts.get(name), strict=True)
+    except ValidationError as invalid:
+        problem = f"facts.{name}: {invalid.errors()[0]['msg']}"
+        raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST}: {problem}; restore it from a backup") from invalid
+
+
+@functools.cache
+def _adapter(of: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(of)
 
 
 def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:

@@ -72,9 +72,12 @@ def last_day(span: str) -> dt.date:
 
 
 def after(span: str) -> str:
-    """Return the next span of the same length. Raises ConfigError as `first_day` does."""
+    """Return the next span of the same length. Raises ConfigError as `first_day` does, and for the calendar's last."""
     kind, first = _parse(span)
-    return span_of(_midnight(first + _INTO_THE_NEXT[kind]), kind)
+    try:
+        return span_of(_midnight(first + _INTO_THE_NEXT[kind]), kind)
+    except OverflowError as error:
+        raise ConfigError(f"span {span!r} is the last of the calendar, which has none after it") from error
 
 
 def last_over(moment: dt.datetime, zone: str, kind: SpanKind) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.manifest import read_manifest
+from infra.store.manifest import read_fact
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ROWS, Canonicaliser, Layout
@@ -143,7 +143,7 @@ def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[
 
 def _known_rows(store: Store) -> dict[str, Callable[[], int]]:
     """Return by span of the workspace what reads its number of rows."""
-    return {ref.name: lambda ref=ref: int(read_manifest(store, ref.prefix).facts["rows"]) for ref in list_spans(store)}
+    return {ref.name: lambda ref=ref: read_fact(store, ref.prefix, "rows", int) for ref in list_spans(store)}
 
 
 def _refuse_other_kinds(store: Store, span: SpanKind) -> None:

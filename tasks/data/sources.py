@@ -12,7 +12,8 @@ import json
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -20,7 +21,7 @@ from tasks.data.reading.csv_form import DELIMITERS, find_delimiter, name_of
 from tasks.data.reading.values import short
 from tasks.foundation.errors import ConfigError, DataError
 
-MAX_LINE_BYTES = 64 * 2**20  # a longer line means that the file has another format
+MAX_ROW_BYTES = 64 * 2**20  # a longer row means that the file has another format, or a quote that is never closed
 MAX_FIELD_CHARS = 16 * 2**20  # of a CSV cell; limits what an unclosed quote can include
 PARQUET_BATCH_ROWS = 256
 PARQUET_BUFFER_BYTES = 2**18
@@ -107,6 +108,7 @@ class _Cursor:
         self.path = path
         self.row = 0  # the row being read; 0 is before the first
         self.rows = 0  # read so far
+        self.held_bytes = 0  # of the lines of that row
 
     def error(self, problem: str) -> DataError:
         return DataError(f"{self.path}{f', row {self.row}' if self.row else ''}: {problem}")
@@ -166,9 +168,10 @@ def _plain(raw: io.BufferedReader, cursor: _Cursor) -> io.BufferedReader:
 
 
 def _lines(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[str]:
-    while line := stream.readline(MAX_LINE_BYTES + 1):
-        if len(line) > MAX_LINE_BYTES:
-            raise cursor.error(f"a line of more than {MAX_LINE_BYTES // 2**20} MiB; check --format")
+    while line := stream.readline(MAX_ROW_BYTES + 1):
+        cursor.held_bytes += len(line)
+        if cursor.held_bytes > MAX_ROW_BYTES:
+            raise cursor.error(f"a row of more than {MAX_ROW_BYTES // 2**20} MiB; check --format")
         yield line.decode()
 
 
@@ -190,6 +193,7 @@ def _read_jsonl(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[str
                 raise cursor.error(f"a JSON {type(values).__name__}, not an object; each line must be one JSON object")
             yield values
         cursor.row += 1
+        cursor.held_bytes = 0
 
 
 def _delimiter(stream: io.BufferedReader, cursor: _Cursor) -> str:
@@ -208,11 +212,13 @@ def _read_csv(stream: io.BufferedReader, cursor: _Cursor, delimiter: str) -> Ite
     reader = csv.reader(_without_byte_order_mark(_lines(stream, cursor)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, [])
-        if doubled := sorted({name for name in header if header.count(name) > 1}):
+        if doubled := _twice(header):
             problem = f"the header has column {doubled[0]!r} twice; give each column its own name"
             raise cursor.error(f"{problem}, and put a line of names first where there is none")
         cursor.row = 1
+        cursor.held_bytes = 0
         for cells in reader:
+            cursor.held_bytes = 0
             if not cells:
                 continue
             if len(cells) < len(header):
@@ -241,7 +247,7 @@ def _read_parquet(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[s
         try:
             file = pq.ParquetFile(content, buffer_size=PARQUET_BUFFER_BYTES)
             names = file.schema_arrow.names
-            if doubled := sorted({name for name in names if names.count(name) > 1}):
+            if doubled := _twice(names):
                 raise cursor.error(f"two columns are named {doubled[0]!r}; give each column its own name")
             cursor.row = 1
             for group in range(file.num_row_groups):  # one iterator over all groups would keep their memory
@@ -252,10 +258,16 @@ def _read_parquet(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[s
                         cursor.row += 1
         except UnicodeDecodeError:
             raise
+        except KeyError as error:
+            raise cursor.error(f"a column has times of the zone {error}, which is unknown") from error
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # an error of the disk, not of the file
             raise cursor.error(f"not readable as Parquet: {error}") from error
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _microseconds(column: Any) -> Any:

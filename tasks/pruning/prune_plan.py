@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST, read_manifest
+from infra.store.manifest import MANIFEST, read_fact, read_manifest
 from tasks.foundation.records import Record
 from tasks.pruning.reach import Reach
 from tasks.runs.lineage import PRUNED, STATE
@@ -116,7 +116,7 @@ def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Fol
     """Yield the tokens of rows that are gone, or that no run needs which may go on or whose release is kept."""
     for folder, sizes in _grouped(store.sizes("tokens"), 2).items():
         if f"{folder}/{MANIFEST}" in sizes:  # else they may be in the making
-            rows: str = read_manifest(store, folder).facts["of"]
+            rows = read_fact(store, folder, "of", str)
             run_key = rows.split("/")[1]
             needed = run_key in reach.runs or plan_key(run_key) not in runs
             if not needed or f"{rows}/{MANIFEST}" not in runs:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from infra.store.base import Store
-from infra.store.manifest import MissingFolder, read_manifest
+from infra.store.manifest import MissingFolder, read_fact
 from infra.store.records import read_record
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
@@ -199,7 +199,7 @@ def _of_catalogue(store: Store, catalogue: CatalogueRef | None) -> set[str]:
     if catalogue is None:
         return set()
     try:
-        sources: list[str] = read_manifest(store, catalogue.prefix).facts["sources"]
+        sources = read_fact(store, catalogue.prefix, "sources", list[str])
     except MissingFolder:
         return set()
     return {catalogue.prefix, *sources}

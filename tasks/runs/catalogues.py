@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from infra.store.base import Store
-from infra.store.manifest import read_manifest
+from infra.store.manifest import read_fact
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef, newest_rows
 from tasks.contracts.runs import Release, RunPlan
@@ -113,10 +113,9 @@ def _released_rows(
 
 
 def _rows_of(store: Store, prefix: str) -> RowsRef:
-    facts = read_manifest(store, prefix).facts
-    return RowsRef(span=SpanRef(name=facts["span"], version=facts["span_version"]), prefix=prefix, rows=facts["rows"])
+    name, version = read_fact(store, prefix, "span", str), read_fact(store, prefix, "span_version", int)
+    return RowsRef(span=SpanRef(name=name, version=version), prefix=prefix, rows=read_fact(store, prefix, "rows", int))
 
 
 def _sources(store: Store, catalogue: CatalogueRef) -> list[str]:
-    sources: list[str] = read_manifest(store, catalogue.prefix).facts["sources"]
-    return sources
+    return read_fact(store, catalogue.prefix, "sources", list[str])

@@ -168,7 +168,7 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
                 raise CorruptFolder(f"{store.uri}/{prefix}/{lost[0]} is gone, though the manifest names it")
         except CorruptFolder as error:
             raise CorruptFolder(f"{error}; the folder is in {quarantine(store, prefix)} now") from error
-        if isinstance(outcome, WarmupOutcome) and not manifest.facts["complete"]:
+        if isinstance(outcome, WarmupOutcome) and not manifest.facts.get("complete"):
             raise CorruptFolder(f"{store.uri}/{prefix} lost compiled graphs since")
         if isinstance(outcome, TrainOutcome | ImportOutcome) and manifest.sha256 != outcome.checkpoint.sha256:
             raise CorruptFolder(f"{store.uri}/{prefix} is complete, but not the checkpoint that this run made")

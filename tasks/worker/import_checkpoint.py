@@ -4,8 +4,10 @@ No code of the file is ever run: torch.load with weights_only, or safetensors. T
 the first run of the lineage would make.
 """
 
+import contextlib
 import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     if begin[8:] == _JSON:  # after the length of the header, which can be any bytes
         return _state_dict(path, _read_safetensors(path))
     if begin.startswith((_ZIP, _PICKLE)):
+        _refuse_packed(path)
         return _state_dict(path, _read_torch(path))
     found = f"it begins with {begin!r}" if begin else "it is empty"
     raise DataError(f"{path} is neither a torch.save nor a safetensors file: {found}")
@@ -110,15 +113,24 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         raise DataError(f"{path} is cut off or damaged, copy it again: {error}") from error
 
 
+def _refuse_packed(path: Path) -> None:
+    """Raise DataError for an archive that is larger than its file: reading it could take any amount of memory."""
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:  # torch.load says what is wrong
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > (size := path.stat().st_size):
+            raise DataError(f"{path} unpacks from {size:,} bytes to {unpacked:,}, and torch.save packs nothing; {SAVE}")
+
+
 def _read_torch(path: Path) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about old formats and TorchScript archives
             return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # torch.load raises many kinds for damaged bytes, from struct.error to EINVAL
-        if classify(error) is not FailureClass.CODE:  # memory or disk failed
-            raise
         text = str(error)
+        asked = re.search(r"allocate (\d+) bytes", text)
+        if classify(error) is not FailureClass.CODE and not (asked and int(asked[1]) > path.stat().st_size):
+            raise  # memory or disk failed, and not for a number of bytes that the file can't hold
         if found := re.search(r"GLOBAL (\S+)", text):
             raise DataError(
                 f"{path} holds a Python object of {found[1]}, and reading it would run code of the file, so it is "
@@ -158,7 +170,8 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 def _float32(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return a weight as the model keeps it; raises DataError if training can't continue from it."""
-    if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
+    packed = tensor.dtype is torch.float4_e2m1fn_x2  # two numbers in a byte
+    if packed or not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
         kind = "no values" if tensor.is_meta else f"{tensor.dtype} values, {tensor.layout}".replace("torch.", "")
         raise DataError(f"{path}: {name} holds {kind}; weights to train on must be dense floating point numbers")
     weight = tensor.detach().float()

@@ -65,7 +65,7 @@ def test_a_preset_differs_from_the_place_that_it_extends_in_a_few_keys_alone() -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("extends: gone.yaml\n", "gone.yaml: no such config file"),
+        ("extends: gone.yaml\n", "gone.yaml: no such file"),
         ("extends: team.yaml\n", "team.yaml: extends 'team.yaml' leads back to a file that is being read"),
         ("extends: [a.yaml, b.yaml]\n", "team.yaml: extends must be the path of one config file, got ['a.yaml'"),
     ],
@@ -157,7 +157,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, content: bytes
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "nowhere.yaml") == f"{tmp_path / 'nowhere.yaml'}: no such config file"
+    assert refusal(tmp_path / "nowhere.yaml") == f"{tmp_path / 'nowhere.yaml'}: no such file"
 
 
 def test_all_wrong_values_are_named_at_once() -> None:

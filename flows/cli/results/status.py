@@ -4,7 +4,7 @@ from pydantic import Field
 
 import tasks.runs.releases
 from infra.store.base import Store
-from infra.store.manifest import read_manifest
+from infra.store.manifest import read_fact
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.spans import first_day
 from tasks.data import span_versions
@@ -75,7 +75,7 @@ def workspace_status(store: Store) -> StatusOutput:
             SpanStatus(
                 name=span.name,
                 version=span.version,
-                rows=int(read_manifest(store, span.prefix).facts["rows"]),
+                rows=read_fact(store, span.prefix, "rows", int),
                 trained=tuple(name for name in heads if span in seen[name]),
                 runs=tuple(
                     SpanRun(

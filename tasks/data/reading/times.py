@@ -50,7 +50,10 @@ def believed(
         since_first_year: without `not_before`, the range begins with FIRST_YEAR; else it has no begin.
     """
     first = not_before or (dt.date(FIRST_YEAR, 1, 1) if since_first_year else None)
-    end = at + AHEAD if not_after is None else _midnight(not_after) + dt.timedelta(days=1)
+    if not_after == dt.date.max:
+        end = None
+    else:
+        end = at + AHEAD if not_after is None else _midnight(not_after) + dt.timedelta(days=1)
     return TimeRange(None if first is None else _midnight(first), end)
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
-from infra.store.manifest import FileEntry, MissingFolder, open_folder, read_manifest, seal
+from infra.store.manifest import FileEntry, MissingFolder, open_folder, read_fact, read_manifest, seal
 from tasks.contracts.progress import report
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
 from tasks.data.items import (
@@ -140,7 +140,7 @@ def _inputs(store: Store, sources: Sources, base: CatalogueRef | None) -> Iterat
 def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_rows: int) -> int:
     """Return a power of two, so that each partition of a smaller catalogue becomes two of a larger one."""
     most = sum(rows.rows for rows in left.rows)
-    most += sum(read_manifest(store, feed.prefix).facts["rows"] for feed in left.feeds)
+    most += sum(read_fact(store, feed.prefix, "rows", int) for feed in left.feeds)
     count = base.partitions if base else 1
     most += base.items if base else 0
     while count * shard_rows < most:

@@ -6,6 +6,7 @@ Not through collectives: it must work before there is a process group, and while
 from collections.abc import Callable, Sequence
 
 from infra.store.base import Store
+from infra.store.records import read_record
 from tasks.contracts.outcomes import Check
 from tasks.foundation.records import Record
 from tasks.worker.process.waiting import wait_until
@@ -55,7 +56,7 @@ def exchange(
             lambda: f"the first worker has not written {store.uri}/{all_key}",
             WAIT_SECONDS,
         )
-        return AllFindings.model_validate_json(store.read(all_key))
+        return read_record(store, all_key, AllFindings)
     findings = [mine, *_collect(store, folder, members)]
     whole = AllFindings(
         hosts=tuple(each.host for each in findings),
@@ -86,4 +87,4 @@ def _collect(store: Store, folder: str, members: int) -> list[WorkerFindings]:
         lambda: f"other workers have not written {', '.join(missing())} in {store.uri}",
         WAIT_SECONDS,
     )
-    return [WorkerFindings.model_validate_json(store.read(key)) for key in keys]
+    return [read_record(store, key, WorkerFindings) for key in keys]

@@ -16,7 +16,16 @@ import transformers
 
 from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
-from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, Manifest, MissingFolder, quarantine, read_manifest
+from infra.store.manifest import (
+    MANIFEST,
+    CorruptFolder,
+    FileEntry,
+    Manifest,
+    MissingFolder,
+    quarantine,
+    read_fact,
+    read_manifest,
+)
 from tasks.contracts.references import CompileRef
 from tasks.contracts.usage import GraphUse
 from tasks.foundation.errors import CompileError
@@ -96,7 +105,7 @@ def ref_to(key: str, graphs: Mapping[str, CachedGraph]) -> CompileRef:
 def is_complete(store: Store, key: str) -> bool:
     """Return whether the manifest says complete; `fetch` checks the files."""
     try:
-        return bool(read_manifest(store, prefix_of(key)).facts["complete"])
+        return read_fact(store, prefix_of(key), "complete", bool)
     except (MissingFolder, CorruptFolder):
         return False
 

@@ -3,13 +3,13 @@
 One at a time is on the device. A released model's vectors are read from its release where they can be used.
 """
 
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from infra.store.manifest import CorruptFolder, MissingFolder
+from infra.store.records import find_record
 from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CheckpointRef
@@ -75,10 +75,8 @@ def feature_names(job: Job, entrants: Sequence[Entrant]) -> list[str]:
     found: dict[str, None] = {}
     for entrant in entrants:
         if entrant.checkpoint is not None:
-            with contextlib.suppress(FileNotFoundError):  # of a checkpoint that is gone, which opening it says
-                table = FeatureTable.model_validate_json(
-                    job.shared.read(f"{entrant.checkpoint.prefix}/{features.FILE}")
-                )
+            table = find_record(job.shared, f"{entrant.checkpoint.prefix}/{features.FILE}", FeatureTable)
+            if table is not None:  # else the checkpoint is gone, which opening it says
                 found |= dict.fromkeys(table.columns)
     return list(found)
 

@@ -13,7 +13,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import check_sizes
+from infra.store.manifest import CorruptFolder, check_sizes, read_fact
 from tasks.contracts.search import Hit, ListedItem
 from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
@@ -40,6 +40,13 @@ class Found(NamedTuple):
     ranks: np.ndarray
 
 
+def _rows_in(path: Path) -> int:
+    try:
+        return pq.read_metadata(path).num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptFolder(f"{path} is not readable as Parquet: {error}; restore it from a backup") from error
+
+
 class Index:
     """The vectors of one folder, all by one model. A place is the number of a vector, counted through all shards."""
 
@@ -53,8 +60,8 @@ class Index:
         expect_vectors(store, prefix, manifest, model_version)
         folder = store.local(prefix)
         self.paths = [folder / entry.name for entry in manifest.files]
-        self.width: int = manifest.facts["width"]
-        rows = [pq.read_metadata(path).num_rows for path in self.paths]
+        self.width = read_fact(store, prefix, "width", int)
+        rows = [_rows_in(path) for path in self.paths]
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
         self.vectors = int(self._starts[-1])
         each = np.dtype("float16" if manifest.facts.get("type") == "fp16" else "float32").itemsize

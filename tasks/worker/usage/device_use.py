@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from infra.store.records import read_record
 from tasks.contracts.usage import DeviceUse
 from tasks.foundation.errors import StoreError
 from tasks.worker.accelerators import uses_neuron
@@ -36,7 +37,7 @@ def collect_device_use(job: Job) -> tuple[DeviceUse, ...] | None:
     """Return on rank 0 what all nodes wrote, in their order; None if no node measured. Call it after a barrier."""
     if not job.rank.is_main or not uses_neuron(job.config.accelerator):
         return None
-    found = [DeviceUse.model_validate_json(job.store.read(key)) for key in job.store.list(_folder(job))]
+    found = [read_record(job.store, key, DeviceUse) for key in job.store.list(_folder(job))]
     return tuple(sorted(found, key=lambda use: use.node)) or None
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from infra.store.base import sha256_of
 from infra.store.lease import Held
 from infra.store.manifest import FileEntry, commit, seal
+from infra.store.records import read_record
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.data.items import VECTORS_KIND
@@ -66,9 +67,12 @@ class Shards:
         there = set(self._store.list(self._notes))
         for number in range(self._job.share.index, self._inputs.catalogue.partitions, self._job.share.of):
             if self._note(number) in there:
-                note = ShardNote.model_validate_json(self._store.read(self._note(number)))
+                note = self._read(number)
                 if note.attempt != self._job.spec.submitted_as and not self._whole(note):
                     self._store.delete(self._note(number))
+
+    def _read(self, number: int) -> ShardNote:
+        return read_record(self._store, self._note(number), ShardNote, "delete it, and its shard is made again")
 
     def _whole(self, note: ShardNote) -> bool:
         if note.file is None:
@@ -99,8 +103,7 @@ class Shards:
             StoreError: the shards do not have every item of the catalogue exactly once.
         """
         catalogue, spec = self._inputs.catalogue, self._job.spec
-        raw = [self._store.read(self._note(number)) for number in range(catalogue.partitions)]
-        notes = [ShardNote.model_validate_json(one) for one in raw]
+        notes = [self._read(number) for number in range(catalogue.partitions)]
         bad = [item for note in notes for item in note.bad]
         vectors = sum(note.vectors for note in notes)
         self._refuse(bad, vectors)

@@ -67,4 +67,4 @@ def test_a_gate_of_the_release_takes_only_what_its_search_can_tell(more: str) ->
     with pytest.raises(
         ConfigError, match=r"release\.gates.*put rows, slice, span, width, min_rows and confidence into"
     ):
-        load_config(overrides=[f"release.gates=[{{{gate}, {more}}}]"])
+        load_config(overrides=[f"release.gates=[{{<<: {{{gate}}}, {more}}}]"])

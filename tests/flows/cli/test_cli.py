@@ -173,7 +173,7 @@ def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command,
     ("arguments", "message"),
     [
         (["--set", "train.lerning_rate=1"], "did you mean 'train.learning_rate'?"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml: no such config file"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         ([*SMALL, "--span", "2026-09"], "'2026-09'"),
         ([*SMALL, "--span", "2026-9"], "'2026-9'"),
         (["--set", "lineage=new", "--set", "model.pretrained=/nowhere"], "there is no folder /nowhere"),

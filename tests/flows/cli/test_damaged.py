@@ -5,6 +5,7 @@ The kinds of files are listed from a workspace that the pipeline wrote, so that 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -12,14 +13,21 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import infra.compute.factory
 import tasks.gates.verdicts
+from flows.cli.app import app
+from flows.cli.results import comparing, searching
 from flows.presentation.run.report import write_run_report
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan, RunState
+from tasks.contracts.search import Answer, Searchable
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.planning.next_run import plan_run
 from tasks.runs import invocations
@@ -27,6 +35,7 @@ from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.gates import judge_numbers
 from tests.support.fakes.stages import carry_out
+from tests.support.pages.changes import CHANGES
 from tests.support.processes import command
 
 SEED, SAMPLE = 20261122, 40
@@ -45,7 +54,15 @@ READING = (
     ("run", "--dry-run", "--span", SPANS[1], *SMALL),
     ("run", "--dry-run", *SMALL),
     ("prune", "--dry-run"),
+    ("search", "lamp"),
+    ("diff",),
 )
+OTHERS = {  # commands of a workspace that are no probes
+    "backfill", "backfill-control", "deploy", "gate", "import-checkpoint", "ingest", "parity", "publish", "refresh",
+    "rollback", "skip", "smoke", "warmup",  # they write
+    "chaos", "doctor", "serve",  # they look at more than files, or do not end
+}  # fmt: skip
+WRONG = ("yesterday", "", "../../up", -1, 2**70, 1e308, None, True, [], {})
 KNOWN = {policy.exit_code for failure, policy in POLICIES.items() if failure is not FailureClass.CODE} | {0}
 
 
@@ -62,14 +79,32 @@ def of_another_version(raw: bytes, chance: random.Random) -> bytes:
     return json.dumps({**content, "version": 99, "unknown": 1} if isinstance(content, dict) else [content]).encode()
 
 
+def inner(content: Any) -> Iterator[tuple[Any, Any]]:
+    """All containers inside a value, each with each of its keys or places."""
+    for key in list(content) if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
+        yield content, key
+        yield from inner(content[key])
+
+
 def with_a_wrong_value(raw: bytes, chance: random.Random) -> bytes:
-    """A text in place of one value of the record: a wrong time, number or list."""
+    """Another value in place of one at any depth of the record: a wrong time, number or list."""
     try:
-        content = json.loads(raw)
+        places = list(inner(content := json.loads(raw)))
     except ValueError:
         return raw[::-1]
-    if isinstance(content, dict) and content:
-        content[chance.choice(sorted(content))] = "yesterday"
+    for container, key in chance.sample(places, min(1, len(places))):
+        container[key] = chance.choice(WRONG)
+    return json.dumps(content).encode()
+
+
+def without_a_value(raw: bytes, chance: random.Random) -> bytes:
+    """A value less, at any depth of the record."""
+    try:
+        places = list(inner(content := json.loads(raw)))
+    except ValueError:
+        return raw[1:]
+    for container, key in chance.sample(places, min(1, len(places))):
+        del container[key]
     return json.dumps(content).encode()
 
 
@@ -80,9 +115,25 @@ DAMAGES: dict[str, Callable[[bytes, random.Random], bytes | None]] = {
     "replaced": lambda raw, chance: chance.randbytes(64),
     "of another version": of_another_version,
     "with a wrong value": with_a_wrong_value,
+    "without a value": without_a_value,
     "deleted": lambda raw, chance: None,
     "a folder": lambda raw, chance: None,
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of search and diff, which open models, answer at once: here the commands' own reading is probed."""
+
+    class Worker:
+        about = Searchable(release=2, model_version="m", vectors=3, seconds=0.1)
+
+        def ask(self, text: str, k: int) -> Answer:
+            return Answer(hits=(), seconds=0.1)
+
+    done = CompletedProcess([], 0, stdout=CHANGES.model_dump_json())
+    monkeypatch.setattr(searching, "searcher", lambda store, release: contextlib.nullcontext(Worker()))
+    monkeypatch.setattr(comparing, "subprocess", SimpleNamespace(run=lambda command, **options: done))
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +204,12 @@ def test_no_command_takes_a_damaged_file_badly_in_a_sample(
 @pytest.mark.proof
 def test_no_command_takes_a_damaged_file_badly(workspace: DirectoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert [wrong for each in probes(workspace) if (wrong := probe(workspace, capsys, *each))] == []
+
+
+def test_every_command_is_probed_or_named() -> None:
+    commands = get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+    of_a_workspace = {name for name, each in commands.items() if "workspace" in {param.name for param in each.params}}
+    assert of_a_workspace == OTHERS | {arguments[0] for arguments in READING}
 
 
 @pytest.mark.parametrize("key", ["releases/CURRENT", "releases/2.json"])

@@ -11,6 +11,7 @@ from infra.store.manifest import (
     commit,
     open_folder,
     quarantine,
+    read_fact,
     read_manifest,
     seal,
 )
@@ -211,3 +212,11 @@ def test_a_single_file_can_be_quarantined(store):
         places.append(quarantine(store, "runs/1/train/result.json"))
     assert not store.exists("runs/1/train/result.json")
     assert [store.read(place) for place in places] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(("name", "of"), [("columns", list[str]), ("rows", str), ("parts", list[str])])
+def test_a_fact_that_is_gone_or_something_else_is_named(store, source, name, of):
+    committed(store, source, parts=["a", True])
+    assert read_fact(store, PREFIX, "rows", int) == 9
+    with pytest.raises(CorruptFolder, match=rf"{PREFIX}/{MANIFEST}: facts\.{name}: .* valid .*; restore it"):
+        read_fact(store, PREFIX, name, of)

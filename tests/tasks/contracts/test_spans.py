@@ -161,3 +161,8 @@ def test_an_unknown_zone_is_refused() -> None:
 def test_a_time_without_an_offset_is_refused() -> None:
     with pytest.raises(ValueError, match="has no UTC offset"):
         last_over(dt.datetime(2026, 1, 1), "UTC", SpanKind.day)
+
+
+def test_no_span_is_after_the_last_of_the_calendar() -> None:
+    with pytest.raises(ConfigError, match="span '9999-12' is the last of the calendar"):
+        after("9999-12")

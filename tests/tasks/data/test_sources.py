@@ -157,10 +157,31 @@ def test_a_damaged_parquet_page_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_very_long_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(sources, "MAX_ROW_BYTES", 1000)
     path = write_input(tmp_path / "x", [{"a": "x" * 900}, {"a": "x" * 1000}])
-    with pytest.raises(DataError, match=r"x, row 2: a line of more than .* check --format"):
+    with pytest.raises(DataError, match=r"x, row 2: a row of more than .* check --format"):
         read(path, Format.jsonl)
+
+
+def test_a_row_of_many_lines_is_no_longer_than_one_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_ROW_BYTES", 1000)
+    (tmp_path / "x").write_text("a,b\n" + "1,2\n" * 1000 + '"a\n",' * 1000)
+    with pytest.raises(DataError, match=r"x, row 1001: a row of more than"):
+        read(tmp_path / "x", Format.csv)
+
+
+def test_a_header_of_many_names_is_read_in_a_moment(tmp_path: Path) -> None:
+    """Each name compared with each other one would take an hour."""
+    names = [f"c{number}" for number in range(200_000)]
+    (tmp_path / "x").write_text(f"{','.join([*names, 'c7'])}\n")
+    with pytest.raises(DataError, match="column 'c7' twice"):
+        read(tmp_path / "x", Format.csv)
+
+
+def test_a_zone_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(parquet_of(pa.table({"t": pa.array([0], pa.timestamp("us", "Mars/Olympus"))})))
+    with pytest.raises(DataError, match=r"x, row 1: a column has times of the zone 'Mars/Olympus', which is unknown"):
+        read(tmp_path / "x", Format.parquet)
 
 
 def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Times that are not believed: in the future, before the data began, or few rows far from all others."""
 
+import datetime as dt
 import json
 import re
 from pathlib import Path
@@ -31,6 +32,11 @@ def test_a_time_that_no_row_has_is_refused_with_row_value_and_ways_out(
     with pytest.raises(DataError, match=rf"input, row 61, column 'at': {day} is .*--set-aside FILE.*{option}"):
         run(store, source)
     assert not store.root.exists()
+
+
+def test_the_last_day_of_the_calendar_may_be_given(store: DirectoryStore, tmp_path: Path) -> None:
+    source = write_input(tmp_path / "input", GOOD)
+    assert run(store, source, not_after=dt.date.max).rows == len(GOOD)
 
 
 def test_rows_that_cannot_be_used_are_set_aside_with_the_reason(store: DirectoryStore, tmp_path: Path) -> None:

@@ -289,6 +289,22 @@ def as_torchscript(path: Path) -> None:
         archive.writestr("m/version", b"3")
 
 
+def packed(path: Path) -> None:
+    torch.save({"a": torch.zeros(10_000)}, path)
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, each in content.items():
+            archive.writestr(name, each)
+
+
+def with_a_lie(path: Path) -> None:
+    """An old torch file that says that its two numbers are 2**36."""
+    as_old_torch_file({"a": torch.rand(2)}, path)
+    head, _, numbers = path.read_bytes().rpartition(b"K\x02N")  # how many numbers are stored, and no view of them
+    path.write_bytes(head + b"\x8a\x05" + (2**36).to_bytes(5, "little") + b"N" + numbers)
+
+
 BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda p: p.write_bytes(b""), "is neither a torch.save nor a safetensors file: it is empty"),
     "text": (lambda p: p.write_text("version https://git-lfs"), r"it begins with b'version h'"),
@@ -300,6 +316,8 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut safetensors": (lambda p: cut(p, "safetensors", 0.9), "is cut off or damaged, copy it again"),
     "zip": (lambda p: zipfile.ZipFile(p, "w").close() or p.write_bytes(b"PK\x03\x04" * 9), "torch.save did not write"),
     "pickle": (lambda p: p.write_bytes(pickle.dumps({"a": 1})), "torch.save did not write it"),
+    "packed": (packed, r"unpacks from [\d,]+ bytes to 4\d,\d{3}, and torch.save packs nothing; where it was made"),
+    "a lie": (with_a_lie, "is cut off or damaged"),
     "TorchScript": (as_torchscript, "is a TorchScript archive, which holds code; where it was made, save it with"),
     "whole model": (
         lambda p: torch.save(torch.nn.Linear(2, 2), p),

@@ -91,6 +91,14 @@ def test_vectors_of_another_model_are_refused(tmp_path: Path, matrix: np.ndarray
         Index(write(tmp_path, matrix), PREFIX, "m-2")
 
 
+def test_a_damaged_shard_is_named(tmp_path: Path, matrix: np.ndarray) -> None:
+    store = write(tmp_path, matrix)
+    shard = store.path(f"{PREFIX}/part-00002.parquet")
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(CorruptFolder, match=r"part-00002\.parquet is not readable as Parquet: .*; restore it"):
+        Index(store, PREFIX, MODEL)
+
+
 def test_a_shard_that_is_gone_is_named(tmp_path: Path, matrix: np.ndarray) -> None:
     store = write(tmp_path, matrix)
     store.delete(f"{PREFIX}/part-00002.parquet")

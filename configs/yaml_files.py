@@ -1,0 +1,87 @@
+"""YAML as people write it in configurations; what says a thing twice, or would take long to read, is refused."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from tasks.foundation.errors import ConfigError
+
+LONGEST = 2**18  # characters of a file, counting those of an alias wherever it stands
+DEEPEST = 50  # levels of lists and keys, aliases followed
+_NUMBER_BITS = 64
+
+
+def read_yaml_file(path: Path, label: str = "") -> Any:
+    """Return what a YAML file says. `label` begins the messages, as the key that names the file.
+
+    Raises:
+        ConfigError: there is no such file, or it can't be read as `read_yaml` says.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            return read_yaml(file.read(LONGEST + 1))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{label}{path}: no such file") from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{label}{path}: not readable as YAML: {error}") from error
+
+
+def read_yaml(text: str) -> Any:
+    """Return what a YAML text says, in bounded time and memory.
+
+    Raises:
+        yaml.YAMLError: it is no YAML, has a key twice, or is too long, too deep or too large; says where.
+    """
+    if len(text) > LONGEST:
+        raise yaml.YAMLError(f"more than {LONGEST:,} characters")
+    return yaml.load(text, _Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader takes the last of two equal keys, and follows aliases and levels as far as they go."""
+
+    _depth = 0
+    _left = LONGEST
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise ComposerError(None, None, f"more than {DEEPEST} levels", self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_document(self, node: Node) -> Any:
+        self._check(node, 1)
+        return super().construct_document(node)
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError) as error:  # as of 2026-13-45, or of `!!bool perhaps`
+            raise ConstructorError(None, None, f"{node.value!r:.50} is none of {node.tag}", node.start_mark) from error
+        if isinstance(value, int) and value.bit_length() > _NUMBER_BITS:
+            raise ConstructorError(None, None, f"a number of more than {_NUMBER_BITS} bits", node.start_mark)
+        return value
+
+    def _check(self, node: Node, depth: int) -> None:
+        """Raise ConstructorError for a key that is there twice, and for what aliases make too large or endless."""
+        self._left -= 1 + len(node.value)  # characters, or parts
+        if depth > DEEPEST or self._left < 0:
+            what = f"{DEEPEST} levels or {LONGEST:,} characters"
+            raise ConstructorError(None, None, f"aliases make more than {what}", node.start_mark)
+        if isinstance(node, SequenceNode):
+            for part in node.value:
+                self._check(part, depth + 1)
+        elif isinstance(node, MappingNode):
+            keys = Counter((key.tag, key.value) for key, _ in node.value if isinstance(key, ScalarNode))
+            if twice := next((key for (_, key), count in keys.items() if count > 1), None):
+                raise ConstructorError(None, None, f"the key {twice!r} is there twice", node.start_mark)
+            for pair in node.value:
+                for part in pair:
+                    self._check(part, depth + 1)

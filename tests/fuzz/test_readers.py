@@ -1,0 +1,110 @@
+"""Files of users, damaged at random: a right answer, or an error with a class that names the file.
+
+`make fuzz` draws other examples at each call, and many more. Records of the workspace: tests/flows/cli/test_damaged.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save
+
+from configs.load import load_config
+from tasks.contracts.spans import SpanKind
+from tasks.data.canonical import Canonicaliser
+from tasks.data.sources import Format, SourceReader
+from tasks.foundation.errors import StageError
+from tasks.worker.import_checkpoint import read_weights
+
+EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
+FUZZ = settings(
+    max_examples=int(EXAMPLES or 12),
+    derandomize=EXAMPLES is None,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+ROW: dict[str, Any] = {"at": "2021-01-01", "query": "lamp", "item": "a lamp", "more": {"a": [1, None, 2.5]}}
+
+
+class Case(NamedTuple):
+    """A sound file, what reads it, and what is put into it where it is damaged."""
+
+    sound: bytes
+    read: Callable[[Path], object]
+    hostile: tuple[bytes, ...]
+
+
+def read_rows(form: Format) -> Callable[[Path], object]:
+    def read(path: Path) -> None:
+        canonical = Canonicaliser(form, "at", SpanKind.month, {"query": "query", "item": "item"})
+        for record in SourceReader(path, form):
+            canonical.convert(record).to_line(record)
+
+    return read
+
+
+def bytes_of(write: Callable[[io.BytesIO], object]) -> bytes:
+    buffer = io.BytesIO()
+    write(buffer)
+    return buffer.getvalue()
+
+
+JSON = (b"null", b"[]", b"{}", b'"\\ud800"', b"1e999", b"-1", b"9" * 30, b"[" * 2000, b'"a":', b"\xff", b"NaN")
+YAML = (b"&a ", b"*a", b"<<: ", b"? ", b"!!timestamp ", b"- ", b"{", b"[", b"null", b"0x", b": ", b"\n", b"'", b"\0")
+NUMBERS = (b"\xff" * 4, b"\x00" * 8, b"\x7f\xff\xff\xff", b"\xff" * 8, b"\x8a\x08" + b"\xff" * 8)
+SETTINGS = b"seed: 1\ntrain: {epochs: 2}\nevaluate:\n  slices: [locale]\nvalidate:\n  suites: []\n"
+LINE = json.dumps(ROW).encode() + b"\n"
+CSV = b'at,query,item\n2021-01-01,lamp,"a ""lamp"""\n2021-01-02,cup,"a\ncup"\n'
+WEIGHTS = {"a": torch.zeros(3, 2), "b": torch.ones(4, dtype=torch.float16)}
+PARQUET = bytes_of(lambda file: pq.write_table(pa.Table.from_pylist([ROW] * 3), file))
+
+CASES = {
+    "configuration": Case(SETTINGS, load_config, YAML),
+    "jsonl": Case(LINE * 3, read_rows(Format.jsonl), JSON),
+    "jsonl, gzip": Case(gzip.compress(LINE * 3), read_rows(Format.jsonl), NUMBERS),
+    "csv": Case(CSV, read_rows(Format.csv), (b'"', b",", b"\n", b"\r", b"\0", b";", b"\xff", b"\xef\xbb\xbf")),
+    "parquet": Case(PARQUET, read_rows(Format.parquet), NUMBERS),
+    "safetensors": Case(save(WEIGHTS), read_weights, (*JSON, *NUMBERS)),
+    "torch": Case(bytes_of(lambda file: torch.save(WEIGHTS, file)), read_weights, NUMBERS),
+}
+
+
+def damaged(case: Case, draw: st.DataObject) -> bytes:
+    content = case.sound
+    for _ in range(draw.draw(st.integers(1, 4))):
+        start = draw.draw(st.integers(0, len(content)))
+        gone = draw.draw(st.sampled_from((0, 1, 8, 10**6)))
+        put = draw.draw(st.one_of(st.sampled_from(case.hostile), st.binary(max_size=4)))
+        content = content[:start] + put + content[start + gone :]
+    return content
+
+
+@pytest.mark.parametrize("kind", CASES)
+@FUZZ
+@given(draw=st.data())
+def test_a_damaged_file_is_read_or_named(tmp_path: Path, kind: str, draw: st.DataObject) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(damaged(CASES[kind], draw))
+    said = str(path)
+    try:
+        CASES[kind].read(path)
+    except StageError as error:
+        said = str(error)
+    assert str(path) in said or said.startswith("configuration: ")  # which is merged from several files
+
+
+def test_every_format_of_sources_is_damaged() -> None:
+    assert {form.value for form in Format} <= CASES.keys()
