@@ -214,7 +214,8 @@ def test_a_lineage_goes_from_cpu_to_xla_and_back(tmp_path: Path, on_cpu):
         expected.append(train_model(plain, tiny_config(*CPU), plain_rows, parent, run_key=f"plain-{number}"))
         parent = expected[-1].checkpoint
     for crossed, straight in zip((second, third), expected[1:], strict=True):
-        assert losses(crossed) == pytest.approx(losses(straight), rel=2e-3, abs=1e-4)
+        # Adam makes steps of equal size of the last digits too, so they grow from step to step.
+        assert losses(crossed) == pytest.approx(losses(straight), rel=2e-3, abs=1e-3)
         for file in ("model", "optimizer"):
             ours, theirs = tensors_of(store, crossed.checkpoint, file), tensors_of(plain, straight.checkpoint, file)
             assert kinds(ours) == kinds(theirs)

@@ -29,7 +29,7 @@ from tests.support.workspace.jobs import make_workspace, tiny_config
 
 MACHINES, CORES = 2, 2
 SETTINGS = (
-    *("accelerator=xla", "compute=batch", "warmup.steps=1", "train.checkpoint_every_steps=100"),
+    *("accelerator=xla", "compute=batch", "warmup.steps=1", "train.checkpoint_every=100 steps"),
     *(f"train.workers={MACHINES * CORES}", f"batch.processes_per_node={CORES}", "train.evaluate_every_steps=1000"),
 )
 
