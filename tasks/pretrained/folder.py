@@ -5,14 +5,17 @@ What can't be honoured is refused by name. Weights are not read here.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from configs.schema.model import ModelConfig, Pooling, Prompts
 from tasks.foundation.errors import ConfigError
 from tasks.pretrained.prompts import entities_of
 from tasks.pretrained.shapes import Activation, DenseShape, TextShape
+
+T = TypeVar("T")
 
 MODULES = "modules.json"
 DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first one that is there
@@ -79,7 +82,7 @@ def describe(folder: Path) -> Described:
     if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
         _refuse(folder / MODULES, "no list of modules")
     names = [_name_of(folder, str(each.get("type"))) for each in modules]
-    places = [folder / str(each.get("path", "")) for each in modules]
+    places = [_place(folder, str(each.get("path", ""))) for each in modules]
     dense = [place for name, place in zip(names, places, strict=True) if name == "Dense"]
     normalized = names[-1:] == ["Normalize"]
     expected = ["Transformer", "Pooling", *("Dense" for _ in dense), *(["Normalize"] if normalized else [])]
@@ -127,7 +130,7 @@ def text_shape(model: ModelConfig, described: Described) -> TextShape:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"model.pretrained: {path} is not readable as JSON: {error}") from error
 
 
@@ -137,6 +140,23 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         _refuse(path, "no settings")
     return found
+
+
+def _setting(path: Path, settings: Mapping[str, Any], name: str, kind: type[T] | tuple[type[Any], ...], usual: T) -> T:
+    """Return a setting of a file; `usual` where it is not there, or null."""
+    value = settings.get(name)
+    if value is None:
+        return usual
+    if not isinstance(value, kind):
+        _refuse(path, f"{name}: {value!r:.50}")
+    return value
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Return the folder of a module, which is inside of `folder`."""
+    if not name.isprintable() or Path(name).is_absolute() or ".." in Path(name).parts:
+        _refuse(folder / MODULES, f"a module in {name!r:.50}")
+    return folder / name
 
 
 def _refuse(path: Path, what: str) -> NoReturn:
@@ -166,7 +186,8 @@ def _transformer(encoder: Path) -> tuple[int | None, bool]:
                 _refuse(path, f"{name}: {value}")
         if (task := settings.get("transformer_task", "feature-extraction")) != "feature-extraction":
             _refuse(path, f"transformer_task: {task}")
-        if set(kinds := settings.get("modality_config") or {"text": {}}) != {"text"}:
+        kinds: dict[str, Any] = _setting(path, settings, "modality_config", dict, {}) or {"text": {}}
+        if set(kinds) != {"text"}:
             _refuse(path, f"modality_config for {', '.join(kinds)}")
     longest = settings.get("max_seq_length")
     if longest is None and (encoder / "tokenizer_config.json").is_file():
@@ -177,10 +198,11 @@ def _transformer(encoder: Path) -> tuple[int | None, bool]:
 def _pooling(path: Path) -> tuple[Pooling, bool]:
     """Return the kind of pooling, and whether the tokens of a prompt take part."""
     settings = read_settings(path)
-    modes = settings.get("pooling_mode", [name for key, name in _POOLING_KEYS.items() if settings.get(key)])
-    modes = [modes] if isinstance(modes, str) else list(modes) or ["mean"]
+    before = [name for key, name in _POOLING_KEYS.items() if settings.get(key)]
+    modes = _setting(path, settings, "pooling_mode", (str, list), before)
+    modes = [modes] if isinstance(modes, str) else [str(mode) for mode in modes] or ["mean"]
     if len(modes) > 1 or modes[0] not in _POOLINGS:
-        _refuse(path, f"the pooling {' and '.join(map(str, modes))}, where one of {', '.join(_POOLINGS)} is expected")
+        _refuse(path, f"the pooling {' and '.join(modes):.50}, where one of {', '.join(_POOLINGS)} is expected")
     return _POOLINGS[modes[0]], bool(settings.get("include_prompt", True))
 
 
@@ -201,7 +223,7 @@ def _dense(path: Path) -> DenseShape:
     return DenseShape(
         inputs=settings["in_features"],
         outputs=settings["out_features"],
-        bias=settings.get("bias", True),
+        bias=_setting(path, settings, "bias", bool, True),
         activation=_ACTIVATIONS[name],
     )
 
@@ -209,8 +231,10 @@ def _dense(path: Path) -> DenseShape:
 def _prompts(path: Path) -> tuple[Prompts, str | None]:
     """Return what stands before queries and items, and the name of a prompt that is of neither but of every text."""
     settings = read_settings(path) if path.is_file() else {}
-    prompts: dict[str, str | None] = settings.get("prompts") or {}
-    default = settings.get("default_prompt_name")
+    prompts: dict[str, str | None] = _setting(path, settings, "prompts", dict, {})
+    for name in prompts:
+        _setting(path, prompts, name, str, "")
+    default = _setting(path, settings, "default_prompt_name", str, "") or None
     if default is not None and prompts.get(default) and not prompts.keys() & {*_QUERY_PROMPTS, *_ITEM_PROMPTS}:
         return _NO_PROMPTS, default
     query, item = (

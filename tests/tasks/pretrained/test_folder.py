@@ -150,3 +150,28 @@ def test_the_configuration_says_prompts_and_what_the_folder_does_not(tmp_path: P
 def test_a_contradiction_is_refused(tmp_path: Path, described: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         shape(Described(folder=tmp_path, encoder=tmp_path, **described), "model.pooling=mean")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"modules": [{"path": "../other", "type": "sentence_transformers.models.Transformer"}]}, "'../other'"),
+        ({"modules": [{"path": "\0", "type": "sentence_transformers.models.Transformer"}]}, "a module in"),
+        ({"1_Pooling__config": {"pooling_mode": 5}}, "pooling_mode: 5"),
+        ({"1_Pooling__config": {"pooling_mode": [["mean"]]}}, "the pooling \\['mean'\\]"),
+        ({"config_sentence_transformers": {"prompts": 5}}, "prompts: 5"),
+        ({"config_sentence_transformers": {"prompts": {"query": ["q"]}}}, "query: \\['q'\\]"),
+        ({"config_sentence_transformers": {"default_prompt_name": []}}, "default_prompt_name: \\[\\]"),
+        ({"sentence_bert_config": {"modality_config": 5}}, "modality_config: 5"),
+        ({"2_Dense__config": DENSE | {"bias": "no"}}, "bias: 'no'"),
+    ],
+)
+def test_a_setting_of_another_kind_is_named(tmp_path: Path, files: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/.*\.json has .*{message}"):
+        describe(write(tmp_path, *NAMES, **files))
+
+
+def test_a_file_of_endless_levels_is_named(tmp_path: Path):
+    (write(tmp_path, *PLAIN) / "modules.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match=r"modules\.json is not readable as JSON"):
+        describe(tmp_path)
