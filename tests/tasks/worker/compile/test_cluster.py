@@ -1,7 +1,7 @@
 """Warmup, training and the next warmup on two machines: real launchers, torchruns, workers and tools, under AWS Batch.
 
-Only AWS and the Neuron SDK are stand-ins. Each machine has two workers: with four, the sixteen processes of warmup and
-of its trial need 10 GB, and on two processors they take too long.
+Only AWS and the Neuron SDK are stand-ins. Each machine has four workers; the sixteen processes of warmup and of its trial
+need 10 GB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.cloud.waiters import run
 from tests.support.fakes.neuron.sdk import NeuronSdk
 from tests.support.workspace.jobs import make_workspace, tiny_config
 
-MACHINES, CORES = 2, 2
+MACHINES, CORES = 2, 4
 SETTINGS = (
     *("accelerator=xla", "compute=batch", "warmup.steps=1", "train.checkpoint_every=100 steps"),
     *(f"train.workers={MACHINES * CORES}", f"batch.processes_per_node={CORES}", "train.evaluate_every_steps=1000"),
