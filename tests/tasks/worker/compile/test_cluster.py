@@ -1,7 +1,7 @@
 """Warmup, training and the next warmup on two machines: real launchers, torchruns, workers and tools, under AWS Batch.
 
-Only AWS and the Neuron SDK are stand-ins. Each machine has four workers; the sixteen processes of warmup and of its trial
-need 10 GB.
+Only AWS and the Neuron SDK are stand-ins. Each machine has four workers. The sixteen processes of warmup and of its
+trial need 10 GB.
 """
 
 from __future__ import annotations
