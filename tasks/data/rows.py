@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_folder
+from infra.store.manifest import open_folder, read_manifest
 from tasks.contracts.checkpoints import QUERY_AND_ITEM
 from tasks.contracts.references import RowsRef
 from tasks.foundation.errors import DataError
@@ -74,7 +74,8 @@ def read_rows(
 
 def other_columns(store: Store, ref: RowsRef) -> list[str]:
     """Return the columns of a span's rows that are not core ones, in their order."""
-    folder, manifest = open_folder(store, ref.prefix, ROWS_KIND)  # the copy that `read_rows` reads as well
+    manifest = read_manifest(store, ref.prefix)
+    folder = store.local(ref.prefix)  # whole: the copy that `read_rows` checks and reads
     schema = pq.read_schema(folder / manifest.files[0].name)
     return [name for name in schema.names if name not in CORE]
 

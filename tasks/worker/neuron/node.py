@@ -3,7 +3,7 @@
 A tool that fails is a finding like any other, so that every worker of every machine gets it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from configs.schema.compute import MachineConfig
@@ -28,8 +28,7 @@ def check_node(machine: MachineConfig | None, sysfs: Path) -> tuple[Check, ...]:
     checks, cores = _devices(machine)
     checks += check_ecc(read_counts(sysfs))
     if machine is not None and machine.efa_interfaces:
-        expected = machine.efa_interfaces
-        checks += _checked("efa interfaces", lambda: [check_interfaces(list_interfaces(), expected)])
+        checks.append(_interfaces(machine.efa_interfaces))
     if cores > 1:
         checks += _collectives(cores, machine.min_node_bus_gb_s if machine else 0.0)
     return tuple(checks)
@@ -44,6 +43,13 @@ def _devices(machine: MachineConfig | None) -> tuple[list[Check], int]:
     checks = check_devices(devices, machine.devices if machine else None)
     fine = all(check.passed for check in checks)
     return [*checks], sum(device.nc_count for device in devices) if fine else 0
+
+
+def _interfaces(expected: int) -> Check:
+    try:
+        return check_interfaces(list_interfaces(), expected)
+    except StageError as error:
+        return _tool_failed("efa interfaces", error)
 
 
 def _collectives(cores: int, least: float) -> Iterator[Check]:
@@ -75,13 +81,6 @@ def judge_nccom(operation: str, speeds: Sequence[CollectiveSpeed], cores: int, l
     if not passed:
         sentence += ". Something else uses the links, or one is degraded; if it stays, replace the machine"
     return Check(name=_name(operation), passed=passed, severity="warning", observed=got, sentence=sentence)
-
-
-def _checked(name: str, look: Callable[[], Sequence[Check]]) -> Sequence[Check]:
-    try:
-        return look()
-    except StageError as error:
-        return [_tool_failed(name, error)]
 
 
 def _tool_failed(name: str, error: StageError) -> Check:
