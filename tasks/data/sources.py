@@ -211,7 +211,7 @@ def _read_csv(stream: io.BufferedReader, cursor: _Cursor, delimiter: str) -> Ite
     csv.field_size_limit(MAX_FIELD_CHARS)  # the standard limit is shorter than some reviews
     reader = csv.reader(_without_byte_order_mark(_lines(stream, cursor)), delimiter=delimiter, strict=True)
     try:
-        header = next(reader, [])
+        header = next(filter(None, reader), [])  # empty lines may come before it, as between rows
         if doubled := _twice(header):
             problem = f"the header has column {doubled[0]!r} twice; give each column its own name"
             raise cursor.error(f"{problem}, and put a line of names first where there is none")

@@ -115,7 +115,8 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 def _refuse_packed(path: Path) -> None:
     """Raise DataError for an archive that is larger than its file: reading it could take any amount of memory."""
-    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:  # torch.load says what is wrong
+    damage = (zipfile.BadZipFile, ValueError, NotImplementedError)  # of which torch.load says what is wrong
+    with contextlib.suppress(*damage), zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
         if unpacked > (size := path.stat().st_size):
             raise DataError(f"{path} unpacks from {size:,} bytes to {unpacked:,}, and torch.save packs nothing; {SAVE}")

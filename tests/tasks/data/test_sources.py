@@ -170,6 +170,11 @@ def test_a_row_of_many_lines_is_no_longer_than_one_of_one_line(tmp_path: Path, m
         read(tmp_path / "x", Format.csv)
 
 
+def test_empty_lines_before_the_header_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("\n\na,b\n1,2\n")
+    assert read(tmp_path / "x", Format.csv) == [("x", 1, {"a": "1", "b": "2"})]
+
+
 def test_a_header_of_many_names_is_read_in_a_moment(tmp_path: Path) -> None:
     """Each name compared with each other one would take an hour."""
     names = [f"c{number}" for number in range(200_000)]

@@ -289,6 +289,12 @@ def as_torchscript(path: Path) -> None:
         archive.writestr("m/version", b"3")
 
 
+def with_a_name_that_is_no_text(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("ü", b"")
+    path.write_bytes(path.read_bytes().replace("ü".encode(), b"\xff\xff"))
+
+
 def packed(path: Path) -> None:
     torch.save({"a": torch.zeros(10_000)}, path)
     with zipfile.ZipFile(path) as archive:
@@ -316,6 +322,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut safetensors": (lambda p: cut(p, "safetensors", 0.9), "is cut off or damaged, copy it again"),
     "zip": (lambda p: zipfile.ZipFile(p, "w").close() or p.write_bytes(b"PK\x03\x04" * 9), "torch.save did not write"),
     "pickle": (lambda p: p.write_bytes(pickle.dumps({"a": 1})), "torch.save did not write it"),
+    "a name that is no text": (with_a_name_that_is_no_text, "is cut off or damaged"),
     "packed": (packed, r"unpacks from [\d,]+ bytes to 4\d,\d{3}, and torch.save packs nothing; where it was made"),
     "a lie": (with_a_lie, "is cut off or damaged"),
     "TorchScript": (as_torchscript, "is a TorchScript archive, which holds code; where it was made, save it with"),
