@@ -71,7 +71,7 @@ $(PEERS): $(INSTALLED)
 # REVIEWS is the path of a reviews file, see docs/benchmarks.md. OMP_PROC_BIND: the stages bind their threads too.
 bench: install $(PEERS)
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.bench $(REVIEWS)
-	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.xla_step
+	$(BIN)/python -m tests.benchmarks.xla_step
 
 # What the orchestrator adds to its workers' own time, and how long a fully cached run takes.
 overhead: install
@@ -106,7 +106,7 @@ success: install
 	$(BIN)/python -m tests.benchmarks.success
 
 
-# docs/chaos.md: runs that are killed, stopped and starved at moments that SEED decides, here and on the emulated cloud.
+# docs/chaos.md: runs that are killed, stopped and starved at moments that SEED decides, here and on the emulated cloud; resumable.
 KILLS ?= 100
 SEED ?= 1
 chaos: install

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from flows.chaos.acts import strike
 from flows.chaos.command import LONGEST_SECONDS
-from flows.chaos.draws import Act, Draw, draws
+from flows.chaos.draws import Act, Draw
 from flows.chaos.invariants import problems
 from flows.chaos.place import Ended, Place, Running, Scene, first_stage
 from tasks.contracts.stages import Stage
@@ -69,20 +69,29 @@ class ChaosRow(Record):
 
 
 def hold(
-    make: Callable[[Path, Say], Place], folder: Path | None, kills: int, seed: int, only: int | None, say: Say
+    make: Callable[[Path, Say], Place],
+    folder: Path | None,
+    seed: int,
+    some: Sequence[Draw],
+    say: Say,
+    earlier: Sequence[ChaosRun] = (),
+    save: Callable[[ChaosReport], object] = lambda report: None,
 ) -> ChaosReport:
-    """Make a place and disturb `kills` runs there, or only the one of the number `only`.
+    """Make a place and disturb a run there for each of some draws of a seed.
 
     All happens in the new folder `folder`, which stays, or in a temporary one, which stays where something does not
     hold. Raises what `make` does.
+
+    Args:
+        earlier: runs that are in the report already.
+        save: called with the report so far after each run.
     """
     where = folder or Path(tempfile.mkdtemp(prefix="millrace-chaos-"))
     keep = folder is not None
     try:
         place = make(where, say)
         try:
-            drawn = draws(seed, kills, place.acts, place.whole_share)
-            report = campaign(place, seed, [draw for draw in drawn if only in (None, draw.number)], say)
+            report = campaign(place, seed, some, say, earlier, save)
         finally:
             place.stop()
         keep = keep or bool(report.kept)
@@ -92,10 +101,18 @@ def hold(
             shutil.rmtree(where, ignore_errors=True)
 
 
-def campaign(place: Place, seed: int, some: Sequence[Draw], say: Say) -> ChaosReport:
+def campaign(
+    place: Place,
+    seed: int,
+    some: Sequence[Draw],
+    say: Say,
+    earlier: Sequence[ChaosRun] = (),
+    save: Callable[[ChaosReport], object] = lambda report: None,
+) -> ChaosReport:
     """Do the draws one after the other; `say` gets a line for each. Workspaces with a violation stay."""
-    done: list[ChaosRun] = []
+    done: list[ChaosRun] = list(earlier)
     kept: list[str] = []
+    report = _report(place, seed, done, kept)
     for draw in some:
         run, where = _disturbed(place, draw)
         done.append(run)
@@ -104,6 +121,12 @@ def campaign(place: Place, seed: int, some: Sequence[Draw], say: Say) -> ChaosRe
             say(f"  VIOLATION: {violation}")
         if run.violations:
             kept.append(where)
+        report = _report(place, seed, done, kept)
+        save(report)
+    return report
+
+
+def _report(place: Place, seed: int, done: Sequence[ChaosRun], kept: Sequence[str]) -> ChaosReport:
     return ChaosReport(
         place=place.name,
         seed=seed,

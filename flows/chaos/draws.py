@@ -37,14 +37,14 @@ class Draw(NamedTuple):
     whole: bool  # the run begins with its first stage, not with this one
 
 
-def draws(seed: int, count: int, acts: Sequence[Act], whole_share: float) -> tuple[Draw, ...]:
+def draws(seed: int, count: int, whole_share: float) -> tuple[Draw, ...]:
     """Return the first `count` draws of a seed; about a share of `whole_share` begins with the first stage.
 
     Acts and stages are dealt from two shuffled decks, so each comes as often as any other, give or take one. Draw
     number n does not depend on `count`.
     """
     chance = random.Random(seed)
-    some_acts, some_stages = _dealt(acts, chance), _dealt(tuple(Stage), chance)
+    some_acts, some_stages = _dealt(tuple(Act), chance), _dealt(tuple(Stage), chance)
     return tuple(
         Draw(
             number,

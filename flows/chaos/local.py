@@ -44,7 +44,6 @@ class LocalPlace:
     """Makes the workspace in a new folder and runs it undisturbed; `stop` ends its Prefect server."""
 
     name = "This machine, the workspace in a folder"
-    acts = tuple(Act)
     whole_share = 0.5
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:

@@ -92,7 +92,6 @@ class Place(Protocol):
     """Where runs happen: this machine, or a cloud that the tests emulate."""
 
     name: str
-    acts: tuple[Act, ...]
     whole_share: float  # of the runs that begin with their first stage, from 0 to 1
     undisturbed: Undisturbed
 

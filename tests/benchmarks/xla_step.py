@@ -18,6 +18,7 @@ import torch
 from configs.load import load_config
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
+from tasks.worker.process.threads import bind_threads
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.optimizer import make_optimizer
@@ -58,6 +59,7 @@ def main() -> None:
 
 
 def _start(name: str) -> Connection:
+    bind_threads(name)  # in the environment that the process begins with, as for a worker
     ours, theirs = mp.get_context("spawn").Pipe()
     mp.get_context("spawn").Process(target=_serve, args=(name, theirs), daemon=True).start()
     return ours

@@ -1,4 +1,4 @@
-"""Files of users, damaged at random: a right answer, or an error with a class that names the file.
+"""Files of users, damaged at random: a right answer, or an error with a class that names the file, in bounds.
 
 `make fuzz` draws other examples at each call, and many more. Records of the workspace: tests/flows/cli/test_damaged.py.
 """
@@ -26,7 +26,9 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import Canonicaliser
 from tasks.data.sources import Format, SourceReader
 from tasks.foundation.errors import StageError
+from tasks.pretrained.folder import describe
 from tasks.worker.import_checkpoint import read_weights
+from tests.fuzz.bounds import bounded
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 FUZZ = settings(
@@ -40,11 +42,12 @@ ROW: dict[str, Any] = {"at": "2021-01-01", "query": "lamp", "item": "a lamp", "m
 
 
 class Case(NamedTuple):
-    """A sound file, what reads it, and what is put into it where it is damaged."""
+    """A sound file, what reads it, what is put into it where it is damaged, and its name."""
 
     sound: bytes
     read: Callable[[Path], object]
     hostile: tuple[bytes, ...]
+    name: str = "file"
 
 
 def read_rows(form: Format) -> Callable[[Path], object]:
@@ -52,6 +55,20 @@ def read_rows(form: Format) -> Callable[[Path], object]:
         canonical = Canonicaliser(form, "at", SpanKind.month, {"query": "query", "item": "item"})
         for record in SourceReader(path, form):
             canonical.convert(record).to_line(record)
+
+    return read
+
+
+def read_pretrained(damaged: str) -> Callable[[Path], object]:
+    """Return what reads a pretrained folder, of which one file is there already and the others are sound."""
+
+    def read(path: Path) -> None:
+        folder = path.parents[damaged.count("/")]
+        for name, content in PRETRAINED.items():
+            if name != damaged:
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_bytes(content)
+        describe(folder)
 
     return read
 
@@ -70,6 +87,19 @@ LINE = json.dumps(ROW).encode() + b"\n"
 CSV = b'at,query,item\n2021-01-01,lamp,"a ""lamp"""\n2021-01-02,cup,"a\ncup"\n'
 WEIGHTS = {"a": torch.zeros(3, 2), "b": torch.ones(4, dtype=torch.float16)}
 PARQUET = bytes_of(lambda file: pq.write_table(pa.Table.from_pylist([ROW] * 3), file))
+MODULES = [
+    {"path": "" if number == 0 else f"{number}_{name}", "type": f"sentence_transformers.models.{name}"}
+    for number, name in enumerate(("Transformer", "Pooling", "Dense", "Normalize"))
+]
+DENSE = {"in_features": 32, "out_features": 8, "activation_function": "torch.nn.modules.activation.Tanh", "bias": True}
+PRETRAINED = {
+    "modules.json": json.dumps(MODULES).encode(),
+    "sentence_bert_config.json": b'{"max_seq_length": 77, "do_lower_case": false}',
+    "config_sentence_transformers.json": b'{"prompts": {"query": "q: "}, "default_prompt_name": null}',
+    "1_Pooling/config.json": b'{"word_embedding_dimension": 32, "pooling_mode_mean_tokens": true}',
+    "2_Dense/config.json": json.dumps(DENSE).encode(),
+    "2_Dense/model.safetensors": b"",  # only looked for
+}
 
 CASES = {
     "configuration": Case(SETTINGS, load_config, YAML),
@@ -79,6 +109,11 @@ CASES = {
     "parquet": Case(PARQUET, read_rows(Format.parquet), NUMBERS),
     "safetensors": Case(save(WEIGHTS), read_weights, (*JSON, *NUMBERS)),
     "torch": Case(bytes_of(lambda file: torch.save(WEIGHTS, file)), read_weights, NUMBERS),
+    **{
+        name: Case(content, read_pretrained(name), JSON, name)
+        for name, content in PRETRAINED.items()
+        if name.endswith(".json")
+    },
 }
 
 
@@ -96,14 +131,17 @@ def damaged(case: Case, draw: st.DataObject) -> bytes:
 @FUZZ
 @given(draw=st.data())
 def test_a_damaged_file_is_read_or_named(tmp_path: Path, kind: str, draw: st.DataObject) -> None:
-    path = tmp_path / "file"
+    path = tmp_path / CASES[kind].name
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(damaged(CASES[kind], draw))
     said = str(path)
     try:
-        CASES[kind].read(path)
+        with bounded():
+            CASES[kind].read(path)
     except StageError as error:
         said = str(error)
-    assert str(path) in said or said.startswith("configuration: ")  # which is merged from several files
+    named = tmp_path if kind in PRETRAINED else path  # a damaged list of modules leads to a file that is not there
+    assert str(named) in said or said.startswith("configuration: ")  # which is merged from several files
 
 
 def test_every_format_of_sources_is_damaged() -> None:

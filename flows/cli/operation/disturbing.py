@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from flows.chaos.campaign import ChaosReport, hold, rows
+from flows.chaos.draws import draws
 from flows.chaos.local import LocalPlace
 from flows.cli.terminal.console import note, say, show_table
 from flows.presentation.wording import plural
@@ -26,7 +27,8 @@ def chaos(kills: int, seed: int, only: int | None, workspace: Path | None) -> Ch
         open_store(str(workspace))  # raises ConfigError where no workspace can be
     if workspace is not None and workspace.exists():
         raise ConfigError(f"--workspace {workspace}: it is there already; name a new folder")
-    return hold(LocalPlace, workspace and workspace.absolute(), kills, seed, only, note)
+    some = [draw for draw in draws(seed, kills, LocalPlace.whole_share) if only in (None, draw.number)]
+    return hold(LocalPlace, workspace and workspace.absolute(), seed, some, note)
 
 
 def show(report: ChaosReport) -> None:

@@ -33,7 +33,6 @@ class CloudPlace:
     """AWS Batch with two nodes for training and four jobs for inference, a workspace on S3, a Prefect server."""
 
     name = "AWS Batch and S3, both emulated"
-    acts = tuple(Act)
     whole_share = 0.2
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:

@@ -29,7 +29,7 @@ HUNG = Ended(None, "", "")
 class Script:
     """A place, its scenes and their commands: each command ends as the next of `ends` says."""
 
-    name, acts, whole_share = "nowhere", tuple(Act), 0.5
+    name, whole_share = "nowhere", 0.5
     undisturbed = Undisturbed(dict.fromkeys(Stage, 0.0), 0.0, 0.0, {})
 
     def __init__(
@@ -104,6 +104,15 @@ def test_a_run_that_is_killed_may_be_run_again_once(store: DirectoryStore) -> No
     assert run.stage is Stage.warmup, "the run has gone on by then"
     assert place.sent == [signal.SIGKILL]
     assert place.kept == [False]
+
+
+def test_a_campaign_goes_on_where_it_was_cut_off(store: DirectoryStore) -> None:
+    saved: list[ChaosReport] = []
+    for number in (1, 2):
+        earlier = saved[-1].runs if saved else ()
+        place = Script(store, RELEASED)
+        campaign(place, 7, [draw()._replace(number=number)], lambda line: None, earlier, saved.append)
+    assert [[run.number for run in each.runs] for each in saved] == [[1], [1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,15 @@
+import itertools
+
+import pytest
+
+from tests.fuzz.bounds import bounded
+
+
+def test_what_never_ends_is_stopped():
+    with pytest.raises(AssertionError, match="processor time"), bounded(seconds=0.1):
+        all(number >= 0 for number in itertools.count())
+
+
+def test_memory_that_was_given_back_counts():
+    with pytest.raises(AssertionError, match=r"it took \d+ MiB, where 16 are allowed"), bounded(mib=16):
+        bytearray(64 * 2**20)
