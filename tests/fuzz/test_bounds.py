@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from tests.fuzz.bounds import bounded
+from tests.support.processes.bounds import bounded
 
 
 def test_what_never_ends_is_stopped():

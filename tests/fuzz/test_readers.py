@@ -28,7 +28,7 @@ from tasks.data.sources import Format, SourceReader
 from tasks.foundation.errors import StageError
 from tasks.pretrained.folder import describe
 from tasks.worker.import_checkpoint import read_weights
-from tests.fuzz.bounds import bounded
+from tests.support.processes.bounds import bounded
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 FUZZ = settings(

@@ -1,4 +1,4 @@
-"""Damaged files of a workspace, and every command that reads one: a class and a message, never a traceback.
+"""Damaged files of a workspace, and every command that reads one: a class and a message, in bounds, never a traceback.
 
 The kinds of files are listed from a workspace that the pipeline wrote, so that a new kind can't be forgotten.
 """
@@ -37,8 +37,10 @@ from tests.support.fakes.gates import judge_numbers
 from tests.support.fakes.stages import carry_out
 from tests.support.pages.changes import CHANGES
 from tests.support.processes import command
+from tests.support.processes.bounds import bounded
 
 SEED, SAMPLE = 20261122, 40
+IMPORTS_TOO = 512.0  # MiB, as a command imports what it needs
 SPANS, RUNNING = ("2021-Q1", "2021-Q2"), "2021-Q3"
 SMALL = ("--set", "model.scratch.layers=1")
 READING = (
@@ -176,7 +178,8 @@ def probe(
     elif damaged is not None:
         path.write_bytes(damaged)
     try:
-        result = command.call(capsys, *arguments, "--workspace", store.uri)
+        with bounded(mib=IMPORTS_TOO):
+            result = command.call(capsys, *arguments, "--workspace", store.uri)
     finally:
         if path.is_dir():
             shutil.rmtree(path)
