@@ -1,6 +1,6 @@
 """How soon a killed training of the demo's model goes on, and how long trainings wait for their checkpoints.
 
-    python -m tests.benchmarks.resume [--rounds 5] [--epochs 16]
+    python -m tests.benchmarks.resume [--rounds 5] [--epochs 320]
 
 A month of the demo's shop is ingested and validated; its training is killed after a checkpoint. Then its worker is
 started again and again, on copies of what was left: the seconds count from the request for its process to the end of
@@ -53,7 +53,7 @@ def main() -> int:
     """Measure and print; return 1 if a limit was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=16, help="of the trainings whose checkpoints are measured")
+    parser.add_argument("--epochs", type=int, default=320, help="of the trainings whose checkpoints are measured")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="millrace-resume-") as name:
         folder = Path(name)
