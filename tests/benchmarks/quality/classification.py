@@ -12,7 +12,7 @@ import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from tasks.contracts.evaluation import Role
 from tasks.data.holdout import read_sides
 from tasks.data.rows import ITEM, QUERY, ROW_ID
 from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
+from tasks.measures.row_metrics import NAMED
 from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
@@ -34,8 +35,16 @@ from tests.benchmarks.quality.training import DataSet, Trained, demo_data, revie
 from tests.benchmarks.theirs import BATCH_ROWS, FOLDER, MAX_TOKENS
 
 METRICS = ("auc", "macro_f1")
+THRESHOLD = 0.5  # of logistic regression with balanced classes; the head has a threshold of its own
 CONFIDENCE = 0.95
 HEAD = "Millrace's head"
+
+
+class Says(NamedTuple):
+    """What one way to classify says of each row: float64 (rows,) probabilities of class 1, and the class it names."""
+
+    probabilities: np.ndarray
+    predicted: np.ndarray
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,27 +70,30 @@ def compare(data: DataSet, trained: Trained) -> None:
     held = held.take([place[row_id] for row_id in results.row_id[known]])
     rows, test = (_with_class(table, trained) for table in (training, held))
     assert np.array_equal(test.classes, results.label_class[known])
+    probabilities, predicted = (each[Role.challenger][known] for each in (results.probabilities, results.predicted))
     found = {
-        HEAD: results.probabilities[Role.challenger][known].astype(np.float64),
-        "the majority": majority(rows, test),
-        "words (TF-IDF), logistic regression": on_words(rows, test, pair),
+        HEAD: Says(probabilities.astype(np.float64), predicted.astype(np.float64)),
+        "the majority": _fitted(majority(rows, test)),
+        "words (TF-IDF), logistic regression": _fitted(on_words(rows, test, pair)),
     }
     for name, vectors in (
         ("MiniLM as it is, logistic regression", _frozen((rows, test))),
         ("the trained encoder, logistic regression", _of_trained(trained, (training, held))),
     ):
-        found[name] = on_vectors(vectors[0], rows.classes, vectors[1], pair)
+        found[name] = _fitted(on_vectors(vectors[0], rows.classes, vectors[1], pair))
     zeros = int((test.classes == 0).sum())
     print(
         f"\n{data.name}: {len(test.classes)} holdout rows with a class, {zeros} of them negative "
         f"({zeros / len(test.classes):.1%}); {len(rows.classes)} training rows; the head less the other, "
         f"{CONFIDENCE:.0%}\n\n| | AUC | head less it | macro F1 | head less it |\n|---|---:|---:|---:|---:|"
     )
-    for name, probabilities in found.items():
-        cells = [
-            _cells(metric, results.query_key[known], test.classes, found[HEAD], probabilities) for metric in METRICS
-        ]
+    for name, said in found.items():
+        cells = [_cells(metric, results.query_key[known], test.classes, found[HEAD], said) for metric in METRICS]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def _fitted(probabilities: np.ndarray) -> Says:
+    return Says(probabilities, (probabilities >= THRESHOLD).astype(np.float64))
 
 
 def _tables(trained: Trained) -> tuple[pa.Table, pa.Table]:
@@ -125,9 +137,10 @@ def _of_trained(trained: Trained, tables: Sequence[pa.Table]) -> list[Vectors]:
         return [Vectors(encode(table, QUERY), encode(table, ITEM)) for table in tables]
 
 
-def _cells(metric: str, queries: np.ndarray, classes: np.ndarray, head: np.ndarray, other: np.ndarray) -> str:
+def _cells(metric: str, queries: np.ndarray, classes: np.ndarray, head: Says, other: Says) -> str:
     """Return a metric of the other, and that of the head less it with an interval, as two cells."""
-    answers = Answers(metric, queries, classes, (head, other))
+    both = (each.predicted if metric in NAMED else each.probabilities for each in (head, other))
+    answers = Answers(metric, queries, classes, tuple(both))
     ours, theirs = measure(answers)
     if head is other:
         return f"{theirs:.3f} | "

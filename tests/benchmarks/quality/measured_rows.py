@@ -9,7 +9,7 @@ import numpy as np
 from tasks.contracts.evaluation import Role
 from tasks.foundation.records import Record
 from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
-from tasks.measures.row_metrics import CLASSIFICATION
+from tasks.measures.row_metrics import CLASSIFICATION, NAMED
 from tasks.measures.row_metrics import RANKING as RANKING_METRICS
 from tasks.measures.row_results import RowResults
 
@@ -27,6 +27,7 @@ class MeasuredRows(Record):
     rank: tuple[int, ...]
     label_class: tuple[int, ...]
     probability: tuple[float, ...] | None
+    predicted: tuple[int, ...] | None  # the class that the model names
 
 
 class Difference(Record):
@@ -42,7 +43,7 @@ def measured_rows(results: RowResults, among: np.ndarray, config_sha256: str, se
     """Return the challenger's answers to the rows where the bool array `among` is true, without the golden set."""
     rows = np.flatnonzero(among & ~results.golden)
     rows = rows[np.argsort(results.row_id[rows], kind="stable")]
-    probabilities = results.probabilities.get(Role.challenger)
+    probabilities, predicted = (each.get(Role.challenger) for each in (results.probabilities, results.predicted))
     return MeasuredRows(
         config_sha256=config_sha256,
         seconds=seconds,
@@ -52,6 +53,7 @@ def measured_rows(results: RowResults, among: np.ndarray, config_sha256: str, se
         rank=tuple(results.ranks[Role.challenger][rows].tolist()),
         label_class=tuple(results.label_class[rows].tolist()),
         probability=None if probabilities is None else tuple(probabilities[rows].tolist()),
+        predicted=None if predicted is None else tuple(predicted[rows].tolist()),
     )
 
 
@@ -82,7 +84,8 @@ def _answers(metric: str, trainings: Sequence[MeasuredRows]) -> Answers:
     classes, queries = np.array(trainings[0].label_class), np.array(trainings[0].query_key)
     if metric in CLASSIFICATION:
         known = classes >= 0
-        values = tuple(np.array(each.probability, dtype=np.float64)[known] for each in trainings)
+        said = (each.predicted if metric in NAMED else each.probability for each in trainings)
+        values = tuple(np.array(each, dtype=np.float64)[known] for each in said)
     else:
         known = np.array(trainings[0].pair)
         formula = RANKING_METRICS[metric]

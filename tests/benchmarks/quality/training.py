@@ -1,4 +1,7 @@
-"""A lineage trained over all spans of a data set, in this process: the stages as the flow has them, without Prefect."""
+"""A lineage trained over all spans of a data set, in this process, without Prefect.
+
+Only the stages that a training needs are run: validate and train of each span, evaluate of the last.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from flows.demo import __main__ as demo
 from flows.shop.search_log import write_shop
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.outcomes import EvaluateOutcome
+from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import SpanKind
@@ -25,16 +28,31 @@ from tasks.contracts.stages import Stage
 from tasks.data.ingest import ingest
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
+from tasks.evaluate import evaluate
 from tasks.measures.row_results import RowResults, read_row_results
 from tasks.planning.next_run import plan_run
+from tasks.runs.plan import save_plan
 from tasks.runs.results import read_result
-from tasks.train import model_of
+from tasks.train import model_of, train
+from tasks.validate import validate
 from tests.benchmarks import reviews
 from tests.support.fakes.own_process import OwnProcess
-from tests.support.fakes.stages import Run, carry_out
+from tests.support.fakes.stages import carry_out
 
 # What all trainings here share. No gate stops a lineage; vectors between the runs need not be exact.
 SETTINGS = ("evaluate.gates=[]", "release.gates=[]", "infer.precision=auto", "release.min_cosine=0.99", "compute=local")
+NO_WARMUP = WarmupOutcome(
+    device="cpu",
+    shapes=(),
+    validation_seconds=0.0,
+    checkpoint_seconds=0.0,
+    peak_memory_gib=0.0,
+    compiled=None,
+    graphs=None,
+    trial_losses=(),
+    trial_metrics={},
+    environment={},
+)
 
 
 class DataSet(NamedTuple):
@@ -90,30 +108,50 @@ def train_over(data: DataSet, folder: Path, overrides: tuple[str, ...] = ()) -> 
     """
     config, store = resolved(data, overrides), open_store(str(folder / "workspace"))
     data.ingest_into(store, folder)
-    seconds, last = 0.0, None
+    seconds, plan = 0.0, None
+    names = data.spans or tuple(span.name for span in list_spans(store))
     with (
         _in_this_process(store),
         Path(os.devnull).open("w") as nowhere,
         redirect_stdout(nowhere),
     ):  # progress of workers
-        for span in data.spans or tuple(span.name for span in list_spans(store)):
-            print(f"{data.name} {span} {' '.join(overrides)}", file=sys.stderr)
-            plan = plan_run(store, config, span)
-            last = plan, carry_out(plan)
+        for name in names:
+            print(f"{data.name} {name} {' '.join(overrides)}", file=sys.stderr)
+            plan = plan_run(store, config, name)
+            _carry_out(plan, measured=name == names[-1])
             trained = read_result(store, plan.run_key, Stage.train)
             assert trained is not None
             seconds += trained.phases.productive
-    assert last is not None
-    return _after(store, config, *last, seconds)
+    assert plan is not None
+    return _after(store, config, plan, seconds)
 
 
-def _after(store: Store, config: Config, plan: RunPlan, run: Run, seconds: float) -> Trained:
-    evaluated = read_result(store, plan.run_key, Stage.evaluate)
-    assert evaluated is not None
-    assert isinstance(evaluated.outcome, EvaluateOutcome)
-    assert evaluated.outcome.rows_key is not None
-    results = read_row_results(store, evaluated.outcome.rows_key)
-    return Trained(store, config, model_of(run.trained), (*plan.history, *run.validated.rows), results, seconds)
+def _carry_out(plan: RunPlan, measured: bool) -> None:
+    """Train the spans of a plan. Hard negatives are mined from a release, so with them all stages are run."""
+    contrastive = plan.config.heads.contrastive
+    if contrastive is not None and contrastive.negatives is not None:
+        carry_out(plan)
+        return
+    save_plan(open_store(plan.workspace), plan)
+    validated = validate.fn(plan)
+    trained = train.fn(plan, validated, NO_WARMUP)
+    if measured:
+        evaluate.fn(plan, validated, NO_WARMUP, trained)
+
+
+def _after(store: Store, config: Config, plan: RunPlan, seconds: float) -> Trained:
+    outcomes = [
+        each.outcome
+        for stage in (Stage.validate, Stage.train, Stage.evaluate)
+        if (each := read_result(store, plan.run_key, stage))
+    ]
+    validated, trained, evaluated = outcomes
+    assert isinstance(validated, ValidateOutcome)
+    assert isinstance(trained, TrainOutcome)
+    assert isinstance(evaluated, EvaluateOutcome)
+    assert evaluated.rows_key is not None
+    results = read_row_results(store, evaluated.rows_key)
+    return Trained(store, config, model_of(trained), (*plan.history, *validated.rows), results, seconds)
 
 
 @contextmanager
