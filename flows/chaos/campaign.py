@@ -106,8 +106,8 @@ def campaign(
     seed: int,
     some: Sequence[Draw],
     say: Say,
-    earlier: Sequence[ChaosRun] = (),
-    save: Callable[[ChaosReport], object] = lambda report: None,
+    earlier: Sequence[ChaosRun],
+    save: Callable[[ChaosReport], object],
 ) -> ChaosReport:
     """Do the draws one after the other; `say` gets a line for each. Workspaces with a violation stay."""
     done: list[ChaosRun] = list(earlier)

@@ -94,7 +94,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
 
 
 def report(place: Script, *some: Draw) -> ChaosReport:
-    return campaign(place, 7, some or (draw(),), lambda line: None)
+    return campaign(place, 7, some or (draw(),), lambda line: None, (), lambda report: None)
 
 
 def test_a_run_that_is_killed_may_be_run_again_once(store: DirectoryStore) -> None:
