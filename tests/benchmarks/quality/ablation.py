@@ -80,9 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def ablate(
     data: DataSet, names: Sequence[str], purpose: Purpose, seeds: int, settings: Sequence[str], results: Path
 ) -> None:
-    """Print a line as soon as all seeds of a variant are trained; the base comes first."""
+    """Print a line as soon as all seeds of a variant are trained. The base comes first, without its equals."""
     base: list[MeasuredRows] = []
+    own = resolved(data, _overrides(data, BASE, purpose, 0, settings))
     for name in names:
+        if name != BASE and resolved(data, _overrides(data, name, purpose, 0, settings)) == own:
+            continue
         trained = [
             _once(data, name, purpose, seed, settings, results / f"{data.name}-{purpose.name}") for seed in range(seeds)
         ]
