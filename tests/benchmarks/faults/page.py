@@ -18,7 +18,7 @@ _PAGE = """\
 
 `make faults` runs the pipeline undisturbed, then through each of the faults below, and writes this page. {released} of
 the {faults} end in the same release as the undisturbed run, with exactly the same weights. The others end in a failure
-class that says who must act, and release nothing.
+class that says who must act, and release nothing. In [chaos.md](chaos.md) a seed decides what breaks, and when.
 
 **What is run.** A month of a small made-up shop, with `compute: batch` and a workspace on S3: training on two nodes,
 inference as an array of four jobs. The tests' emulator stands in for AWS Batch and really starts the containers'
