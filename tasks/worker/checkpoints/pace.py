@@ -17,7 +17,7 @@ ASSUMED_WRITE_SECONDS = 1.0  # of stall, until a write of this attempt is measur
 MOST_STALLED = 0.01  # share of the training
 
 
-def best_seconds(write_seconds: float, seconds_between_failures: float) -> float:
+def best_seconds(write_seconds: float, seconds_between_failures: float, measured: bool) -> float:
     """Return the seconds between checkpoints that lose the least, by writes and by work done again after failures.
 
     They are sqrt(2 * write * mean between failures) (Young 1974, doi:10.1145/361147.361115; Daly 2006,
@@ -26,8 +26,11 @@ def best_seconds(write_seconds: float, seconds_between_failures: float) -> float
 
     Args:
         write_seconds: by which one write makes the training longer; what is done meanwhile does not count.
+        measured: whether `write_seconds` is. If it is assumed, the 1 % does not count: a training that fails every
+            minute would never write its first.
     """
-    return max(math.sqrt(2 * write_seconds * seconds_between_failures), write_seconds / MOST_STALLED)
+    least = write_seconds / MOST_STALLED if measured else 0.0
+    return max(math.sqrt(2 * write_seconds * seconds_between_failures), least)
 
 
 class Pace:
@@ -62,7 +65,9 @@ class Pace:
         """Seconds from one to the next; None where steps are counted, and for auto on all workers but the first."""
         if self._interval is not None:
             return float(self._interval.number) if self._interval.unit == "seconds" else None
-        return None if self._failures is None else best_seconds(self._write_seconds, self._failures.seconds_between)
+        if self._failures is None:
+            return None
+        return best_seconds(self._write_seconds, self._failures.seconds_between, measured=bool(self._written))
 
     @property
     def wished(self) -> bool:

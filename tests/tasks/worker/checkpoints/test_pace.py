@@ -15,8 +15,13 @@ class Watch:
 
 
 def test_the_best_interval_is_young_and_dalys_but_never_stalls_more_than_a_hundredth():
-    assert best_seconds(0.5, 3600.0) == 60.0
-    assert best_seconds(0.5, 60.0) == 50.0, "sqrt(60) would be faster than the writes allow"
+    assert best_seconds(0.5, 3600.0, measured=True) == 60.0
+    assert best_seconds(0.5, 50.0, measured=True) == 50.0, "sqrt(50) would be faster than the writes allow"
+
+
+def test_a_training_that_fails_often_does_not_wait_long_for_its_first_checkpoint():
+    pace = Watch().pace("auto", Failures(failed=5, attempts=5, seconds=250.0))
+    assert pace.seconds == 10.0, "with the limit on stalls it would be 100, and each attempt fails after 50"
 
 
 def test_steps_are_counted_from_the_start_of_the_lineage_and_the_clock_does_not_matter():
