@@ -47,5 +47,5 @@ def assert_same_end(ours: End, expected: End) -> None:
     assert outcome.checkpoint == unbroken_outcome.checkpoint, "the manifest's sum is over every byte and the state"
     assert outcome.model_version == unbroken_outcome.model_version
     assert outcome.rows_trained == unbroken_outcome.rows_trained
-    left = [path.name for path in sorted(store.path("lineages/main").iterdir())]
-    assert left == [path.name for path in sorted(unbroken_store.path("lineages/main").iterdir())]
+    # By files: a kill between the deletion of the last file and of its folder leaves an empty folder, which is nothing.
+    assert sorted(store.list("lineages/main")) == sorted(unbroken_store.list("lineages/main"))
