@@ -21,6 +21,7 @@ from tasks.contracts.stages import TRAITS, Chore, Layout, Stage
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
+from tasks.worker.process.kept_memory import keep_freed_memory
 from tasks.worker.process.libraries import QUIET, name_user
 from tasks.worker.process.machine import Machine
 from tasks.worker.process.parent_death import die_with_parent
@@ -54,7 +55,9 @@ def main() -> int:
     except Exception as error:  # without a spec there is no folder for an error file
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
-    bind_threads(spec.config.accelerator)  # before a stage imports torch
+    bind_threads(spec.config.accelerator)  # both before a stage imports torch and starts threads
+    if spec.config.accelerator == "xla":
+        keep_freed_memory(in_all_threads=True)
     job = Job(spec, FencedStore(store, spec.fences, spec.job_prefix), rank, clock, joined=machine)
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen

@@ -9,6 +9,7 @@ so that a noisy machine is noisy to both. The first steps, which compile, are li
 from __future__ import annotations
 
 import multiprocessing as mp
+import os
 import statistics
 import time
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ import torch
 from configs.load import load_config
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
+from tasks.worker.process.kept_memory import keep_freed_memory
 from tasks.worker.process.threads import bind_threads
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.build import build_parts
@@ -60,6 +62,7 @@ def main() -> None:
 
 def _start(name: str) -> Connection:
     bind_threads(name)  # in the environment that the process begins with, as for a worker
+    os.environ["MALLOC_ARENA_MAX"] = "1"  # as in a worker on xla; cpu allocates in its first thread
     ours, theirs = mp.get_context("spawn").Pipe()
     mp.get_context("spawn").Process(target=_serve, args=(name, theirs), daemon=True).start()
     return ours
@@ -72,6 +75,7 @@ def _step(side: Connection, sequences: int) -> tuple[float, float]:
 
 def _serve(name: str, asked: Connection) -> None:
     """One side: a step for each shape that is asked for, answered with its seconds and its loss."""
+    keep_freed_memory()
     config = load_config(CONFIG_FILE, [f"accelerator={name}", *OVERRIDES])
     with open_accelerator(name, Rank(0, 1, 0), config, "fp32") as accelerator:
         parts = build_parts(config, ())  # the encoder's own tokenizer, and no features

@@ -1,7 +1,6 @@
 """The processor as accelerator: gloo between processes, bf16 where the instruction set has it."""
 
 import contextlib
-import ctypes
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,7 @@ from torch import nn
 
 from tasks.worker.accelerators.base import Accelerator
 from tasks.worker.process.job import Rank
-
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # malloc.h
+from tasks.worker.process.kept_memory import keep_freed_memory
 
 
 class CpuAccelerator(Accelerator):
@@ -28,7 +26,7 @@ class CpuAccelerator(Accelerator):
         super().__init__(rank)
         self.device = torch.device("cpu")
         self.communicated_seconds = 0.0
-        _keep_freed_memory()
+        keep_freed_memory()
 
     @property
     def fast_bf16(self) -> bool:
@@ -59,18 +57,6 @@ class CpuAccelerator(Accelerator):
         began = time.perf_counter()
         yield
         self.communicated_seconds = (self.communicated_seconds or 0.0) + time.perf_counter() - began
-
-
-def _keep_freed_memory() -> None:
-    """Make the C library keep large freed blocks, and not return each one to the kernel.
-
-    A training step allocates and frees the same tens of megabytes again and again; by default glibc maps and
-    unmaps them, and the step pays for the page faults.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # glibc
-        for parameter, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 64 * 2**20)):
-            libc.mallopt(parameter, value)
 
 
 def _cpu_flags() -> set[str]:

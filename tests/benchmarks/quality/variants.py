@@ -23,5 +23,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "merged with the parent": ("train.averaging={parent_share: 0.3}",),
     "best step": ("train.keep_best={metric: mrr@10, rows: 200, patience: null}",),
     "decay before release": ("train.decay_before_release={share: 0.2, floor: 0.1}",),
+    "head weight 0.1": ("heads.classification.weight=0.1",),
+    "head weight 2": ("heads.classification.weight=2",),
+    "head weight 4": ("heads.classification.weight=4",),
     "head not refitted": ("heads.classification.refit_rows=null",),
 }
