@@ -165,8 +165,13 @@ def test_what_is_against_forgetting_makes_no_new_graphs_and_the_same_model_as_on
     assert outcome.kept_step == expected.kept_step
     ours, theirs = tensors_of(store, outcome.checkpoint), tensors_of(plain, expected.checkpoint)
     assert kinds(ours) == kinds(theirs)
+    largest: dict[str, float] = {}  # of a layer; a head is solved until it hardly gets better, to so many of its digits
     for name, weight in theirs.items():
-        torch.testing.assert_close(ours[name], weight, rtol=1e-2, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+        layer = name.rpartition(".")[0]
+        largest[layer] = max(largest.get(layer, 1.0), weight.abs().max().item())
+    for name, weight in theirs.items():
+        near = 1e-3 * largest[name.rpartition(".")[0]]
+        torch.testing.assert_close(ours[name], weight, rtol=1e-2, atol=near, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.shows("same numbers on XLA")
