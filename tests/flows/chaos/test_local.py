@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,18 @@ from flows.chaos.draws import Act
 from flows.chaos.local import LocalPlace, LocalScene
 from tasks.contracts.stages import Stage
 
-# The last word of the worker's command line is what makes it one.
-SCRIPT = """#!/bin/sh
-sh -c 'sleep 60; true' tasks.worker &
-touch "$MILLRACE_CHAOS_FOLDER/started"
+# The last word of the worker's command line is what makes it one. It starts no process: until a shell's child has
+# become its command, it has the command line of the shell. All else is done before `started` is there.
+SCRIPT = f"""#!/bin/sh
+"{sys.executable}" -I -c 'import time; time.sleep(60)' tasks.worker &
 echo said
+touch "$MILLRACE_CHAOS_FOLDER/started"
 sleep 60
 """
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalScene:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalScene]:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(local, "END_SECONDS", 0.0)
     (tmp_path / "millrace").write_text(SCRIPT)
@@ -33,14 +35,18 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalScene:
     place = object.__new__(LocalPlace)
     place.folder, place.home, place.scratch, place.earlier = tmp_path, tmp_path, tmp_path / "tmp", frozenset({"first"})
     place.scratch.mkdir()
-    return LocalScene(place, tmp_path / "run-1")
+    scene = LocalScene(place, tmp_path / "run-1")
+    yield scene
+    scene.close(keep=True)  # a test that fails leaves no command and no open file to the next
 
 
 def test_what_a_killed_command_leaves_is_found_and_ended(scene: LocalScene, tmp_path: Path) -> None:
     command = scene.start()
     while not (tmp_path / "run-1" / "started").exists():
         time.sleep(0.01)
-    (worker,) = scene.workers()
+    while not (workers := scene.workers()):  # the shell has forked, but may not have become the worker yet
+        time.sleep(0.01)
+    (worker,) = workers
     command.send(signal.SIGKILL)
     ended = command.finish()
     assert (ended.code, ended.out) == (-signal.SIGKILL, "said\n")
