@@ -12,6 +12,7 @@ from torch import nn
 from tasks.worker.accelerators.base import Accelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.process.kept_memory import keep_freed_memory
+from tasks.worker.process.threads import forget_binding
 
 
 class CpuAccelerator(Accelerator):
@@ -27,6 +28,7 @@ class CpuAccelerator(Accelerator):
         self.device = torch.device("cpu")
         self.communicated_seconds = 0.0
         keep_freed_memory()
+        forget_binding()
 
     @property
     def fast_bf16(self) -> bool:

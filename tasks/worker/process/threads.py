@@ -20,8 +20,17 @@ def bind_threads(accelerator: str) -> None:
     variables = _variables(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     os.environ.update(variables)
     if accelerator in UNBOUND:
-        for name in BINDING:
-            os.environ.pop(name, None)
+        forget_binding()
+
+
+def forget_binding() -> None:
+    """Remove the binding from the environment once torch has read it.
+
+    scikit-learn brings an OpenMP of its own. It is loaded in a thread that is already bound to one core, and would warn
+    that the other cores of OMP_PLACES can't be used.
+    """
+    for name in BINDING:
+        os.environ.pop(name, None)
 
 
 def _variables(local_rank: int, workers: int) -> dict[str, str]:

@@ -62,17 +62,22 @@ def test_the_worker_command_loads_no_openmp_before_its_variables_are_set():
 
 
 @on_linux
-def test_torchs_threads_are_bound_to_their_cores():
+def test_torchs_threads_are_bound_to_their_cores_and_no_other_library_warns_of_it():
     code = """
 import os
 from tasks.worker.process.threads import bind_threads
 cores = sorted(os.sched_getaffinity(0))
 bind_threads("cpu")
 import torch
-(torch.ones(1000, 1000) + 1).relu()
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.process.job import Rank
+with open_accelerator("cpu", Rank(0, 1, 0)):
+    (torch.ones(1000, 1000) + 1).relu()
+from sklearn.linear_model import LogisticRegression
 bound = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
 print(torch.get_num_threads() == len(cores), all({core} in bound for core in cores))
 """
     free = {name: value for name, value in os.environ.items() if name != "OMP_THREAD_LIMIT"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=free, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "True"], done.stderr
+    assert "libgomp" not in done.stderr
