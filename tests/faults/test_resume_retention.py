@@ -1,17 +1,19 @@
 """A killed or stopped run ends like an unbroken one with averages, replay, decay and a best step too."""
 
 import signal
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.outcomes import TrainOutcome
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker import train
-from tasks.worker.process.job import Job
+from tasks.worker.process.job import Job, Rank
 from tests.support.processes.ends import CONFIG, End, assert_same_end, train_as_rank
 from tests.support.processes.kills import Kill, be_told_to_stop, train_and_die, train_rank_and_die, work
 from tests.support.processes.ranks import finish, run_ranks, start
@@ -159,3 +161,20 @@ def test_two_workers_agree_and_end_the_same_after_a_kill(tmp_path: Path, average
         for ours, theirs in zip(together.losses, alone.losses, strict=True):
             assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"], rel=1e-3)
         assert together.rows_replayed == alone.rows_replayed
+
+
+def test_the_best_checkpoint_is_there_until_the_slowest_worker_has_read_it(tmp_path: Path):
+    job = second_run(tmp_path, *ENDED_EARLY, "train.workers=2")
+    first, second = run_ranks(2, train_and_read_late, job)
+    assert first.checkpoint == second.checkpoint
+
+
+def train_and_read_late(rank: Rank, job: Job) -> TrainOutcome:
+    """Train; the second worker begins to read the best step when the first could long have deleted it."""
+
+    def late(*arguments: Any) -> None:
+        time.sleep(3.0 * rank.index)
+        load_weights(*arguments)
+
+    load_weights, train.load_weights = train.load_weights, late
+    return train_as_rank(rank, job)
