@@ -37,9 +37,19 @@ from tests.benchmarks.ours import Arithmetic, Millrace
 from tests.benchmarks.reviews import COLUMNS, CONFIG_FILE, read_spans
 from tests.benchmarks.speed.encoders import Encoder, millrace, peers
 from tests.benchmarks.speed.useful_share import TRAINING, BareProduct, encoder_flops
-from tests.benchmarks.theirs import FOLDER, SETTINGS, SentenceTransformers
+from tests.benchmarks.theirs import FOLDER, MAX_TOKENS, SETTINGS, SentenceTransformers
 
 EPOCHS = 1
+# Without the head, and texts as long as sentence-transformers' side takes them.
+OVERRIDES = (
+    "heads.classification=null",
+    f"train.epochs={EPOCHS}",
+    f"train.max_tokens.query={MAX_TOKENS}",
+    f"train.sequence_tokens={MAX_TOKENS}",
+    f"infer.max_tokens={MAX_TOKENS}",
+    f"infer.sequence_tokens={MAX_TOKENS}",
+    "infer.batch_sequences=32",
+)
 CONTEST_STEPS = 5
 ENCODE_TEXTS = 1500
 ENCODE_ROUNDS = 3
@@ -58,7 +68,7 @@ def main() -> None:
         store = open_store(folder)
         ingest(store, source, Format.jsonl, "timestamp", SpanKind.quarter, COLUMNS)
         rows = read_spans(store)
-    config = load_config(CONFIG_FILE, ["heads.classification=null", f"train.epochs={EPOCHS}"])
+    config = load_config(CONFIG_FILE, OVERRIDES)
     training, held = split_holdout(rows, HoldoutRule.of(config.evaluate))
     queries, items = training[QUERY].to_pylist(), training[ITEM].to_pylist()
     with open_accelerator("cpu", ALONE) as accelerator:

@@ -84,7 +84,7 @@ class Retrieval:
         from sentence_transformers import SentenceTransformer
 
         model = SentenceTransformer(str(folder), device="cpu")
-        model.max_seq_length = 128
+        model.max_seq_length = load_config(CONFIG_FILE).infer.max_tokens
         held = rows.filter(pa.array(held_out(rows, rule)))
         corpus = distinct_items(rows)
         self.corpus: np.ndarray = model.encode(corpus[ITEM].to_pylist(), batch_size=64, normalize_embeddings=True)

@@ -1,9 +1,10 @@
-"""The classification head compared with what a user would fit to the same training rows, on the same holdout rows.
+"""The classification head compared with what a user would fit to the same training rows, on the same other rows.
 
     python -m tests.benchmarks.quality.classification --reviews path/to/reviews.jsonl.gz
 
 It trains over all spans, then fits logistic regressions with balanced classes: on words, on the vectors of MiniLM as
-it is, and on those of the trained encoder. Without --reviews it does so on the demo's shop alone.
+it is, and on those of the trained encoder. It does so once for each part of the rows, which is then held out.
+Without --reviews it does so on the demo's shop alone.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import side_of
 from tasks.worker.training.pairs import label_classes, used_columns
 from tests.benchmarks.quality.classifiers import Rows, Vectors, majority, on_vectors, on_words
-from tests.benchmarks.quality.training import DataSet, Trained, demo_data, review_data, train_over
-from tests.benchmarks.theirs import BATCH_ROWS, FOLDER, MAX_TOKENS
+from tests.benchmarks.quality.folds import SETTING, folds
+from tests.benchmarks.quality.training import Trained, demo_data, resolved, review_data, train_over
+from tests.benchmarks.theirs import BATCH_ROWS, FOLDER
 
 METRICS = ("auc", "macro_f1")
 THRESHOLD = 0.5  # of logistic regression with balanced classes; the head has a threshold of its own
@@ -47,6 +49,15 @@ class Says(NamedTuple):
     predicted: np.ndarray
 
 
+class Part(NamedTuple):
+    """The rows of one part, which a training held out, and what each way to classify says of them, by its name."""
+
+    trained_rows: int
+    queries: np.ndarray  # int64 (rows,): equal for rows with one query
+    classes: np.ndarray  # int64 (rows,): 0 or 1
+    says: dict[str, Says]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, fit and print a table for each data set, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -54,12 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of the training")
     asked = parser.parse_args(arguments)
     for data in [demo_data(), *([review_data(asked.reviews)] if asked.reviews else [])]:
-        with tempfile.TemporaryDirectory(prefix="millrace-classification-") as folder:
-            compare(data, train_over(data, Path(folder), tuple(asked.settings)))
+        settings = (*asked.settings, SETTING)
+        parts = []
+        for each in folds(data, resolved(data, settings).evaluate.holdout_share):
+            with tempfile.TemporaryDirectory(prefix="millrace-classification-") as folder:
+                parts.append(part_of(train_over(each, Path(folder), settings)))
+            _print_table(f"{data.name}, part {len(parts)}", parts[-1:])
+        _print_table(data.name, parts)
 
 
-def compare(data: DataSet, trained: Trained) -> None:
-    """Print the table of one data set: each way to classify, and how much better the head is, with an interval."""
+def part_of(trained: Trained) -> Part:
+    """Return what the head of a training says of its holdout rows, and what others fitted to the same rows say."""
     head = trained.config.heads.classification
     assert head is not None
     pair = head.input == "pair"
@@ -71,25 +87,30 @@ def compare(data: DataSet, trained: Trained) -> None:
     rows, test = (_with_class(table, trained) for table in (training, held))
     assert np.array_equal(test.classes, results.label_class[known])
     probabilities, predicted = (each[Role.challenger][known] for each in (results.probabilities, results.predicted))
-    found = {
+    says = {
         HEAD: Says(probabilities.astype(np.float64), predicted.astype(np.float64)),
         "the majority": _fitted(majority(rows, test)),
         "words (TF-IDF), logistic regression": _fitted(on_words(rows, test, pair)),
     }
     for name, vectors in (
-        ("MiniLM as it is, logistic regression", _frozen((rows, test))),
+        ("MiniLM as it is, logistic regression", _frozen((rows, test), trained.config.infer.max_tokens)),
         ("the trained encoder, logistic regression", _of_trained(trained, (training, held))),
     ):
-        found[name] = _fitted(on_vectors(vectors[0], rows.classes, vectors[1], pair))
-    zeros = int((test.classes == 0).sum())
+        says[name] = _fitted(on_vectors(vectors[0], rows.classes, vectors[1], pair))
+    return Part(len(rows.classes), results.query_key[known], test.classes, says)
+
+
+def _print_table(name: str, parts: Sequence[Part]) -> None:
+    """Print how each way to classify judges: means over the parts, and how much better the head is, with intervals."""
+    classes = np.concatenate([each.classes for each in parts])
+    zeros, trained = int((classes == 0).sum()), np.mean([each.trained_rows for each in parts])
     print(
-        f"\n{data.name}: {len(test.classes)} holdout rows with a class, {zeros} of them negative "
-        f"({zeros / len(test.classes):.1%}); {len(rows.classes)} training rows; the head less the other, "
+        f"\n{name}: {len(classes)} held out rows with a class, {zeros} of them negative "
+        f"({zeros / len(classes):.1%}); {trained:,.0f} training rows; the head less the other, "
         f"{CONFIDENCE:.0%}\n\n| | AUC | head less it | macro F1 | head less it |\n|---|---:|---:|---:|---:|"
     )
-    for name, said in found.items():
-        cells = [_cells(metric, results.query_key[known], test.classes, found[HEAD], said) for metric in METRICS]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    for other in parts[0].says:
+        print(f"| {other} | {' | '.join(_cells(metric, parts, other) for metric in METRICS)} |", flush=True)
 
 
 def _fitted(probabilities: np.ndarray) -> Says:
@@ -111,12 +132,12 @@ def _with_class(table: pa.Table, trained: Trained) -> Rows:
     return Rows(table[QUERY].to_pylist(), table[ITEM].to_pylist(), label_classes(table, trained.config.heads))
 
 
-def _frozen(sets: Sequence[Rows]) -> list[Vectors]:
-    """Return the vectors of each set of rows by MiniLM as it is."""
+def _frozen(sets: Sequence[Rows], max_tokens: int) -> list[Vectors]:
+    """Return the vectors of each set of rows by MiniLM as it is, which sees as much of a text as the trained model."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(pretrained_folder(FOLDER)), device="cpu")
-    model.max_seq_length = MAX_TOKENS
+    model.max_seq_length = max_tokens
 
     def encode(texts: list[str]) -> np.ndarray:
         vectors = model.encode(texts, batch_size=BATCH_ROWS, normalize_embeddings=True, show_progress_bar=False)
@@ -137,16 +158,23 @@ def _of_trained(trained: Trained, tables: Sequence[pa.Table]) -> list[Vectors]:
         return [Vectors(encode(table, QUERY), encode(table, ITEM)) for table in tables]
 
 
-def _cells(metric: str, queries: np.ndarray, classes: np.ndarray, head: Says, other: Says) -> str:
-    """Return a metric of the other, and that of the head less it with an interval, as two cells."""
-    both = (each.predicted if metric in NAMED else each.probabilities for each in (head, other))
-    answers = Answers(metric, queries, classes, tuple(both))
-    ours, theirs = measure(answers)
-    if head is other:
+def _cells(metric: str, parts: Sequence[Part], other: str) -> str:
+    """Return a metric of the other, and that of the head less it with an interval, as two cells.
+
+    Both are means over the parts. Probabilities of two trainings are not compared with each other.
+    """
+    answers = [_answers(metric, each, other) for each in parts]
+    ours, theirs = np.mean([measure(each) for each in answers], axis=0)
+    if other == HEAD:
         return f"{theirs:.3f} | "
-    drawn = draw(answers, DRAWS, (0,))
+    drawn = np.mean([draw(each, DRAWS, (number,)) for number, each in enumerate(answers)], axis=0)
     low, high = np.nanquantile(drawn[0] - drawn[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return f"{theirs:.3f} | {ours - theirs:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def _answers(metric: str, part: Part, other: str) -> Answers:
+    both = (each.predicted if metric in NAMED else each.probabilities for each in (part.says[HEAD], part.says[other]))
+    return Answers(metric, part.queries, part.classes, tuple(both))
 
 
 if __name__ == "__main__":

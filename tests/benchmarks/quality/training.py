@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -56,12 +56,15 @@ NO_WARMUP = WarmupOutcome(
 
 
 class DataSet(NamedTuple):
-    """A data set: its configuration, its spans (empty: all there are), and how a workspace gets its rows."""
+    """A data set: its configuration, its spans (empty: all there are), and its rows."""
 
     name: str
     config_file: Path
     spans: tuple[str, ...]
-    ingest_into: Callable[[Store, Path], object]
+    source: Callable[[Path], Path]  # a folder for what is made -> the file of rows, JSON lines
+    time_column: str
+    span: SpanKind
+    columns: Mapping[str, str]  # Millrace's name of a column -> that of the file
 
 
 class Trained(NamedTuple):
@@ -78,21 +81,21 @@ class Trained(NamedTuple):
 def review_data(source: Path) -> DataSet:
     """Return the quarters of a reviews file, JSON lines."""
 
-    def ingest_into(store: Store, scratch: Path) -> object:
-        return ingest(store, source, Format.jsonl, "timestamp", SpanKind.quarter, reviews.COLUMNS)
-
-    return DataSet("reviews", reviews.CONFIG_FILE, tuple(reviews.QUARTERS), ingest_into)
+    return DataSet(
+        "reviews", reviews.CONFIG_FILE, tuple(reviews.QUARTERS), lambda scratch: source, "timestamp", SpanKind.quarter,
+        reviews.COLUMNS,
+    )  # fmt: skip
 
 
 def demo_data() -> DataSet:
     """Return the months of the demo's shop, without the broken export."""
 
-    def ingest_into(store: Store, scratch: Path) -> object:
-        source = scratch / "shop.jsonl.gz"
-        write_shop(source, demo.SPANS, demo.ROWS_PER_SPAN, demo.SEED, dt.date(2026, 1, 1))
-        return ingest(store, source, Format.jsonl, "searched_at", SpanKind.month, demo.COLUMNS)
+    def source(scratch: Path) -> Path:
+        path = scratch / "shop.jsonl.gz"
+        write_shop(path, demo.SPANS, demo.ROWS_PER_SPAN, demo.SEED, dt.date(2026, 1, 1))
+        return path
 
-    return DataSet("demo", demo.CONFIG_FILE, (), ingest_into)
+    return DataSet("demo", demo.CONFIG_FILE, (), source, "searched_at", SpanKind.month, demo.COLUMNS)
 
 
 def resolved(data: DataSet, overrides: tuple[str, ...]) -> Config:
@@ -107,7 +110,7 @@ def train_over(data: DataSet, folder: Path, overrides: tuple[str, ...] = ()) -> 
         StageError: a stage failed, or a model was refused.
     """
     config, store = resolved(data, overrides), open_store(str(folder / "workspace"))
-    data.ingest_into(store, folder)
+    ingest(store, data.source(folder), Format.jsonl, data.time_column, data.span, dict(data.columns))
     seconds, plan = 0.0, None
     names = data.spans or tuple(span.name for span in list_spans(store))
     with (

@@ -26,5 +26,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "head weight 0.1": ("heads.classification.weight=0.1",),
     "head weight 2": ("heads.classification.weight=2",),
     "head weight 4": ("heads.classification.weight=4",),
+    "no replay": ("train.replay=0",),
+    "not averaged": ("train.averaging=null",),
+    "balanced": ("heads.classification.loss=balanced",),
+    "balanced and merged by half": ("heads.classification.loss=balanced", "train.averaging={parent_share: 0.5}"),
     "head not refitted": ("heads.classification.refit_rows=null",),
 }
