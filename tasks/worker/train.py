@@ -222,6 +222,7 @@ def _choose_weights(
         recorder.writer.wait()
         accelerator.barrier()
         load_weights(job, ref_at(job, recorder.kept_step), start, accelerator)
+        accelerator.barrier()  # the first worker deletes it once the last checkpoint is written
     if averaging is not None and averaging.parent_share is not None:
         first = first_weights(job, inputs, parts, training)
         if first is not None:
