@@ -3,6 +3,7 @@
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
 
+from functools import partial
 from typing import Any
 
 from prefect import flow
@@ -26,6 +27,7 @@ from tasks.planning.scheduled_span import due_span, missed, require_arrived, run
 from tasks.planning.start import adopt_branch, next_start
 from tasks.publish import publish_release
 from tasks.release import release
+from tasks.running.server_presence import repeat_until_served
 from tasks.runs import releases
 from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.results import Judgement, Refusal
@@ -76,7 +78,7 @@ def pipeline(
         span = span or due_span(store, scheduled, scheduled_in)
         for earlier in missed(store, config, span):
             if earlier != span:
-                pipeline(workspace, earlier, config_file, overrides)
+                repeat_until_served(partial(pipeline, workspace, earlier, config_file, overrides))
         span = run_of(store, config, require_arrived(store, span))
     with lineage_turn(store, config.lineage):
         try:

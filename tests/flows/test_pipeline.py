@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import httpx
 import pytest
+from prefect import Task
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ParameterTypeError
 
@@ -201,6 +204,25 @@ def test_missed_spans_run_first_even_if_they_are_rejected(store, runner):
     assert state.result().span == "2021-Q4"
     trained = [spec.span.name for spec in runner.specs if spec.stage is Stage.train]
     assert trained == ["2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4"]
+
+
+def test_a_missed_span_is_run_when_the_server_was_full_for_a_moment(store, runner, monkeypatch):
+    """Prefect's client asks for a child run three times within seconds, and then gives up."""
+    ingest(store, "2021-Q3")
+    run(store)
+    refused, create_run = [], Task.create_run
+
+    async def refused_once(task: Task[Any, Any], *given: Any, **named: Any) -> Any:
+        if not refused:
+            refused.append(task.name)
+            request = httpx.Request("POST", "http://127.0.0.1:1/api/task_runs/")
+            raise httpx.HTTPStatusError("full", request=request, response=httpx.Response(503))
+        return await create_run(task, *given, **named)
+
+    monkeypatch.setattr(Task, "create_run", refused_once)
+    assert scheduled(store, "2021-Q3").result().state == "Released"
+    assert refused == ["pipeline"]
+    assert [spec.span.name for spec in runner.specs if spec.stage is Stage.train] == ["2021-Q1", "2021-Q2", "2021-Q3"]
 
 
 def test_a_missed_span_that_fails_stops_the_spans_after_it(store, runner):
