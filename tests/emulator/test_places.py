@@ -57,7 +57,7 @@ def test_containers_share_a_machine_that_has_room_and_wait_where_all_are_taken(
     waiting = own.submit("true", jobDefinition="small")
     hosts = [life.host for life in own.server.lives()]
     assert len(set(hosts)) == 4, "two on each of the machines that maxvCpus allows"
-    assert own.describe(waiting)["status"] == "RUNNABLE"
+    assert own.reaching(waiting, "RUNNABLE", "STARTING", "RUNNING")["status"] == "RUNNABLE"
     gate.touch()
     own.finished(waiting)
     assert own.server.lives()[-1].host in hosts, "a machine that is there is used again"

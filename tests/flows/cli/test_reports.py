@@ -304,7 +304,9 @@ def test_a_port_in_use_is_an_error_with_the_option(site: Site) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_prints_its_address_and_stops_at_a_signal(store: DirectoryStore, number: signal.Signals) -> None:
-    code = "import sys, flows.cli; sys.argv[0] = 'millrace'; flows.cli.main()"
+    # A shell that starts the tests in the background makes them ignore SIGINT, and their processes too.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; import sys, flows.cli; sys.argv[0] = 'millrace'; flows.cli.main()"
     command = [sys.executable, "-c", code, "serve", "--port", "0", "--workspace", store.uri]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
