@@ -82,7 +82,9 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
     ingest(store, "2026-03-20")
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        worker = {"PYTHONPATH": FAKE_WORKERS, "PREFECT_WORKER_QUERY_SECONDS": "1"}
+        worker = {"PYTHONPATH": FAKE_WORKERS, "PREFECT_WORKER_QUERY_SECONDS": "3"}
+        # Three runs at once keep the database of a busy server locked: it refuses requests for seconds.
+        worker["PREFECT_CLIENT_MAX_RETRIES"] = "5"
         for name, value in (client_environment(prefect.server) | worker).items():
             patch.setenv(name, value)
         stack.enter_context(prefect.in_use())
