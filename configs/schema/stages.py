@@ -88,8 +88,8 @@ class EvaluateConfig(StageConfig):
     min_slice_rows: Positive = Field(description="slices with fewer holdout rows are not reported")
     corpus_items: Positive = Field(
         default=20_000,
-        description="in a larger catalogue, the holdout finds its items among so many others: up to half of them the "
-        "champion's nearest to the queries, the rest by a stable hash of the id",
+        description="of a larger catalogue, all models are measured among so many items, by a stable hash of the id; "
+        "challenger and releases meet among all that both hold, so infer comes before evaluate",
     )
     golden: str | None = Field(
         default=None,

@@ -16,7 +16,8 @@ from tasks.foundation.records import Record
 
 ROW_ID = "row_id"  # string, as in the rows of the span
 SPAN = "span"  # string: the span that the row is from; GOLDEN for a row of the golden set
-QUERY_KEY = "query_key"  # int64: a hash of the normalised query; rows with one query are resampled together
+QUERY_KEY = "query_key"  # int64: a hash of the normalised query
+GROUP = "group"  # int64: rows that stand and fall together are resampled together: those of one user, else of one query
 ITEM_ID = "item_id"  # string
 PAIR = "pair"  # bool: the row counts for the ranking metrics
 LABEL_CLASS = "label_class"  # int8: 0, 1, or -1 without a class
@@ -38,8 +39,24 @@ class Role(StrEnum):
 
 
 def rank_of(role: Role) -> str:
-    """Return the column with the rank of the row's own item, int32 from 1, among all items that are not as right."""
+    """Return the column with the rank of the row's own item, int32 from 1, among the corpus of all models.
+
+    Items that are as right don't count.
+    """
     return f"{role}.rank"
+
+
+def whole_rank_of(role: Role) -> str:
+    """Return the column with the same rank among the whole catalogue, int32; it is there if the corpus is a part."""
+    return f"{role}.whole"
+
+
+def shared_rank_of(role: Role, baseline: Role) -> str:
+    """Return the column with the same rank among the items that challenger and baseline both hold, int32.
+
+    It is there of both, for each baseline with released vectors, if the corpus is a part of the catalogue.
+    """
+    return f"{role}.shared.{baseline}"
 
 
 def narrow_rank_of(role: Role, width: int) -> str:

@@ -80,6 +80,9 @@ class EvaluateInputs(Record):
     rows: tuple[RowsRef, ...]
     catalogue: CatalogueRef
     challenger: ModelRef
+    challenger_vectors: str | None = Field(
+        default=None, description="folder of its vectors of the catalogue; null: the catalogue is small"
+    )
     champion: ModelRef | None = Field(description="null: nothing is released yet")
     champion_vectors: str | None = Field(default=None, description="folder of the vectors that its release holds")
     champion_release: int | None = Field(default=None, description="number of that release")

@@ -14,6 +14,7 @@ from tasks.contracts.checkpoints import CurvePoint, HeadSolved, LabelHeadSolved
 from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
+from tasks.contracts.search import SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import (
     CheckpointUse,
@@ -155,14 +156,20 @@ class EvaluateOutcome(Record):
 
     stage: Literal[Stage.evaluate] = Stage.evaluate
     holdout_rows: int
-    corpus_items: int
-    challenger: dict[str, float]
-    champion: dict[str, float] | None
+    corpus_items: int = Field(description="that every model was measured on")
+    challenger: dict[str, float] = Field(
+        description="ranking metrics are among the items that it and the champion hold, or the whole catalogue"
+    )
+    champion: dict[str, float] | None = Field(description="among the same items as the challenger's")
     champion_version: str | None
     slices: tuple[SliceMetrics, ...]
-    # Zero: made when the corpus was all items of all rows, or there is no champion.
     catalogue_items: int = Field(default=0, description="that `corpus_items` were chosen from")
-    near_items: int = Field(default=0, description="in the corpus as nearest to queries by the champion")
+    whole_items: int | None = Field(
+        default=None, description="that the challenger's rows were ranked among, too; null: the corpus is the catalogue"
+    )
+    shared_items: dict[Role, int] = Field(
+        default={}, description="that challenger and a release both hold, in a catalogue that the corpus is a part of"
+    )
     rows_left_out: int = Field(default=0, description="holdout rows about items that are deleted")
     champion_read: int = Field(default=0, description="items whose vectors were read from the champion's release")
     champion_embedded: int = Field(default=0, description="the other items, which the champion embedded")
@@ -173,6 +180,11 @@ class EvaluateOutcome(Record):
     golden_rows: int = Field(default=0, description="rows of the golden set, which are counted in no other number")
     golden: dict[Role, dict[str, float]] = Field(default={}, description="each model's metrics on the golden set")
     golden_trained: int = Field(default=0, description="rows of the golden set that the challenger was trained on")
+
+    @property
+    def ranked_among(self) -> int:
+        """The items among which the ranking metrics of challenger and champion are."""
+        return self.shared_items.get(Role.champion) or self.whole_items or self.corpus_items
 
     @property
     def golden_leak(self) -> str:
@@ -233,7 +245,7 @@ class ReleaseOutcome(Record):
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
     metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")
     before: int | None = Field(default=None, description="number of the release that it is compared with")
-    metrics_before: dict[str, float] | None = Field(default=None, description="of that release, on the same queries")
+    shared: SharedSearch | None = Field(default=None, description="of both models alone; null: there is none before")
     changes: str | None = Field(default=None, description="key of the record of what changed since")
     code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
     libraries: dict[str, str] = Field(default={}, description="versions of those that make the vectors")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,9 @@ class Measured(NamedTuple):
 
     metrics: Mapping[Role, Mapping[str, float]]
     rows: RowResults | None = None
-    corpus: str = ""  # what the rows' items were found among, as in `among 2,000 items`
+    corpus: str = ""  # the items that the rows' own were found among, as in `among 2,000 items`
+    whole: str = ""  # the same, of ranks among a catalogue that `corpus` is a part of; empty: there are none
+    shared: Mapping[Role, str] = MappingProxyType({})  # the same, of ranks that a baseline has with the challenger
     many: int | None = None  # rows that the metrics are of
     called: str = "holdout rows"
     newest: str = ""  # the newest span
@@ -48,6 +51,7 @@ class Comparison(NamedTuple):
     interval: Interval | None = None
     absent: str = ""  # why the gate does not apply
     unknown: str = ""  # why its rows can't tell
+    among: str = ""  # the items that the rows' own were found among; empty: not known, or the gate is of no rows
 
     @property
     def judged(self) -> float:
@@ -79,12 +83,22 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
         baseline = None if role is None else _whole(measured, role, gate)
         many = measured.many if gate.of_rows else None
         unknown = _too_few(gate, many)
-        return [Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown)]
+        among = measured.corpus if gate.of_rows else ""
+        return [Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown, among=among)]
     parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows)
     if not parts:
         few = f"no {gate.slice_column or 'span'} has {measured.min_slice_rows} rows (evaluate.min_slice_rows)"
         return [Comparison(gate, "", math.nan, None, absent=few)]
-    return _with_intervals(gate, [_of_part(rows, gate, role, part) for part in parts], measured.seed)
+    compared = [_of_part(rows, gate, role, part) for part in parts]
+    among = _among(measured, gate, role)
+    return [each._replace(among=among) for each in _with_intervals(gate, compared, measured.seed)]
+
+
+def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
+    """Return the items that the ranks of `RowResults.ranks_against` are among."""
+    if METRICS[gate.metric].family is Family.ranking and gate.width is None:
+        return measured.shared.get(role, measured.corpus) if role is not None else measured.whole or measured.corpus
+    return measured.corpus
 
 
 def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
@@ -126,9 +140,9 @@ def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) 
     truth = truths(rows, gate.metric)[part.rows]
     answers = Answers(
         gate.metric,
-        rows.query_key[part.rows],
+        rows.group[part.rows],
         truth,
-        tuple(row_values(rows, gate.metric, each, gate.width)[part.rows] for each in roles),
+        tuple(row_values(rows, gate.metric, each, role, gate.width)[part.rows] for each in roles),
     )
     value, *others = measure(answers)
     many, unknown = len(truth), ""

@@ -71,10 +71,11 @@ def _sureness(comparison: Comparison, answer: Answer | None, needed: int | None)
     what = "it" if comparison.baseline is None else "the difference"
     low, high = (f"{bound:+.4f}" if comparison.baseline is not None else f"{bound:.4f}" for bound in interval[:2])
     sure = f" With {gate.confidence:.4g} confidence {what} is at least {low}, and at most {high}"
+    over = f"{comparison.rows:,} rows{f' {comparison.among}' if comparison.among else ''}"
     if answer != "undecided":
-        return f"{sure}, over {comparison.rows:,} rows."
+        return f"{sure}, over {over}."
     enough = f"about {needed:,} would tell" if needed else "more of them may tell"
-    return f"{sure}: {comparison.rows:,} rows can't tell, {enough}."
+    return f"{sure}: {over} can't tell, {enough}."
 
 
 def _texts(*numbers: float) -> list[str]:

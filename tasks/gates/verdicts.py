@@ -87,7 +87,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         gap = comparison.judged - comparison.threshold
         needed = rows_needed(comparison.rows, interval.standard_error, gap, gate.confidence)
     compared = None if comparison.baseline is None else _finite(comparison.judged)
-    rows, corpus = comparison.rows, measured.corpus
+    rows = comparison.rows
     called = "rows" if gate.rows == "golden" else measured.called
     return Verdict(
         metric=gate.metric + measured.suffix,
@@ -98,7 +98,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         sentence=sentence(comparison, measured.suffix, answer, needed),
         against="" if gate.baseline == "none" else gate.baseline,
         where=comparison.where,
-        over="" if rows is None else f"{rows:,} {called} {corpus}".rstrip(),
+        over="" if rows is None else f"{rows:,} {called} {comparison.among}".rstrip(),
         rows=rows,
         groups=comparison.groups,
         threshold=None if comparison.absent else _finite(comparison.threshold),

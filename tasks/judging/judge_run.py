@@ -22,7 +22,9 @@ from tasks.measures.row_results import RowResults, read_row_results
 from tasks.runs.plan import read_plan
 from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement
 
-QUERIES_OF = " of the whole catalogue"  # follows the names of metrics of the release stage
+# They follow the names of metrics of the release stage.
+QUERIES_OF = " of the whole catalogue"
+SHARED_BY = " of the items that both hold"
 
 
 def rules_of(config: Config) -> Rules:
@@ -80,12 +82,19 @@ def judge_release(exported: ReleaseOutcome, vectors: int, gates: Sequence[GateCo
     """
     if not exported.queries:  # the rows of an old release are not known
         return ()
-    metrics: dict[Role, Mapping[str, float]] = {Role.challenger: exported.metrics}
-    if exported.metrics_before is not None:
-        metrics[Role.champion] = exported.metrics_before
-    corpus = f"among all {vectors:,} vectors"
-    measured = Measured(metrics, corpus=corpus, many=exported.queries, called="queries", suffix=QUERIES_OF)
-    return verdicts.judge(measured, gates)
+    return tuple(verdict for gate in gates for verdict in verdicts.judge(_searched(exported, vectors, gate), [gate]))
+
+
+def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measured:
+    """Return what a gate of the release stage judges: the release, or both models apart from their catalogues."""
+    shared = exported.shared
+    if gate.baseline == "none" or shared is None:
+        metrics: dict[Role, Mapping[str, float]] = {Role.challenger: exported.metrics}
+        among = f"among all {vectors:,} vectors"
+        return Measured(metrics, corpus=among, many=exported.queries, called="queries", suffix=QUERIES_OF)
+    metrics = {Role.challenger: shared.metrics_after, Role.champion: shared.metrics_before}
+    among = f"among the {shared.items:,} items that both hold"
+    return Measured(metrics, corpus=among, many=shared.queries, called="queries", suffix=SHARED_BY)
 
 
 def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
@@ -104,12 +113,19 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None) 
     return Measured(
         metrics,
         rows,
-        corpus=f"among {outcome.corpus_items:,} items",
+        corpus=_corpus(outcome),
+        whole=f"among all {outcome.whole_items:,} items" if outcome.whole_items else "",
+        shared={role: f"among the {items:,} items that both hold" for role, items in outcome.shared_items.items()},
         many=outcome.holdout_rows,
         newest=plan.span.name,
         min_slice_rows=plan.config.evaluate.min_slice_rows,
         seed=(plan.config.seed, int.from_bytes(plan.run_key.encode())),
     )
+
+
+def _corpus(outcome: EvaluateOutcome) -> str:
+    sampled = outcome.whole_items is not None or outcome.corpus_items < outcome.catalogue_items
+    return f"among {outcome.corpus_items:,} items{' drawn without regard to a model' if sampled else ''}"
 
 
 def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:
@@ -118,8 +134,8 @@ def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:
             column=column,
             value=part.where,
             rows=int(part.rows.sum()),
-            metrics=rows.metrics(Role.challenger, part.rows),
-            champion=rows.metrics(Role.champion, part.rows) if Role.champion in rows.ranks else None,
+            metrics=rows.compared(Role.challenger, part.rows),
+            champion=rows.compared(Role.champion, part.rows) if Role.champion in rows.ranks else None,
         )
         for column in rules.slices
         for part in slices_of(rows, column)

@@ -22,9 +22,11 @@ def section(facts: StageFacts) -> Section:
     judged = facts.judged
     verdicts = judged.verdicts if judged else ()
     champion = f"the champion is {value.champion_version}" if value.champion else "there is no champion yet"
-    measured = f"{plural(value.holdout_rows, 'holdout row')}, {plural(value.corpus_items, 'item')} to find theirs among"
-    if value.corpus_items < value.catalogue_items:
+    measured = f"{plural(value.holdout_rows, 'holdout row')}, {plural(value.ranked_among, 'item')} to find theirs among"
+    if value.ranked_among < value.catalogue_items:
         measured += f", of {count(value.catalogue_items)} in the catalogue"
+    if value.corpus_items < value.ranked_among:
+        measured += f"; all models next to each other: {count(value.corpus_items)} items that no model chose"
     stored = facts.plan and judged
     refused = any(verdict.refuses for verdict in verdicts)
     title = "rejected" if refused else "accepted" if judged else "not judged yet"
@@ -48,7 +50,7 @@ def section(facts: StageFacts) -> Section:
             metrics(
                 value.challenger,
                 value.champion,
-                over(value.holdout_rows, value.corpus_items),
+                over(value.holdout_rows, value.ranked_among),
                 larger,
                 judged.without_skill if judged else {},
             ),
@@ -131,9 +133,9 @@ def by_human(overrides: Sequence[Override]) -> tuple[str, ...]:
     )
 
 
-def over(holdout_rows: int, corpus_items: int) -> str:
+def over(holdout_rows: int, items: int) -> str:
     """Return what the metrics of an evaluation are of."""
-    return f"{plural(holdout_rows, 'holdout row')} among {plural(corpus_items, 'item')}"
+    return f"{plural(holdout_rows, 'holdout row')} among {plural(items, 'item')}"
 
 
 def metrics(

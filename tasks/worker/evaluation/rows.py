@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 
 from configs.schema.training import HeadsConfig
 from tasks.contracts.checkpoints import HoldoutRule
-from tasks.contracts.evaluation import COLUMN, GOLDEN, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
+from tasks.contracts.evaluation import COLUMN, GOLDEN, GROUP, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.holdout import read_sides
-from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, other_columns
+from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_keys, other_columns
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import label_values
 from tasks.worker.evaluation.golden_texts import GoldenTexts
@@ -58,7 +58,7 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
             golden.add(sides.training)
             held = sides.held
             tables.append(held.select([*CORE, *dict.fromkeys(features)]))
-            facts.append(_facts(held, ref.span.name, job.config.heads, others))
+            facts.append(_facts(held, ref.span.name, job.config.heads, others, rule.group))
     if not any(table.num_rows for table in tables):
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
@@ -83,11 +83,19 @@ def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRo
     return rows._replace(table=pa.concat_tables([rows.table, golden]), facts=_joined([rows.facts, facts]))
 
 
-def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str]) -> pa.Table:
+def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str], group: str = "") -> pa.Table:
+    """Return the facts of rows.
+
+    Args:
+        group: of the holdout's rule: rows of one value of a column are resampled together; else those of one query.
+    """
+    keys = query_keys(rows[QUERY].to_pylist())
+    by_column = group and ITEM not in group_columns(group) and QUERY not in group_columns(group)
     columns = {
         ROW_ID: rows[ROW_ID],
         SPAN: pa.array([span] * rows.num_rows, pa.string()),
-        QUERY_KEY: pa.array(query_keys(rows[QUERY].to_pylist())),
+        QUERY_KEY: pa.array(keys),
+        GROUP: pa.array(query_keys(group_keys(rows, group)) if by_column else keys),
         ITEM_ID: rows[ITEM_ID],
         PAIR: pa.array(pair_mask(rows, heads)),
         LABEL_CLASS: pa.array(label_classes(rows, heads).astype(np.int8)),

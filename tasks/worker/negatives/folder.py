@@ -90,7 +90,7 @@ def keep(
     """
     places = np.unique(mined.places[mined.places >= 0])
     ids = {place: item.item_id for place, item in released.vectors.items(places).items()}
-    items = choose(store, release.catalogue, sorted(ids.values()), np.empty(0, dtype=np.uint64), 0, features)
+    items = choose(store, release.catalogue, sorted(ids.values()), 0, features)
     items = items.select([ITEM_ID, TEXT, *dict.fromkeys(features)])
     number = {item_id: row for row, item_id in enumerate(items[ITEM_ID].to_pylist())}
     if missing := sorted(set(ids.values()) - set(number)):

@@ -97,7 +97,7 @@ def part_of(trained: Trained) -> Part:
         ("the trained encoder, logistic regression", _of_trained(trained, (training, held))),
     ):
         says[name] = _fitted(on_vectors(vectors[0], rows.classes, vectors[1], pair))
-    return Part(len(rows.classes), results.query_key[known], test.classes, says)
+    return Part(len(rows.classes), results.group[known], test.classes, says)
 
 
 def _print_table(name: str, parts: Sequence[Part]) -> None:

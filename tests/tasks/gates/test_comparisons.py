@@ -163,7 +163,7 @@ def test_an_undecided_gate_shows_its_interval_and_says_how_many_rows_it_would_ta
     assert found.standard_error == pytest.approx(spread / 300**0.5, rel=0.05)
     assert found.rows_needed is not None
     assert found.rows_needed > 300
-    assert f"300 rows can't tell, about {found.rows_needed:,} would tell." in found.sentence
+    assert f"300 rows among 50 items can't tell, about {found.rows_needed:,} would tell." in found.sentence
     assert "With 0.95 confidence the difference is at least -0." in found.sentence
 
 

@@ -10,6 +10,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import (
     COLUMN,
+    GROUP,
     ITEM_ID,
     LABEL_CLASS,
     PAIR,
@@ -45,6 +46,7 @@ def measured(store: DirectoryStore, plan: RunPlan, **changed: Any) -> EvaluateOu
         ROW_ID: [str(row) for row in range(ROWS)],
         SPAN: [plan.span.name] * ROWS,
         QUERY_KEY: pa.array(range(ROWS), pa.int64()),
+        GROUP: pa.array(range(ROWS), pa.int64()),
         ITEM_ID: ["item"] * ROWS,
         PAIR: [True] * ROWS,
         LABEL_CLASS: pa.array([0, 0, 0, 1] * (ROWS // 4), pa.int8()),
