@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import torch
+from torch import nn
 
 from configs.schema.config import Config
 from infra.store.manifest import read_manifest
@@ -70,6 +71,13 @@ class Start:
     def released(self) -> ModelParts:
         """What is evaluated and released."""
         return self.parts if self.average is None else replace(self.parts, model=self.average.model)
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """What every worker must hold alike, by what messages call it."""
+        return {"the model's": self.parts.model} | (
+            {} if self.average is None else {"the average's": self.average.model}
+        )
 
 
 def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Source:
