@@ -16,6 +16,7 @@ from tasks.contracts.usage import TokenUse
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checkpoints.failures import Failures, recorded_failures
 from tasks.worker.checkpoints.pace import Pace
+from tasks.worker.checkpoints.replicas import Replicas
 from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
@@ -57,6 +58,7 @@ def run(job: Job) -> TrainOutcome:
 
     Raises:
         CancelledError: SIGTERM came during training; the checkpoint of the last step is kept.
+        CodeError: the workers' copies of the weights differ, or the loss is not a number.
         DataError: no row is left to train on.
         StoreError: the parent checkpoint is missing or corrupt; training never quietly starts over.
         CompileError: a graph was met that warmup had not compiled, and `train.on_new_graph` is fail.
@@ -85,11 +87,12 @@ def run(job: Job) -> TrainOutcome:
         steps = range(state.first_step, last_step)
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
         writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
-        pace = Pace(config.train.checkpoint_every, failures, lambda: writer.stalled_seconds)
+        replicas = Replicas(start.models, accelerator)
+        pace = Pace(config.train.checkpoint_every, failures, lambda: writer.stalled_seconds + replicas.seconds)
         with (
             job.scratch() as folder,
             contextlib.closing(
-                LoopRecorder(job, accelerator, start.released, writer, pace, state, last_step, folder)
+                LoopRecorder(job, accelerator, start.released, writer, pace, replicas, state, last_step, folder)
             ) as recorder,
         ):
             holdout = sample_holdout(held, parts, config)

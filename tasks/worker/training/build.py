@@ -46,7 +46,8 @@ def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> Model
     encoder_config = AutoConfig.from_pretrained(described.encoder, local_files_only=True)
     set_dropout(encoder_config, config.model.dropout)
     model = EmbeddingModel(encoder_config, shape_of(config, encoder_config.hidden_size, table, text))
-    model.encoder.load_state_dict(AutoModel.from_pretrained(described.encoder, local_files_only=True).state_dict())
+    saved = AutoModel.from_pretrained(described.encoder, local_files_only=True, dtype=torch.float32)
+    model.encoder.load_state_dict(saved.state_dict())
     for layer, of in zip(model.dense, described.dense_folders, strict=True):
         layer.load_state_dict({name.removeprefix("linear."): value for name, value in _dense_weights(of).items()})
     if not described.normalized:
