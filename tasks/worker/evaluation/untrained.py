@@ -32,4 +32,4 @@ def untrained_parts(config: Config, like: ModelParts) -> ModelParts:
             model.encoder.load_state_dict(pretrained.state_dict())
         except (OSError, ValueError, RuntimeError) as error:
             raise NotThere(f"the model in {folder} can't be loaded: {error}") from error
-    return ModelParts(model, like.tokenizer, like.features, like.encoder_config)
+    return ModelParts(model, like.tokenizer, like.features, like.encoder_config, like.tokenizer_settings)

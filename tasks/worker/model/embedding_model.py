@@ -96,7 +96,8 @@ class EmbeddingModel(nn.Module):
         attention = "eager" if kind.own_attention else "sdpa"
         if kind.causal:
             encoder_config.use_cache = False  # of tokens to come, of which there are none
-        self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention)
+        # In fp32, whatever type its pretrained weights are saved in: how training keeps weights is not theirs to say.
+        self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention, dtype=torch.float32)
         self.causal = kind.causal
         self.shape = shape
         self.width = shape.width

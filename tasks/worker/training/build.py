@@ -20,6 +20,7 @@ from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable, fit_features
 from tasks.worker.model.model_shape import shape_of
 from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
+from tasks.worker.tokens.settings import lower_cases, own_settings, read_settings
 from tasks.worker.training.checkpoint import ModelParts, set_dropout
 
 
@@ -41,17 +42,19 @@ def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
 def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> ModelParts:
     described, text = describe_encoder(config, folder)
     tokenizer = load_tokenizer(described.encoder)
-    if described.lower_case:
+    settings = read_settings(described.encoder)
+    if described.lower_case and not lower_cases(tokenizer):
         _lower_case(tokenizer)
     encoder_config = AutoConfig.from_pretrained(described.encoder, local_files_only=True)
     set_dropout(encoder_config, config.model.dropout)
     model = EmbeddingModel(encoder_config, shape_of(config, encoder_config.hidden_size, table, text))
-    model.encoder.load_state_dict(AutoModel.from_pretrained(described.encoder, local_files_only=True).state_dict())
+    saved = AutoModel.from_pretrained(described.encoder, local_files_only=True, dtype=torch.float32)
+    model.encoder.load_state_dict(saved.state_dict())
     for layer, of in zip(model.dense, described.dense_folders, strict=True):
         layer.load_state_dict({name.removeprefix("linear."): value for name, value in _dense_weights(of).items()})
     if not described.normalized:
         print(f"{folder} gives vectors of any length; those trained from it have unit length", flush=True)
-    return ModelParts(model, tokenizer, table, encoder_config)
+    return ModelParts(model, tokenizer, table, encoder_config, settings or own_settings(tokenizer))
 
 
 def _lower_case(tokenizer: Tokenizer) -> None:
@@ -82,4 +85,4 @@ def _from_scratch(config: Config, rows: Iterable[pa.Table], table: FeatureTable)
     set_dropout(encoder_config, config.model.dropout)
     text = TextShape(pooling=config.model.pooling or "mean", prompts=config.model.prompts or Prompts())
     model = EmbeddingModel(encoder_config, shape_of(config, scratch.hidden_size, table, text))
-    return ModelParts(model, tokenizer, table, encoder_config)
+    return ModelParts(model, tokenizer, table, encoder_config, own_settings(tokenizer))
