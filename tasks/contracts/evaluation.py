@@ -34,7 +34,7 @@ class Role(StrEnum):
     champion = "champion"  # the current release
     untrained = "untrained"  # the weights with which the lineage began
     first = "first"  # the first release
-    best = "best"  # the release with the highest value so far
+    best = "best"  # the best release so far, in sums of the differences that evaluations measured
 
 
 def rank_of(role: Role) -> str:

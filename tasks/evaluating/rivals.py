@@ -4,7 +4,6 @@ These are its fixed points: a slow decay, each time within what a comparison wit
 """
 
 import functools
-import math
 from collections.abc import Sequence
 
 from configs.schema.config import Config
@@ -15,6 +14,7 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import Rival
 from tasks.contracts.references import CheckpointRef, ModelRef
 from tasks.contracts.runs import Release
+from tasks.evaluating.worth import worth_of_models
 from tasks.runs import branches, lineage, releases
 
 USUAL_METRIC = "recall@10"
@@ -34,7 +34,7 @@ def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Riva
 
 
 def fixed_points(store: Store, config: Config, challenger: ModelRef | None = None) -> dict[Role, Release]:
-    """Return the first release of the lineage, and the one with the best recorded value of the first ranking gate.
+    """Return the first release of the lineage, and the best by the first ranking gate's metric, in sums of differences.
 
     A release whose checkpoint was deleted can't be measured: it is not the best, and if it is the first, there is none.
 
@@ -42,20 +42,21 @@ def fixed_points(store: Store, config: Config, challenger: ModelRef | None = Non
         challenger: no release of this model is one.
 
     Raises:
-        StoreError: a release, or the record of a branch, is not readable; names the file.
+        StoreError: a release, its evaluation, or the record of a branch, is not readable; names the file.
     """
     own = branches.root(store, config.lineage)
     root_of = functools.cache(lambda name: branches.root(store, name))
+    every = list(releases.with_new_models(store))
     made = [
         release
-        for release in releases.with_new_models(store)
+        for release in every
         if (challenger is None or release.model.version != challenger.version)
         and root_of(release.model.checkpoint.prefix.split("/")[1]) == own
     ]
     chosen: dict[Role, Release] = {}
     if made and not lineage.is_pruned(store, made[-1].model.checkpoint):
         chosen[Role.first] = made[-1]
-    if (best := _best(store, made, _metric(config))) is not None:
+    if made and (best := _best(store, every, made, _metric(config))) is not None:
         chosen[Role.best] = best
     return chosen
 
@@ -74,11 +75,21 @@ def begun_with(store: Store, config: Config) -> CheckpointRef | None:
         return None
 
 
-def _best(store: Store, made: Sequence[Release], metric: str) -> Release | None:
+def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metric: str) -> Release | None:
+    """Return the best of the releases that a chain of evaluations connects with the one that serves, or served last.
+
+    Args:
+        every: with those of other lineages, which may have been champions.
+        made: the lineage's own, newest first; at least one.
+    """
+    by_version = {release.model.version: release for release in reversed(made)}
+    served = (by_version.get(release.model.version) for release in releases.current_and_before(store))
+    serving = next((release for release in served if release is not None), made[0])
+    worth = worth_of_models(store, every, serving, metric)
     sign = 1 if METRICS[metric].better == "higher" else -1
-    known = [release for release in made if math.isfinite(release.metrics.get(metric, math.nan))]
+    known = [release for release in made if release.model.version in worth]
     # Of equal ones the newest, which knows most.
-    best_first = sorted(known, key=lambda release: (sign * release.metrics[metric], release.number), reverse=True)
+    best_first = sorted(known, key=lambda release: (sign * worth[release.model.version], release.number), reverse=True)
     return next((each for each in best_first if not lineage.is_pruned(store, each.model.checkpoint)), None)
 
 
