@@ -1,6 +1,7 @@
-"""Which released models an evaluation measures besides challenger and champion: the first of the lineage, and the best.
+"""Which released models an evaluation measures besides challenger and champion: previous, first and best.
 
-These are its fixed points: a slow decay, each time within what a comparison with the champion allows, shows in them.
+First and best are fixed points: a slow decay, each time within what a comparison with the champion allows, shows in
+them. On a new span the previous release shows what the training of the champion was worth.
 """
 
 import functools
@@ -21,7 +22,7 @@ USUAL_METRIC = "recall@10"
 
 
 def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Rival, ...]:
-    """Return the fixed points of a lineage as an evaluation of the challenger measures them. Raises as they do."""
+    """Return the releases that an evaluation of the challenger measures. Raises as `compared_with`."""
     return tuple(
         Rival(
             role=role,
@@ -29,14 +30,15 @@ def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Riva
             model=release.model,
             vectors=release.vectors_prefix if release.catalogue else None,
         )
-        for role, release in fixed_points(store, config, challenger).items()
+        for role, release in compared_with(store, config, challenger).items()
     )
 
 
-def fixed_points(store: Store, config: Config, challenger: ModelRef | None = None) -> dict[Role, Release]:
-    """Return the first release of the lineage, and the best by the first ranking gate's metric, in sums of differences.
+def compared_with(store: Store, config: Config, challenger: ModelRef | None = None) -> dict[Role, Release]:
+    """Return the release before the champion, the lineage's first, and its best by the first ranking gate's metric.
 
-    A release whose checkpoint was deleted can't be measured: it is not the best, and if it is the first, there is none.
+    A release whose checkpoint was deleted can't be measured: it is not the best, and if it has another role, nobody
+    has. A model with several roles is read with the vectors of the first of them here.
 
     Args:
         challenger: no release of this model is one.
@@ -54,6 +56,8 @@ def fixed_points(store: Store, config: Config, challenger: ModelRef | None = Non
         and root_of(release.model.checkpoint.prefix.split("/")[1]) == own
     ]
     chosen: dict[Role, Release] = {}
+    if (previous := _previous(store, challenger)) is not None:
+        chosen[Role.previous] = previous
     if made and not lineage.is_pruned(store, made[-1].model.checkpoint):
         chosen[Role.first] = made[-1]
     if made and (best := _best(store, every, made, _metric(config))) is not None:
@@ -73,6 +77,19 @@ def begun_with(store: Store, config: Config) -> CheckpointRef | None:
         return CheckpointRef(prefix=prefix, step=0, sha256=read_manifest(store, prefix).sha256)
     except MissingFolder:
         return None
+
+
+def _previous(store: Store, challenger: ModelRef | None) -> Release | None:
+    """Return the newest release of another model that was current before the champion, with its newest vectors."""
+    own = challenger.version if challenger is not None else None
+    others = (each for each in releases.current_and_before(store) if each.model.version != own)
+    found = champion = next(others, None)
+    while found is not None and champion is not None:
+        if found.model.version not in (champion.model.version, own):
+            return None if lineage.is_pruned(store, found.model.checkpoint) else found
+        brought = releases.origin(store, found.model.version)  # refreshes since then, one an hour, are not read
+        found = releases.read(store, brought.previous) if brought is not None and brought.previous else None
+    return None
 
 
 def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metric: str) -> Release | None:

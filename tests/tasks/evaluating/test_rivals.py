@@ -39,9 +39,35 @@ def test_without_a_release_there_is_no_rival(store: DirectoryStore, runner: Fake
 
 def test_the_first_release_and_the_best(store: DirectoryStore, runner: FakeRunner):
     one, two, three = (released(store, runner, *of) for of in ((0.5,), (0.7, 0.6), (0.6, 0.6)))
-    assert roles(store, three) == {Role.first: one.number, Role.best: two.number}
-    (first, best) = rivals_for(store, CONFIG, three.model)
+    assert roles(store, three) == {Role.previous: one.number, Role.first: one.number, Role.best: two.number}
+    (_, first, best) = rivals_for(store, CONFIG, three.model)
     assert (first.vectors, best.model) == (one.vectors_prefix, two.model)
+
+
+def test_the_previous_release_is_what_the_champion_replaced_with_its_newest_vectors(store, runner: FakeRunner):
+    ingest(store, "2021-Q4")
+    one = released(store, runner, 0.5)
+    ingest_feed(store, "2021-01")
+    refreshed_one = refreshed(store)
+    two, three, four = (released(store, runner, 0.5) for _ in range(3))
+    (previous, *_) = rivals_for(store, CONFIG, three.model)
+    assert previous.release == two.number, "a challenger that is a release already is neither champion nor previous"
+    releases.rollback(store, to=two.number)
+    (previous, *_) = rivals_for(store, CONFIG, four.model)
+    assert (previous.role, previous.model) == (Role.previous, one.model)
+    assert (previous.release, previous.vectors) == (refreshed_one.number, refreshed_one.vectors_prefix)
+    lineage.prune_checkpoint(store, one.model.checkpoint.prefix)
+    assert Role.previous not in roles(store, four), "the one before that is not what the champion replaced"
+
+
+def test_after_a_rollback_the_release_that_was_taken_back_is_not_the_previous_one(store, runner: FakeRunner):
+    one, two = (released(store, runner, 0.5) for _ in range(2))
+    releases.rollback(store, to=one.number)
+    three = released(store, runner, 0.5)
+    assert releases.current(store) == three
+    challenger = three.model.model_copy(update={"version": "new"})
+    assert {each.role: each.release for each in rivals_for(store, CONFIG, challenger)}[Role.previous] == one.number
+    assert two.number == 2
 
 
 def test_a_high_value_on_an_easy_holdout_is_not_the_best(store: DirectoryStore, runner: FakeRunner):
