@@ -33,9 +33,10 @@ class Role(StrEnum):
 
     challenger = "challenger"
     champion = "champion"  # the current release
+    previous = "previous"  # the newest release of another model that was current before the champion
     untrained = "untrained"  # the weights with which the lineage began
     first = "first"  # the first release
-    best = "best"  # the release with the highest value so far
+    best = "best"  # the best release so far, in sums of the differences that evaluations measured
 
 
 def rank_of(role: Role) -> str:
@@ -120,6 +121,24 @@ class SliceMetrics(Record):
     champion: dict[str, float] | None = Field(default=None, description="null: there is none, or it was not measured")
 
 
+class ForwardScore(Record):
+    """The champion on the holdout rows of the span after it, before that span is trained; other models on the same."""
+
+    release: int = Field(description="number of the release that first had the model")
+    span: str = Field(description="the span after it, which it has not seen")
+    rows: int
+    metric: str
+    value: float
+    previous: int | None = Field(
+        description="number of the release before it; null: there is none, it has seen the span, or it was not measured"
+    )
+    previous_value: float | None
+    low: float | None = Field(description="value - previous_value is at least this; null: not known")
+    high: float | None = Field(description="and at most this, both together with 95 % confidence")
+    untrained: float | None = Field(description="the value of the weights that the lineage began with")
+    challenger: float | None = Field(description="the value of the model that was then trained on the span")
+
+
 Answer = Literal["pass", "fail", "undecided"]
 
 
@@ -133,6 +152,7 @@ class Verdict(Record):
     baseline: float | None = Field(description="the other model's value; null: the gate compares with none")
     sentence: str
     # Empty or null in verdicts of earlier versions, which had `passed` instead of `answer`.
+    of: Literal["challenger", "champion"] = Field(default="challenger", description="the model that the value is of")
     against: str = Field(default="", description="the baseline's name")
     where: str = Field(default="", description="the width, the slice, the span or the golden set; empty: all rows")
     over: str = Field(default="", description="rows and corpus, for people")
@@ -154,6 +174,12 @@ class Verdict(Record):
             return data
         rest = {name: value for name, value in data.items() if name != "passed"}
         return rest | {"answer": {True: "pass", False: "fail", None: None}[data["passed"]]}
+
+    @property
+    def judges(self) -> str:
+        """The number that is judged: the metric, the model where it is not the challenger, and the part of the rows."""
+        whose = "" if self.of == "challenger" else self.of
+        return ", ".join(filter(None, (self.metric, whose, self.where)))
 
     @property
     def passed(self) -> bool | None:

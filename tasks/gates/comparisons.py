@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from configs.schema.gates import GateConfig
+from configs.schema.gates import NEWEST, GateConfig
 from configs.schema.metrics import METRICS, Family
 from tasks.contracts.evaluation import Role
 from tasks.gates.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
@@ -26,6 +26,7 @@ class Measured(NamedTuple):
     many: int | None = None  # rows that the metrics are of
     called: str = "holdout rows"
     newest: str = ""  # the newest span
+    seen_by: frozenset[Role] = frozenset()  # released models that were trained on the newest span, or on a later one
     min_slice_rows: int = 1
     seed: tuple[int, ...] = (0,)
     suffix: str = ""  # follows the metrics' names
@@ -74,12 +75,12 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
     of_part = gate.rows != "holdout" or any((gate.slice, gate.span, gate.width))
     rows = measured.rows
     if absent := _absent(measured, gate, role) or _not_as_narrow(rows, gate, role):
-        return [Comparison(gate, gate.narrowed, _whole(measured, Role.challenger, gate), None, absent=absent)]
-    if not gate.of_rows or rows is None or gate.metric not in measured.metrics[Role.challenger]:
+        return [Comparison(gate, gate.narrowed, _whole(measured, Role(gate.of), gate), None, absent=absent)]
+    if not gate.of_rows or rows is None or gate.metric not in measured.metrics[Role(gate.of)]:
         if of_part:
             kept = "the evaluation kept no answers to single rows; evaluate again to judge a part of them"
             absent = kept if rows is None else f"the model gives no {gate.metric}"
-        value = _whole(measured, Role.challenger, gate)
+        value = _whole(measured, Role(gate.of), gate)
         baseline = None if role is None else _whole(measured, role, gate)
         many = measured.many if gate.of_rows else None
         unknown = _too_few(gate, many)
@@ -102,7 +103,13 @@ def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
 
 
 def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
-    """Return why there is nothing to compare with; empty where there is."""
+    """Return why there is nothing to compare, or nothing to compare with; empty where there is."""
+    if gate.of == "champion":
+        if Role.champion not in measured.metrics:
+            return "no champion yet to judge"
+        seen = [_called(each) for each in (Role.champion, role) if each is not None and each in measured.seen_by]
+        if seen and gate.span == NEWEST:
+            return f"the {seen[0]} has seen span {measured.newest} already"
     if role is None:
         compatible = METRICS[gate.metric].family is Family.compatibility
         return "no champion yet to compare with" if compatible and Role.champion not in measured.metrics else ""
@@ -112,6 +119,8 @@ def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
         return f"the {_called(role)} gives no {gate.metric} to compare with"
     if role is Role.champion or (role is not Role.untrained and Role.champion not in measured.metrics):
         return f"no {'champion' if role is Role.champion else 'release'} yet to compare with"
+    if role is Role.previous:
+        return "no release of another model before the champion that can be measured"
     return f"the {_called(role)} was not measured; evaluate again to compare with it"
 
 
@@ -120,7 +129,7 @@ def _not_as_narrow(rows: RowResults | None, gate: GateConfig, role: Role | None)
     if gate.width is None or rows is None:
         return ""
     known = rows.narrow_ranks.get(gate.width, {})
-    if Role.challenger not in known:
+    if Role(gate.of) not in known:
         return "the evaluation did not measure them; evaluate again to judge by them"
     if role is not None and role not in known:
         return f"the {_called(role)} was not measured by {gate.narrowed}; its vectors may have no more"
@@ -128,7 +137,13 @@ def _not_as_narrow(rows: RowResults | None, gate: GateConfig, role: Role | None)
 
 
 def _called(role: Role) -> str:
-    return {Role.untrained: "untrained model", Role.first: "first release", Role.best: "best release"}.get(role, role)
+    called = {
+        Role.previous: "previous release",
+        Role.untrained: "untrained model",
+        Role.first: "first release",
+        Role.best: "best release",
+    }
+    return called.get(role, role)
 
 
 def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
@@ -136,7 +151,7 @@ def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
 
 
 def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) -> tuple[Comparison, Answers]:
-    roles = (Role.challenger, *((role,) if role else ()))
+    roles = (Role(gate.of), *((role,) if role else ()))
     truth = truths(rows, gate.metric)[part.rows]
     answers = Answers(
         gate.metric,

@@ -10,6 +10,7 @@ DECIMALS = 9  # of a rounded difference, so that a drop of exactly the threshold
 _MODELS = {
     "untrained": "the untrained model's",
     "champion": "the champion's",
+    "previous": "the previous release's",
     "first": "the first release's",
     "best": "the best release's",
 }
@@ -24,6 +25,7 @@ def sentence(comparison: Comparison, suffix: str, answer: Answer | None, needed:
     """
     gate, value, baseline = comparison.gate, comparison.value, comparison.baseline
     name = gate.metric + suffix + (f" of {comparison.where}" if comparison.where else "")
+    name = f"the champion's {name}" if gate.of == "champion" else name
     if comparison.unknown:
         return f"{name} is undecided: {comparison.unknown}."
     if comparison.absent:

@@ -46,8 +46,9 @@ def refusals(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def undecided(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the sentences of the gates that could not tell."""
-    return tuple(verdict.sentence for verdict in verdicts if verdict.answer == "undecided")
+    """Return the sentences of the critical gates that could not tell; nothing hangs on the others."""
+    unsure = (verdict for verdict in verdicts if verdict.answer == "undecided")
+    return tuple(verdict.sentence for verdict in unsure if verdict.severity == "critical")
 
 
 def _judged(comparison: Comparison) -> dict[str, float]:
@@ -96,6 +97,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         value=_finite(comparison.value),
         baseline=_finite(comparison.baseline),
         sentence=sentence(comparison, measured.suffix, answer, needed),
+        of=gate.of,
         against="" if gate.baseline == "none" else gate.baseline,
         where=comparison.where,
         over="" if rows is None else f"{rows:,} {called} {comparison.among}".rstrip(),

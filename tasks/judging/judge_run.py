@@ -15,6 +15,7 @@ from tasks.foundation.clock import now
 from tasks.gates import verdicts
 from tasks.gates.comparisons import Measured
 from tasks.gates.selection import slices_of
+from tasks.judging import forward
 from tasks.measures.label_metrics import without_skill
 from tasks.measures.labels import contradicted
 from tasks.measures.row_metrics import area_by_chance
@@ -56,12 +57,15 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         return kept
     rows = read_row_results(store, outcome.rows_key) if outcome.rows_key is not None else None
     counts = _class_counts(rows) if rows else np.zeros(2)
+    found = forward.judged_releases(store, outcome)
+    measured = _measured(plan, outcome, rows, forward.seen_by(found, plan.span))
     judgement = Judgement(
         outcome=outcome,
-        verdicts=verdicts.judge(_measured(plan, outcome, rows), rules.gates),
+        verdicts=verdicts.judge(measured, rules.gates),
         number=kept.number + 1 if kept else 1,
         at=now(),
         rules=rules,
+        forward=forward.forward_score(found, outcome, measured),
         slices=_slices(rows, rules) if rows else (),
         larger_class=float(counts.max() / counts.sum()) if counts.any() else None,
         auc_by_chance=area_by_chance(int(counts[1]), int(counts[0])),
@@ -103,7 +107,7 @@ def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
     return then.model_copy(update={"release_gates": rules.release_gates}) == rules
 
 
-def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None) -> Measured:
+def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, seen_by: frozenset[Role]) -> Measured:
     metrics: dict[Role, Mapping[str, float]] = {
         each.role: {**each.metrics, **each.vectors} for each in outcome.measured
     }
@@ -118,6 +122,7 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None) 
         shared={role: f"among the {items:,} items that both hold" for role, items in outcome.shared_items.items()},
         many=outcome.holdout_rows,
         newest=plan.span.name,
+        seen_by=seen_by,
         min_slice_rows=plan.config.evaluate.min_slice_rows,
         seed=(plan.config.seed, int.from_bytes(plan.run_key.encode())),
     )

@@ -5,6 +5,7 @@ from math import isnan
 from types import MappingProxyType
 
 from configs.schema.metrics import METRICS
+from flows.presentation.forward import forward_sentence
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
@@ -43,6 +44,7 @@ def section(facts: StageFacts) -> Section:
             *([f"Warning: {judged.contradicted}"] if judged and judged.contradicted else []),
             *(_weak_head(judged) if judged else ()),
             *(_weak_labels(judged) if judged else ()),
+            *([forward_sentence(judged.forward)] if judged and judged.forward else []),
             *models.newest_span(value),
         ),
         tables=(
@@ -107,7 +109,7 @@ def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
     """Return the verdict of each gate; nothing where none is configured."""
     if not verdicts:
         return ()
-    rows = [(_gate(v), answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
+    rows = [(v.judges, answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
     caption = "Quality gates; a critical one that refuses stops the release"
     return (table(caption, ("gate", "verdict", "severity", "~in words", "~over"), rows),)
 
@@ -163,10 +165,6 @@ def metrics(
             constant = SKILLS[METRICS[name].head or ""].called
             rows.append((f"{name} of {constant}", number(without_skill[name]), NONE, NONE))
     return table(f"Metrics over {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
-
-
-def _gate(verdict: Verdict) -> str:
-    return f"{verdict.metric}, {verdict.where}" if verdict.where else verdict.metric
 
 
 def _sentences(facts: StageFacts) -> tuple[str, ...]:
