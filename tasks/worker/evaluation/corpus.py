@@ -16,6 +16,7 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, read_rows
 from tasks.foundation.errors import DataError
+from tasks.labels.pairs import pair_mask
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.catalogue.choose import NEAR, choose
 from tasks.worker.evaluation.contenders import Contender
@@ -24,7 +25,6 @@ from tasks.worker.model.embed import embed
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
 from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import pair_mask
 from tasks.worker.vectors.reuse import EarlierVectors, best
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

@@ -17,10 +17,11 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import MinedRelease
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM_ID, ROW_ID
+from tasks.labels.pairs import pair_mask
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.negatives.mine import Mined
 from tasks.worker.negatives.nearest import ReleasedItems
-from tasks.worker.training.pairs import feature_columns, pair_mask
+from tasks.worker.training.pairs import feature_columns
 
 KIND = "negatives"
 OF_ROWS = "rows.parquet"  # by training row: numbers of items, nearest first, -1 where there are fewer

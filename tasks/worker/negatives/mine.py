@@ -16,6 +16,7 @@ from tasks.contracts.progress import report
 from tasks.contracts.references import MinedRelease
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.foundation.errors import ConfigError
+from tasks.labels.pairs import pair_mask
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender, Entrant, open_entrant
 from tasks.worker.model.embed import embed
@@ -25,7 +26,7 @@ from tasks.worker.negatives.nearest import ReleasedItems, nearest_negatives
 from tasks.worker.process.job import Job
 from tasks.worker.search.index import MEMORY_BYTES
 from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import feature_columns, pair_mask
+from tasks.worker.training.pairs import feature_columns
 
 
 class Release(NamedTuple):

@@ -16,9 +16,9 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, split_holdout
-from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import entity_codes, label_values, own_label_columns, row_weights
+from tasks.labels.pairs import label_classes, pair_mask
 from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.label_heads.row_sums import RowSums
 from tasks.worker.model.features import Side, encode_features
@@ -34,16 +34,6 @@ from tasks.worker.training.pair_arrays import CLASSES, Pairs, open_pair_files, r
 MADE = "pairs"  # names the folder that the first worker of a machine has made
 
 
-def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
-    """Return classes, int64 (rows,): 0, 1, or -1 without a class (no label, one between, no classification head)."""
-    classes = np.full(rows.num_rows, -1, dtype=np.int64)
-    if heads.classification is not None:
-        labels = rows[LABEL].to_numpy().astype(np.float64)  # null becomes NaN, and NaN compares false
-        classes[labels <= heads.classification.negative_max] = 0
-        classes[labels >= heads.classification.positive_min] = 1
-    return classes
-
-
 def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
     """Return what a row of each class counts in the loss of its class, float32 (CLASSES,).
 
@@ -55,13 +45,6 @@ def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
     if heads.classification is None or heads.classification.loss != "balanced":
         return np.ones(CLASSES, dtype=np.float32)
     return (counts.sum() / (np.count_nonzero(counts) * np.where(counts, counts, 1))).astype(np.float32)
-
-
-def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
-    """Return whether query and item belong together, bool (rows,)."""
-    if heads.contrastive is not None and heads.contrastive.positives_only:
-        return label_classes(rows, heads) == 1
-    return np.ones(rows.num_rows, dtype=bool)
 
 
 class TrainingRows:

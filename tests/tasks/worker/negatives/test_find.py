@@ -15,6 +15,7 @@ from tasks.contracts.usage import MinedNegatives
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.labels.pairs import pair_mask
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.negatives.find import find_negatives
@@ -22,7 +23,7 @@ from tasks.worker.negatives.folder import Found
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import TrainingRows, pair_mask
+from tasks.worker.training.pairs import TrainingRows
 from tasks.worker.vectors.reuse import as_matrix
 from tests.support.models.mined import CONFIG, SETTINGS, Made, make_mined
 from tests.support.processes.ranks import run_ranks

@@ -23,10 +23,8 @@ from tasks.worker.training.pairs import (
     TrainingRows,
     class_weights,
     first_rows,
-    label_classes,
     make_pairs,
     open_pairs,
-    pair_mask,
     read_training_rows,
     replayed_rows,
 )
@@ -50,7 +48,6 @@ SETTINGS = (
     "train.homogeneous=locale",
     "model.prompts={query: 'want ', item: 'is '}",
 )
-LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
 
 
 def test_balanced_classes_count_the_same_together():
@@ -72,17 +69,6 @@ def test_a_missing_column_is_named(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     with pytest.raises(DataError, match="span 2026-01: no column 'weight'"):
         all_rows(store, [rows], tiny_config(*FEATURES, "features.numeric=[weight]"))
-
-
-def test_labels_are_mapped_to_classes():
-    assert label_classes(LABELS, tiny_config(CLASSIFIER).heads).tolist() == [0, 0, -1, 1, 1, -1]
-    assert label_classes(LABELS, tiny_config().heads).tolist() == [-1] * 6
-
-
-def test_pairs_are_all_rows_or_the_positive_ones():
-    assert pair_mask(LABELS, tiny_config(CLASSIFIER).heads).all()
-    positives = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
-    assert pair_mask(LABELS, positives.heads).tolist() == [False, False, False, True, True, False]
 
 
 def test_pairs_are_tokens_and_features_of_the_rows(tmp_path: Path):
