@@ -26,7 +26,8 @@ from tasks.worker.process.job import Job
 from tasks.worker.retention.best import without_development_rows
 from tasks.worker.retention.replay import Replay, ReplayedRows
 from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
-from tasks.worker.tokens.positives import ROWS_AT_ONCE, write_positives
+from tasks.worker.tokens.known import SAID, Known, SaidRows, known_of
+from tasks.worker.tokens.positives import ROWS_AT_ONCE
 from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.pair_arrays import CLASSES, Pairs, open_pair_files, read_pair_files, row_type, write_facts
@@ -94,11 +95,18 @@ def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> P
         pairs.mkdir()
         write_tokens(tokens, rows, _recipe(parts, config))
         _write_pairs(pairs, [(tokens, rows)], 1, parts, config)
-        return read_pair_files(pairs, parts.features, parts.model.pad)
+        kind = row_type(parts.features, len(config.heads.of_labels))
+        known = known_of(_said(pairs / ROWS, kind), (pairs / ROWS).stat().st_size // kind.itemsize)
+        return read_pair_files(pairs, known, parts.features, parts.model.pad)
 
 
 def open_pairs(
-    job: Job, training: TrainingRows, replayed: ReplayedRows, parts: ModelParts, barrier: Callable[[], object]
+    job: Job,
+    training: TrainingRows,
+    replayed: ReplayedRows,
+    known: Known,
+    parts: ModelParts,
+    barrier: Callable[[], object],
 ) -> Pairs:
     """Return all rows that a run is trained on, in files, which one worker of each machine makes for all of them.
 
@@ -114,7 +122,7 @@ def open_pairs(
     rank = job.rank
     if rank.local:
         made = Path(job.machine.wait_for(MADE, "the training rows").decode())
-        pairs = open_pair_files(made, parts.features, parts.model.pad)
+        pairs = open_pair_files(made, known, parts.features, parts.model.pad)
         barrier()
         return _teaching(pairs, job.config)
     with job.scratch() as folder:
@@ -125,7 +133,7 @@ def open_pairs(
         write_tokens(again, replayed, recipe)
         sources = [*zip(tokens, spans, strict=True), (again, replayed)]
         _write_pairs(folder, sources, len(spans), parts, job.config)
-        pairs = open_pair_files(folder, parts.features, parts.model.pad)
+        pairs = open_pair_files(folder, known, parts.features, parts.model.pad)
         if rank.world > 1:  # through a file: it can take longer than a process group waits
             job.machine.publish(MADE, str(folder).encode())
         barrier()
@@ -182,8 +190,6 @@ def _write_pairs(
     mean = sums.weight / max(sum(counts), 1)
     balance = {name: LABEL_TASKS[name].balance(sums.by_value[name], head) for name, head in heads.items()}
     write_facts(folder, sum(counts[:own]), class_weights(sums.by_class, config.heads), balance, mean)
-    for name in ("item_key", "text_key"):
-        write_positives(_belonging(folder / ROWS, kind, name), sum(counts), folder, name)
 
 
 def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Config) -> np.ndarray:
@@ -205,12 +211,14 @@ def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Con
     return rows
 
 
-def _belonging(path: Path, kind: np.dtype, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the keys of queries, and the keys of this name, of the rows in a file that are pairs."""
+def _said(path: Path, kind: np.dtype) -> Iterator[np.ndarray]:
+    """Yield what the rows in a file say of pairs, SAID; the last record, which is no row, is no pair."""
     with path.open("rb") as file:
         while len(rows := np.fromfile(file, kind, ROWS_AT_ONCE)):
-            pairs = rows[rows["pair"] > 0]
-            yield pairs["query_key"], pairs[name]
+            said = np.empty(len(rows), dtype=SAID)
+            for name in SAID.names or ():
+                said[name] = rows[name]
+            yield said
 
 
 def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.Table]:
@@ -231,6 +239,11 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
 def _training_rule(config: Config, rows: Sequence[RowsRef]) -> HoldoutRule:
     """Return the rule whose training side has no development rows of a run."""
     return without_development_rows(HoldoutRule.of(config.evaluate), config.train.keep_best, rows)
+
+
+def said_rows(job: Job, inputs: TrainInputs) -> SaidRows:
+    """Return what all rows of the lineage so far, on any side of the holdout, and the golden set say of pairs."""
+    return SaidRows(job.shared, (*inputs.history, *inputs.rows), inputs.golden, job.config.heads)
 
 
 def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
