@@ -73,6 +73,8 @@ class ValidateOutcome(Record):
         default=None, description="of those left out of training, rows of the golden set; null: there is none"
     )
 
+    golden: str | None = Field(default=None, description="key of the golden set that was kept out; null: there is none")
+
     @property
     def outputs(self) -> tuple[str, ...]:
         sides = (rows.sides for rows in self.rows if rows.sides is not None)

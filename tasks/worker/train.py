@@ -27,6 +27,7 @@ from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
 from tasks.worker.retention.averages import merged, put_weights
+from tasks.worker.tokens.known import Known, open_known
 from tasks.worker.training.batches import Batches, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
 from tasks.worker.training.holdout import Holdout, sample_holdout
@@ -37,6 +38,7 @@ from tasks.worker.training.pairs import (
     read_development_rows,
     read_training_rows,
     replayed_rows,
+    said_rows,
 )
 from tasks.worker.training.start import (
     Start,
@@ -69,7 +71,8 @@ def run(job: Job) -> TrainOutcome:
     with open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator:
         with job.clock.phase("restoring"):
             training, held = read_training_rows(job, inputs)
-            mined = _mined(job, inputs, training, accelerator)
+            known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+            mined = _mined(job, inputs, training, known, accelerator)
             compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
             prove_exchange(accelerator)
             source = find_source(job, inputs, accelerator)
@@ -78,7 +81,7 @@ def run(job: Job) -> TrainOutcome:
             start = make_start(job, inputs, source, parts, accelerator, precision)
             failures = _failures(job)
         state = start.state
-        pairs = open_pairs(job, training, replayed_rows(job, inputs), parts, accelerator.barrier)
+        pairs = open_pairs(job, training, replayed_rows(job, inputs), known, parts, accelerator.barrier)
         plan = plan_for(config, state.first_step, pairs)
         shape = shape_for(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
         negatives = negative_arrays(mined.found, len(pairs), parts, config) if mined else None
@@ -153,11 +156,13 @@ def _labels_solved(released: ModelParts, step: int) -> dict[str, LabelHeadSolved
     return {name: solved for name, solved in released.model.labels_solved.items() if solved.step == step}
 
 
-def _mined(job: Job, inputs: TrainInputs, training: TrainingRows, accelerator: Accelerator) -> Mining | None:
+def _mined(
+    job: Job, inputs: TrainInputs, training: TrainingRows, known: Known, accelerator: Accelerator
+) -> Mining | None:
     """Return the hard negatives; the graphs of the released model, which finds them, are none of training's."""
     if inputs.mined is not None:
         compile_cache.reuse(accelerator, job.store, inputs.compiled)
-    mined = find_negatives(job, inputs, training, accelerator)
+    mined = find_negatives(job, inputs, training, known, accelerator)
     if accelerator.graphs is not None:
         accelerator.graphs.forget()
     return mined

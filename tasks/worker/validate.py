@@ -91,6 +91,7 @@ def run(job: Job) -> ValidateOutcome:
                 "profiles": outputs.write_profiles(job, counts.profiles),
                 "left_out_of_training": sum(each.training for each in left),
                 "left_out_of_holdout": sum(each.held for each in left),
+                "golden": inputs.kept_out,
                 "left_out_as_golden": sum(each.golden for each in left) if inputs.kept_out else None,
             }
         )

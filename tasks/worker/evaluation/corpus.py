@@ -15,12 +15,12 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, read_rows
 from tasks.foundation.errors import DataError
+from tasks.labels.pairs import pair_mask
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
-from tasks.worker.training.pairs import pair_mask
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

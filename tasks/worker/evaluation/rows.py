@@ -16,10 +16,10 @@ from tasks.data.holdout import read_sides
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_keys, other_columns
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import label_values
+from tasks.labels.pairs import label_classes, pair_mask
 from tasks.worker.evaluation.golden_texts import GoldenTexts
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
-from tasks.worker.training.pairs import label_classes, pair_mask
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
