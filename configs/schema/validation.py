@@ -69,6 +69,37 @@ class DriftConfig(Record):
         return own.severity if own and own.severity is not None else self.severity
 
 
+class Bounds(Record):
+    """Shares above which a check is a warning, and above which it stops the run; null: never."""
+
+    warn: Share | None
+    stop: Share | None
+
+    @model_validator(mode="after")
+    def _warns_first(self) -> Self:
+        if self.warn is not None and self.stop is not None and self.warn > self.stop:
+            raise ValueError(f"warn {self.warn:g} is above stop {self.stop:g}, so nothing would ever only be warned of")
+        return self
+
+
+class ItemsConfig(Record):
+    """How the items of a span may differ from the catalogue before it."""
+
+    min_items: Positive = Field(default=100, description="a share of fewer items is not judged")
+    changed: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.3), description="of the span's known items, those with another text"
+    )
+    values: Bounds = Field(
+        default=Bounds(warn=0.5, stop=None),
+        description="of the span's known items, those with another feature, by name",
+    )
+    new: Bounds = Field(default=Bounds(warn=0.8, stop=None), description="of the span's items, those not known")
+    doubled: Bounds = Field(
+        default=Bounds(warn=0.02, stop=0.5),
+        description="of the span's items, new ones with a known item's id in another form, or with its text",
+    )
+
+
 class ValidateConfig(StageConfig):
     """Limits that great-expectations holds the rows of a run against."""
 
@@ -85,6 +116,7 @@ class ValidateConfig(StageConfig):
     numeric_min: float = Field(description="lowest value of any numeric feature")
     numeric_max: float = Field(description="highest value of any numeric feature")
     drift: DriftConfig = DriftConfig()
+    items: ItemsConfig = ItemsConfig()
     max_unseen_share: Share = Field(
         default=0.1, description="more rows than this share with a category that the parent has never seen: a warning"
     )
