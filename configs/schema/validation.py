@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from configs.schema.compute import Positive
 from configs.schema.expectations import KNOWN, Scope, check_expectation
 from configs.schema.gates import Severity
-from configs.schema.stages import Share, StageConfig
+from configs.schema.stages import Bounds, Share, StageConfig
 from tasks.foundation.records import Record
 
 
@@ -67,19 +67,6 @@ class DriftConfig(Record):
     def severity_of(self, column: str) -> Severity:
         own = self.columns.get(column)
         return own.severity if own and own.severity is not None else self.severity
-
-
-class Bounds(Record):
-    """Shares above which a check is a warning, and above which it stops the run; null: never."""
-
-    warn: Share | None
-    stop: Share | None
-
-    @model_validator(mode="after")
-    def _warns_first(self) -> Self:
-        if self.warn is not None and self.stop is not None and self.warn > self.stop:
-            raise ValueError(f"warn {self.warn:g} is above stop {self.stop:g}, so nothing would ever only be warned of")
-        return self
 
 
 class ItemsConfig(Record):

@@ -20,6 +20,7 @@ from tasks.contracts.evaluation import (
     ROW_ID,
     SPAN,
     Role,
+    held_of,
     loss_of,
     predicted_of,
     probability_of,
@@ -60,6 +61,7 @@ class RowResults:
     labels: dict[str, np.ndarray] = field(default_factory=dict)  # by head, float64: the truth, NaN: not known
     says: dict[str, dict[Role, np.ndarray]] = field(default_factory=dict)  # by head, float32
     narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
+    held: np.ndarray | None = None  # bool: the champion's release holds the row's item; None: it can't be read
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -124,6 +126,7 @@ def row_results(table: pa.Table) -> RowResults:
         columns={name.removeprefix(COLUMN): _texts(table[name])
                  for name in table.column_names if name.startswith(COLUMN)},
         ranks={role: table[rank_of(role)].to_numpy() for role in Role if rank_of(role) in there},
+        held=table[held_of(Role.champion)].to_numpy() if held_of(Role.champion) in there else None,
         losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
         probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
         predicted={role: _predicted(table, role) for role in Role if probability_of(role) in there},

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from configs.schema.validation import Bounds, ItemsConfig
+from configs.schema.stages import Bounds
+from configs.schema.validation import ItemsConfig
 from tasks.contracts.outcomes import Check
 from tasks.worker.catalogue.against import SpanItems
 from tasks.worker.checks.bounds import check_share, not_judged

@@ -1,7 +1,7 @@
 """A check of one share against two bounds: above the first it warns, above the second it stops the run."""
 
 from configs.schema.gates import Severity
-from configs.schema.validation import Bounds
+from configs.schema.stages import Bounds
 from tasks.contracts.outcomes import Check
 
 
