@@ -10,6 +10,7 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.evaluating.rivals import begun_with, rivals_for
+from tasks.gates.fall import CHAMPION_BEFORE
 from tasks.gates.verdicts import undecided
 from tasks.judging.judge_run import judge_evaluation
 from tasks.running.stage import run_stage, stage_task
@@ -57,6 +58,9 @@ def evaluate(
     judged = judge_evaluation(store, plan, outcome)
     if judged.contradicted:
         logger().warning("labels: %s", judged.contradicted)
+    for verdict in judged.verdicts:
+        if verdict.against == CHAMPION_BEFORE and verdict.answer == "fail":
+            logger().warning("rows: %s", verdict.sentence)
     for sentence in undecided(judged.verdicts):
         logger().warning("undecided: %s", sentence)
     return judged

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from configs.schema.gates import GateConfig, Severity
+from configs.schema.stages import Bounds
 from tasks.foundation.records import Record
 
 # --- the row results --------------------------------------------------------------------------------------------
@@ -66,6 +67,11 @@ def narrow_rank_of(role: Role, width: int) -> str:
     It is there for the widths of heads.contrastive.matryoshka and of gates that are below the model's own.
     """
     return f"{rank_of(role)}.{width}"
+
+
+def held_of(role: Role) -> str:
+    """Return the column that says whether the role's release holds the row's item, bool; the champion's alone."""
+    return f"{role}.held"
 
 
 def loss_of(role: Role) -> str:
@@ -209,3 +215,4 @@ class Rules(Record):
     slices: tuple[str, ...]
     min_slice_rows: int
     release_gates: tuple[GateConfig, ...]
+    champion_loss: Bounds

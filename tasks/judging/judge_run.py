@@ -14,6 +14,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.foundation.clock import now
 from tasks.gates import verdicts
 from tasks.gates.comparisons import Measured
+from tasks.gates.fall import judge_falls
 from tasks.gates.selection import slices_of
 from tasks.judging import forward
 from tasks.measures.label_metrics import without_skill
@@ -35,6 +36,7 @@ def rules_of(config: Config) -> Rules:
         slices=config.evaluate.slices,
         min_slice_rows=config.evaluate.min_slice_rows,
         release_gates=config.release.gates,
+        champion_loss=config.evaluate.champion_loss,
     )
 
 
@@ -59,9 +61,11 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
     counts = _class_counts(rows) if rows else np.zeros(2)
     found = forward.judged_releases(store, outcome)
     measured = _measured(plan, outcome, rows, forward.seen_by(found, plan.span))
+    window = [span.name for span in plan.window]
+    falls = judge_falls(rows, window, rules.champion_loss, _seed(plan)) if rows else {}
     judgement = Judgement(
         outcome=outcome,
-        verdicts=verdicts.judge(measured, rules.gates),
+        verdicts=(*verdicts.judge(measured, rules.gates), *falls.values()),
         number=kept.number + 1 if kept else 1,
         at=now(),
         rules=rules,
@@ -70,6 +74,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         larger_class=float(counts.max() / counts.sum()) if counts.any() else None,
         auc_by_chance=area_by_chance(int(counts[1]), int(counts[0])),
         without_skill=_without_skill(rows) if rows else {},
+        wrong_spans=tuple(span for span, verdict in falls.items() if verdict.refuses),
         contradicted=contradicted(rows, plan.span.name) if rows else "",
     )
     if kept is not None:
@@ -124,13 +129,17 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, 
         newest=plan.span.name,
         seen_by=seen_by,
         min_slice_rows=plan.config.evaluate.min_slice_rows,
-        seed=(plan.config.seed, int.from_bytes(plan.run_key.encode())),
+        seed=_seed(plan),
     )
 
 
 def _corpus(outcome: EvaluateOutcome) -> str:
     sampled = outcome.whole_items is not None or outcome.corpus_items < outcome.catalogue_items
     return f"among {outcome.corpus_items:,} items{' drawn without regard to a model' if sampled else ''}"
+
+
+def _seed(plan: RunPlan) -> tuple[int, ...]:
+    return plan.config.seed, int.from_bytes(plan.run_key.encode())
 
 
 def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:

@@ -20,6 +20,7 @@ from tasks.contracts.evaluation import (
     ROW_ID,
     SPAN,
     Role,
+    held_of,
     loss_of,
     predicted_of,
     probability_of,
@@ -64,6 +65,7 @@ class RowResults:
     narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
     whole_ranks: np.ndarray | None = None  # int32, the challenger's among a catalogue that the corpus is a part of
     shared_ranks: dict[Role, dict[Role, np.ndarray]] = field(default_factory=dict)  # baseline -> int32 of both
+    held: np.ndarray | None = None  # bool: the champion's release holds the row's item; None: it can't be read
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -150,6 +152,7 @@ def row_results(table: pa.Table) -> RowResults:
         columns={name.removeprefix(COLUMN): _texts(table[name])
                  for name in table.column_names if name.startswith(COLUMN)},
         ranks={role: table[rank_of(role)].to_numpy() for role in Role if rank_of(role) in there},
+        held=table[held_of(Role.champion)].to_numpy() if held_of(Role.champion) in there else None,
         losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
         probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
         predicted={role: _predicted(table, role) for role in Role if probability_of(role) in there},

@@ -60,6 +60,9 @@ class Judgement(Record):
         default={}, description="metrics of labels, of the one answer to all rows that does best"
     )
     contradicted: str = Field(default="", description="a sentence, where the newest labels contradict the earlier ones")
+    wrong_spans: tuple[str, ...] = Field(
+        default=(), description="spans whose rows seem wrong, since the champion itself fell on them"
+    )
     overrides: tuple[Override, ...] = Field(default=(), description="people who let the run pass nevertheless")
 
     @property

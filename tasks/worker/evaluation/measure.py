@@ -6,10 +6,19 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.evaluation import Role, loss_of, narrow_rank_of, predicted_of, probability_of, rank_of, says_of
+from tasks.contracts.evaluation import (
+    Role,
+    held_of,
+    loss_of,
+    narrow_rank_of,
+    predicted_of,
+    probability_of,
+    rank_of,
+    says_of,
+)
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
-from tasks.data.rows import ITEM
+from tasks.data.rows import ITEM, ITEM_ID
 from tasks.measures.vector_metrics import Answers, nearest_items, vector_metrics
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender
@@ -38,6 +47,7 @@ class Measured(NamedTuple):
     recall_by_width: dict[int, float]
     read: int
     side: Side | None = None
+    held: np.ndarray | None = None  # bool (rows,): the item of each is in the model's release; None: that is not known
 
 
 def measure(
@@ -66,6 +76,7 @@ def measure(
         recall_by_width=recall_by_width(narrow, np.asarray(rows.holdout, dtype=bool) & holdout.pair),
         read=int(known.which.sum()) if known else 0,
         side=Side(embedded.queries, embedded.corpus[holdout.target], model.released, by) if model.released else None,
+        held=_held(accelerator, job, model, rows),
     )
     nearest = nearest_items(embedded.queries[some_rows(rows, COMPARED_QUERIES)], embedded.corpus)
     return measured, Answers(embedded.corpus, nearest)
@@ -76,6 +87,8 @@ def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
     judged, narrow = measured.judged, measured.ranks_by_width
     found = {rank_of(role): pa.array(judged.ranks.astype(np.int32))}
     found |= {narrow_rank_of(role, width): pa.array(ranks.astype(np.int32)) for width, ranks in narrow.items()}
+    if measured.held is not None and role is Role.champion:
+        found[held_of(role)] = pa.array(measured.held)
     if judged.losses is not None:
         found[loss_of(role)] = pa.array(judged.losses)
     if judged.probabilities is not None:
@@ -83,6 +96,14 @@ def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
         found[predicted_of(role)] = pa.array(judged.predicted)
     found |= {says_of(role, head): pa.array(says) for head, says in judged.says.items()}
     return found
+
+
+def _held(accelerator: Accelerator, job: Job, model: Contender, rows: MeasuredRows) -> np.ndarray | None:
+    """Return which rows are about an item that is released with the model, with any text, bool (rows,)."""
+    if model.released is None:
+        return None
+    here = model.released.holds(rows.table[ITEM_ID], job.share)
+    return accelerator.sum(torch.from_numpy(here).int()).bool().numpy()
 
 
 def _known_vectors(

@@ -79,6 +79,14 @@ class EarlierVectors:
                     which[row], vectors[row] = True, vector
         return which, vectors
 
+    def holds(self, ids: pa.ChunkedArray, share: Share) -> np.ndarray:
+        """Return which item ids are in this worker's share of the files, with any content, bool (ids,)."""
+        found = np.zeros(len(ids), dtype=bool)
+        for entry in self._files[share.index :: share.of]:
+            there = pq.read_table(self._store.local(f"{self._prefix}/{entry.name}"), columns=[ITEM_ID])[ITEM_ID]
+            found |= pc.is_in(ids, value_set=there.combine_chunks()).to_numpy()
+        return found
+
     def _batches(self, column: str, share: Share) -> Iterator[pa.Table]:
         """Yield vectors with their item ids and another column, some thousand at a time."""
         for entry in self._files[share.index :: share.of]:

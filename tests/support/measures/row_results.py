@@ -17,6 +17,7 @@ def row_results(
     group: Sequence[int] | None = None,
     label_class: Sequence[int] | None = None,
     probabilities: Mapping[Role, Sequence[float]] | None = None,
+    held: Sequence[bool] | np.ndarray | None = None,
     **columns: Sequence[str],
 ) -> RowResults:
     """One row for each rank; all are pairs of one span and different groups, without a class, unless it is given."""
@@ -30,6 +31,7 @@ def row_results(
         label_class=np.array([-1] * many if label_class is None else label_class, dtype=np.int8),
         columns={name: np.array(values, dtype=object) for name, values in columns.items()},
         ranks={role: np.array(values, dtype=np.int32) for role, values in ranks.items()},
+        held=None if held is None else np.array(held, dtype=bool),
         losses={role: np.log(np.array(values, dtype=np.float32)) for role, values in ranks.items()},
         probabilities={role: np.array(values, dtype=np.float32) for role, values in (probabilities or {}).items()},
         predicted={role: (np.array(values) >= 0.5).astype(np.int8) for role, values in (probabilities or {}).items()},
