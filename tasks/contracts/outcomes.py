@@ -74,8 +74,8 @@ class ValidateOutcome(Record):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        sides = (rows.sides for rows in self.rows if rows.sides is not None)
-        return (*(rows.prefix for rows in self.rows), *sides, *((self.catalogue.prefix,) if self.catalogue else ()))
+        rows = (folder for rows in self.rows for folder in rows.folders)
+        return (*rows, *((self.catalogue.prefix,) if self.catalogue else ()))
 
 
 class HealthOutcome(Record):

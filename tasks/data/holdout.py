@@ -13,10 +13,10 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_folder
+from infra.store.manifest import open_files
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.rows import ROW_ID, group_columns, group_keys, is_holdout, read_rows
+from tasks.data.rows import ROW_ID, below_share, group_columns, group_hashes, read_rows
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -34,7 +34,7 @@ class Sides(NamedTuple):
 
 def held_out(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
     """Return whether each row belongs to the holdout, bool (rows,)."""
-    return np.array([is_holdout(key, rule.share) for key in group_keys(rows, rule.group)], dtype=bool)
+    return below_share(group_hashes(rows, rule.group), rule.share)
 
 
 def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
@@ -64,5 +64,5 @@ def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
     """Return the ids of the rows of a span that are on neither side, string."""
     if ref.sides is None:
         return pa.array([], pa.string())
-    folder, _ = open_folder(store, ref.sides, SIDES_KIND)
-    return pq.read_table(folder / LEFT_OUT, columns=[ROW_ID])[ROW_ID].combine_chunks()
+    (file,), _ = open_files(store, ref.sides, SIDES_KIND, [LEFT_OUT])
+    return pq.read_table(file, columns=[ROW_ID])[ROW_ID].combine_chunks()

@@ -89,7 +89,7 @@ def _field(
     """Return rows, items, and which items are as right as others; `first` is the model of the first entrant."""
     features = feature_names(job, entrants)
     with job.clock.phase("restoring"):
-        rows = with_golden_set(job, read_holdout(job, inputs, features), inputs.golden)
+        rows = with_golden_set(job, read_holdout(job, inputs, features), inputs)
     corpus = choose_corpus(job, accelerator, inputs, rows, first if entrants[0].is_champion else None, features)
     live = rows.where(pc.is_in(rows.table[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()))
     held, left = pc.sum(rows.holdout).as_py(), pc.sum(live.holdout).as_py() or 0

@@ -13,13 +13,15 @@ import torch
 
 from tasks.contracts.evaluation import PAIR, QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.data.items import TEXT
-from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, read_rows
+from tasks.data.items import TEXT, hash_of
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
 from tasks.foundation.errors import DataError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.catalogue.choose import NEAR, choose
 from tasks.worker.evaluation.contenders import Contender
-from tasks.worker.evaluation.rows import MeasuredRows
+from tasks.worker.evaluation.rows import MeasuredRows, held_spans
+from tasks.worker.held.order import query_places
+from tasks.worker.held.write import ITEM_HASH, QUERY_PLACE
 from tasks.worker.model.embed import embed
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
@@ -31,7 +33,6 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 NEAREST = 10  # items of a query: as many as most metrics look at
 PLACE = "place"  # int64: a row of the corpus
-PAIRS_AT_ONCE = 2**20  # in memory before equal ones are put together
 
 
 def choose_corpus(
@@ -68,7 +69,7 @@ def relevant_items(
 ) -> Relevant:
     """Return which items are as right as a row's own, by all rows of the lineage, trained on or held out.
 
-    The first worker reads them, some thousand at a time, and writes the pairs for the others.
+    The first worker looks up the rows' queries in the pairs that validate wrote, and writes those found for the others.
     """
     key = f"{job.spec.attempt_prefix}/known_pairs.parquet"
     keys = rows.facts[QUERY_KEY].to_numpy()
@@ -127,22 +128,23 @@ def _known_pairs(
 ) -> np.ndarray:
     """Return query keys and places of items, int64 (pairs, 2), each pair once; of the rows' queries alone."""
     queries = np.unique(keys)
+    places = query_places(queries)
+    by_place = np.argsort(places)
+    queries, places = queries[by_place], places[by_place]
+    hashes = np.array([hash_of(item_id) for item_id in items.to_pylist()], dtype=np.uint64)
+    by_hash = np.argsort(hashes)
     golden = rows.table.filter(pc.invert(rows.holdout))
-    found = [_pairs_of(golden, queries, items)]
-    waiting = 0
-    for table in read_rows(job.shared, inputs.rows, []):
-        found.append(_pairs_of(table.filter(pa.array(pair_mask(table, job.config.heads))), queries, items))
-        waiting += len(found[-1])
-        if waiting > PAIRS_AT_ONCE:
-            found, waiting = [np.unique(np.concatenate(found), axis=0)], 0
+    own = pc.index_in(golden[ITEM_ID], value_set=items).to_numpy().astype(np.int64)  # the corpus has all of them
+    found = [np.stack([query_keys(golden[QUERY].to_pylist()), own], axis=1)]
+    for span in held_spans(job, inputs):
+        pairs = span.pairs(places)
+        pairs = pairs.filter(pa.array(pair_mask(pairs, job.config.heads)))
+        item = pairs[ITEM_HASH].to_numpy()
+        at = by_hash[np.minimum(np.searchsorted(hashes, item, sorter=by_hash), len(hashes) - 1)]
+        known = hashes[at] == item
+        query = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
+        found.append(np.unique(np.stack([query[known], at[known]], axis=1), axis=0))
     return np.unique(np.concatenate(found), axis=0)
-
-
-def _pairs_of(rows: pa.Table, queries: np.ndarray, items: pa.StringArray) -> np.ndarray:
-    places = pc.index_in(rows[ITEM_ID], value_set=items).fill_null(-1).to_numpy().astype(np.int64)
-    keys = query_keys(rows[QUERY].to_pylist())
-    wanted = np.isin(keys, queries) & (places >= 0)
-    return np.stack([keys[wanted], places[wanted]], axis=1)
 
 
 def _write(job: Job, key: str, table: pa.Table) -> None:

@@ -9,14 +9,13 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.training import HeadsConfig
-from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
 from tasks.contracts.evaluation import COLUMN, GOLDEN, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.data.holdout import read_sides
-from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, other_columns
+from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_hashes
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import label_values
-from tasks.worker.evaluation.golden_texts import GoldenTexts
+from tasks.worker.held.read import HeldSpan
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
 from tasks.worker.training.pairs import label_classes, pair_mask
@@ -32,7 +31,7 @@ class MeasuredRows(NamedTuple):
 
     table: pa.Table
     facts: pa.Table
-    golden_trained: int = 0  # rows of the golden set that are in the training rows of the spans
+    golden_trained: int = 0  # rows of the golden set whose texts a training row of the spans has
 
     def where(self, mask: pa.ChunkedArray) -> Self:
         """Return the rows where the mask is true."""
@@ -45,34 +44,39 @@ class MeasuredRows(NamedTuple):
 
 
 def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> MeasuredRows:
-    """Return the holdout rows of all spans. The other rows are never in memory at once.
+    """Return the holdout rows of all spans, which validate wrote; the other rows are not read.
 
     Raises:
         DataError: the spans have no holdout row, or lack a feature.
+        MissingFolder, CorruptFolder: the held-out rows of a span are gone or damaged.
     """
-    tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate)
-    golden = GoldenTexts.read(job.shared, inputs.golden)
-    for ref in inputs.rows:
-        others = other_columns(job.shared, ref)
-        for sides in read_sides(job.shared, [ref], rule, [*features, *others]):
-            golden.add(sides.training)
-            held = sides.held
-            tables.append(held.select([*CORE, *dict.fromkeys(features)]))
-            facts.append(_facts(held, ref.span.name, job.config.heads, others))
+    tables, facts = [], []
+    for span in held_spans(job, inputs):
+        held = span.rows(features, span.count())
+        tables.append(held.select([*CORE, *dict.fromkeys(features)]))
+        others = [name for name in held.column_names if name not in CORE]
+        facts.append(_facts(held, span.ref.span.name, job.config.heads, others))
     if not any(table.num_rows for table in tables):
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
             f"no holdout row among the {rows} rows up to span {job.spec.span.name}; evaluate after more spans, or "
             "begin a new lineage with a higher share: --set lineage=NAME --set evaluate.holdout_share=SHARE"
         )
-    return MeasuredRows(_joined(tables), _joined(facts), golden.trained)
+    return MeasuredRows(_joined(tables), _joined(facts))
 
 
-def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRows:
+def held_spans(job: Job, inputs: EvaluateInputs) -> list[HeldSpan]:
+    """Return what is held out of each span of an evaluation, oldest first; nothing is read but the manifests."""
+    rule = HoldoutRule.of(job.config.evaluate)
+    return [HeldSpan(job.shared, ref, rule.share) for ref in inputs.rows]
+
+
+def with_golden_set(job: Job, rows: MeasuredRows, inputs: EvaluateInputs) -> MeasuredRows:
     """Return the rows with those of the golden set after them, which have neither label nor features."""
-    if key is None:
+    if inputs.golden is None:
         return rows
-    golden = pq.read_table(job.shared.local(key)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
+    golden = pq.read_table(job.shared.local(inputs.golden)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
+    trained = _trained(job, golden, inputs)
     for field in rows.table.schema:
         if field.name not in golden.column_names:
             golden = golden.append_column(field, pa.nulls(golden.num_rows, field.type))
@@ -80,7 +84,21 @@ def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRo
     facts = _facts(golden, GOLDEN, job.config.heads, ())
     pairs = pa.array([True] * golden.num_rows)  # without labels, all would be none where only positives are pairs
     facts = facts.set_column(facts.column_names.index(PAIR), PAIR, pairs)
-    return rows._replace(table=pa.concat_tables([rows.table, golden]), facts=_joined([rows.facts, facts]))
+    table = pa.concat_tables([rows.table, golden])
+    return MeasuredRows(table, _joined([rows.facts, facts]), golden_trained=trained)
+
+
+def _trained(job: Job, golden: pa.Table, inputs: EvaluateInputs) -> int:
+    """Return how many rows of the golden set have the texts of a training row.
+
+    Spans that were validated with this golden set have no such row, so only those before are searched.
+    """
+    texts = group_hashes(golden, QUERY_AND_ITEM)
+    found = np.zeros(len(texts), dtype=bool)
+    for span in held_spans(job, inputs):
+        if span.kept_out != inputs.golden:
+            found |= span.trained(texts)
+    return int(found.sum())
 
 
 def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str]) -> pa.Table:

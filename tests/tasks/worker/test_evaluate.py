@@ -35,6 +35,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
     write_rows,
 )
 
@@ -61,9 +62,12 @@ def run(
     champion_vectors: str | None = None,
 ) -> EvaluateOutcome:
     config = tiny_config(CLASSIFIER, *LABEL_HEADS, *overrides)
-    catalogue = make_catalogue(store, config, *rows)
     inputs = EvaluateInputs(
-        rows=rows, catalogue=catalogue, challenger=challenger, champion=champion, champion_vectors=champion_vectors
+        rows=with_held(store, config, *rows),
+        catalogue=make_catalogue(store, config, *rows),
+        challenger=challenger,
+        champion=champion,
+        champion_vectors=champion_vectors,
     )
     return evaluate.run(make_job(store, config, inputs))
 
@@ -192,7 +196,8 @@ def test_rows_about_deleted_items_do_not_count(workspace: Workspace, challenger:
     config = tiny_config(CLASSIFIER)
     others = change_rows(store, rows, "2026-04", lambda table: table.filter(pc.field("item_id") != gone), tmp_path)
     catalogue = make_catalogue(store, config, others)
-    inputs = EvaluateInputs(rows=(rows,), catalogue=catalogue, challenger=challenger, champion=None)
+    held = with_held(store, config, rows)
+    inputs = EvaluateInputs(rows=held, catalogue=catalogue, challenger=challenger, champion=None)
     outcome = evaluate.run(make_job(store, config, inputs))
     assert (outcome.rows_left_out, outcome.corpus_items) == (about, 39)
     assert outcome.holdout_rows == len(held_rows(store, rows)) - about
@@ -252,7 +257,8 @@ def run_as_rank(rank: Rank, uri: str, inputs: EvaluateInputs) -> EvaluateOutcome
 def test_two_workers_measure_the_same_as_one(workspace: Workspace, challenger: ModelRef):
     store, rows = workspace
     catalogue = make_catalogue(store, tiny_config(), rows)
-    inputs = EvaluateInputs(rows=(rows,), catalogue=catalogue, challenger=challenger, champion=challenger)
+    held = with_held(store, tiny_config(), rows)
+    inputs = EvaluateInputs(rows=held, catalogue=catalogue, challenger=challenger, champion=challenger)
     first, second = run_ranks(2, run_as_rank, store.uri, inputs)
     assert first == second
     assert first == run_as_rank(Rank(0, 1, 0), store.uri, inputs), "to the last bit"
