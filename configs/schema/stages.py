@@ -86,6 +86,11 @@ class EvaluateConfig(StageConfig):
     )
     slices: tuple[str, ...] = Field(description="columns by whose values the metrics are also reported")
     min_slice_rows: Positive = Field(description="slices with fewer holdout rows are not reported")
+    max_rows: Positive = Field(
+        default=20_000,
+        description="holdout rows that are measured, at most: the newest span has up to half of them, the spans before "
+        "share the rest, each its queries with the lowest hashes",
+    )
     corpus_items: Positive = Field(
         default=20_000,
         description="in a larger catalogue, the holdout finds its items among so many others: up to half of them the "

@@ -154,7 +154,12 @@ class EvaluateOutcome(Record):
     """Metrics of the challenger and, on the same rows, of the champion. The gates are judged in the control plane."""
 
     stage: Literal[Stage.evaluate] = Stage.evaluate
-    holdout_rows: int
+    holdout_rows: int = Field(description="that were measured")
+    holdout_there: int = Field(default=0, description="holdout rows of all spans; more than were measured: a sample")
+    interval: tuple[float, float] | None = Field(
+        default=None,
+        description="in which the challenger's recall@10 on all holdout rows is, with 0.95 confidence; null: no sample",
+    )
     corpus_items: int
     challenger: dict[str, float]
     champion: dict[str, float] | None
@@ -173,6 +178,11 @@ class EvaluateOutcome(Record):
     golden_rows: int = Field(default=0, description="rows of the golden set, which are counted in no other number")
     golden: dict[Role, dict[str, float]] = Field(default={}, description="each model's metrics on the golden set")
     golden_trained: int = Field(default=0, description="rows of the golden set that the challenger was trained on")
+
+    @property
+    def sampled_from(self) -> int | None:
+        """The holdout rows that the measured ones are a sample of; None where all were measured."""
+        return self.holdout_there if self.holdout_there > self.holdout_rows + self.rows_left_out else None
 
     @property
     def golden_leak(self) -> str:

@@ -21,6 +21,7 @@ class Measured(NamedTuple):
     rows: RowResults | None = None
     corpus: str = ""  # what the rows' items were found among, as in `among 2,000 items`
     many: int | None = None  # rows that the metrics are of
+    sampled_from: int | None = None  # rows that these are a sample of; None: they are all
     called: str = "holdout rows"
     newest: str = ""  # the newest span
     min_slice_rows: int = 1

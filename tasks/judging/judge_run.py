@@ -106,6 +106,7 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None) 
         rows,
         corpus=f"among {outcome.corpus_items:,} items",
         many=outcome.holdout_rows,
+        sampled_from=outcome.sampled_from,
         newest=plan.span.name,
         min_slice_rows=plan.config.evaluate.min_slice_rows,
         seed=(plan.config.seed, int.from_bytes(plan.run_key.encode())),

@@ -26,6 +26,7 @@ from tasks.worker.evaluation.contenders import Contender, Entrant, entrants_of, 
 from tasks.worker.evaluation.corpus import choose_corpus, relevant_items
 from tasks.worker.evaluation.measure import Measured, columns_of, measure
 from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
+from tasks.worker.evaluation.sample import interval_of
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant
 
@@ -62,8 +63,12 @@ def run(job: Job) -> EvaluateOutcome:
         found = list(_measure_all(job, accelerator, entrants, model, field))
     results = _keep(job, field, found)
     champion = next((each for each in found if each.entrant.is_champion), None)
+    measured = int((~results.golden).sum())
+    sampled = measured + field.left_out < field.rows.there
     return EvaluateOutcome(
-        holdout_rows=int((~results.golden).sum()),
+        holdout_rows=measured,
+        holdout_there=field.rows.there,
+        interval=interval_of(results) if sampled else None,
         corpus_items=field.corpus.num_rows,
         challenger=results.metrics(Role.challenger),
         champion=results.metrics(Role.champion) if champion else None,

@@ -13,26 +13,23 @@ import torch
 
 from tasks.contracts.evaluation import PAIR, QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.data.items import TEXT, hash_of
+from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
 from tasks.foundation.errors import DataError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.catalogue.choose import NEAR, choose
 from tasks.worker.evaluation.contenders import Contender
-from tasks.worker.evaluation.rows import MeasuredRows, held_spans
-from tasks.worker.held.order import query_places
-from tasks.worker.held.write import ITEM_HASH, QUERY_PLACE
+from tasks.worker.evaluation.known_pairs import known_pairs
+from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.model.embed import embed
 from tasks.worker.process.job import Job
-from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
+from tasks.worker.ranking.relevant import Relevant, find_relevant, text_numbers
 from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import pair_mask
 from tasks.worker.vectors.reuse import EarlierVectors, best
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 NEAREST = 10  # items of a query: as many as most metrics look at
-PLACE = "place"  # int64: a row of the corpus
 
 
 def choose_corpus(
@@ -74,12 +71,13 @@ def relevant_items(
     key = f"{job.spec.attempt_prefix}/known_pairs.parquet"
     keys = rows.facts[QUERY_KEY].to_numpy()
     if job.rank.is_main:
-        pairs = _known_pairs(job, inputs, rows, keys, corpus[ITEM_ID].combine_chunks())
-        _write(job, key, pa.table({QUERY_KEY: pairs[:, 0], PLACE: pairs[:, 1]}))
+        _write(job, key, known_pairs(job, inputs, rows))
     accelerator.barrier()
     pairs = pq.read_table(job.shared.local(key))
+    places = pc.index_in(pairs[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()).fill_null(-1).to_numpy()
+    there = places >= 0
     texts = text_numbers(corpus[TEXT].to_pylist())
-    return find_relevant(keys, texts, pairs[QUERY_KEY].to_numpy(), pairs[PLACE].to_numpy())
+    return find_relevant(keys, texts, pairs[QUERY_KEY].to_numpy()[there], places[there].astype(np.int64))
 
 
 def some_rows(rows: MeasuredRows, count: int) -> np.ndarray:
@@ -121,30 +119,6 @@ def _with_golden_items(chosen: pa.Table, rows: MeasuredRows) -> pa.Table:
     known = {ITEM_ID: items, TEXT: [texts[item] for item in items], NEAR: [False] * len(items)}
     columns = [pa.array(known.get(field.name, [None] * len(items)), field.type) for field in chosen.schema]
     return pa.concat_tables([chosen, pa.table(columns, schema=chosen.schema)])
-
-
-def _known_pairs(
-    job: Job, inputs: EvaluateInputs, rows: MeasuredRows, keys: np.ndarray, items: pa.StringArray
-) -> np.ndarray:
-    """Return query keys and places of items, int64 (pairs, 2), each pair once; of the rows' queries alone."""
-    queries = np.unique(keys)
-    places = query_places(queries)
-    by_place = np.argsort(places)
-    queries, places = queries[by_place], places[by_place]
-    hashes = np.array([hash_of(item_id) for item_id in items.to_pylist()], dtype=np.uint64)
-    by_hash = np.argsort(hashes)
-    golden = rows.table.filter(pc.invert(rows.holdout))
-    own = pc.index_in(golden[ITEM_ID], value_set=items).to_numpy().astype(np.int64)  # the corpus has all of them
-    found = [np.stack([query_keys(golden[QUERY].to_pylist()), own], axis=1)]
-    for span in held_spans(job, inputs):
-        pairs = span.pairs(places)
-        pairs = pairs.filter(pa.array(pair_mask(pairs, job.config.heads)))
-        item = pairs[ITEM_HASH].to_numpy()
-        at = by_hash[np.minimum(np.searchsorted(hashes, item, sorter=by_hash), len(hashes) - 1)]
-        known = hashes[at] == item
-        query = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
-        found.append(np.unique(np.stack([query[known], at[known]], axis=1), axis=0))
-    return np.unique(np.concatenate(found), axis=0)
 
 
 def _write(job: Job, key: str, table: pa.Table) -> None:

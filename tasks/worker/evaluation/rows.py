@@ -15,6 +15,7 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_hashes
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import label_values
+from tasks.worker.evaluation.sample import rows_of_spans
 from tasks.worker.held.read import HeldSpan
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
@@ -31,6 +32,7 @@ class MeasuredRows(NamedTuple):
 
     table: pa.Table
     facts: pa.Table
+    there: int = 0  # holdout rows of the spans, of which the measured ones may be a sample
     golden_trained: int = 0  # rows of the golden set whose texts a training row of the spans has
 
     def where(self, mask: pa.ChunkedArray) -> Self:
@@ -44,15 +46,18 @@ class MeasuredRows(NamedTuple):
 
 
 def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> MeasuredRows:
-    """Return the holdout rows of all spans, which validate wrote; the other rows are not read.
+    """Return the holdout rows of all spans, which validate wrote, or a sample of `evaluate.max_rows` by a stable hash.
+
+    No other row is read.
 
     Raises:
         DataError: the spans have no holdout row, or lack a feature.
         MissingFolder, CorruptFolder: the held-out rows of a span are gone or damaged.
     """
-    tables, facts = [], []
-    for span in held_spans(job, inputs):
-        held = span.rows(features, span.count())
+    tables, facts, spans = [], [], held_spans(job, inputs)
+    there = [span.count() for span in spans]
+    for span, most in zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True):
+        held = span.rows(features, most)
         tables.append(held.select([*CORE, *dict.fromkeys(features)]))
         others = [name for name in held.column_names if name not in CORE]
         facts.append(_facts(held, span.ref.span.name, job.config.heads, others))
@@ -62,7 +67,7 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
             f"no holdout row among the {rows} rows up to span {job.spec.span.name}; evaluate after more spans, or "
             "begin a new lineage with a higher share: --set lineage=NAME --set evaluate.holdout_share=SHARE"
         )
-    return MeasuredRows(_joined(tables), _joined(facts))
+    return MeasuredRows(_joined(tables), _joined(facts), sum(there))
 
 
 def held_spans(job: Job, inputs: EvaluateInputs) -> list[HeldSpan]:
@@ -85,7 +90,7 @@ def with_golden_set(job: Job, rows: MeasuredRows, inputs: EvaluateInputs) -> Mea
     pairs = pa.array([True] * golden.num_rows)  # without labels, all would be none where only positives are pairs
     facts = facts.set_column(facts.column_names.index(PAIR), PAIR, pairs)
     table = pa.concat_tables([rows.table, golden])
-    return MeasuredRows(table, _joined([rows.facts, facts]), golden_trained=trained)
+    return MeasuredRows(table, _joined([rows.facts, facts]), rows.there, trained)
 
 
 def _trained(job: Job, golden: pa.Table, inputs: EvaluateInputs) -> int:

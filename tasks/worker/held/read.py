@@ -55,8 +55,8 @@ class HeldSpan:
     def rows(self, columns: Sequence[str], most: int) -> pa.Table:
         """Return at most `most` rows of whole queries, those with the lowest places, as they stand in the span.
 
-        The first query is whole, however many rows it has. The table has the core columns, `columns`, and the others
-        of the span.
+        The first query is whole, however many rows it has, unless none is wanted. The table has the core columns, and
+        after them all others of the span; `columns` must be among these.
 
         Raises:
             DataError: the span lacks one of `columns`.
@@ -81,7 +81,7 @@ class HeldSpan:
         return table.sort_by(NUMBER).select(self.names(table))
 
     def pairs(self, places: np.ndarray) -> pa.Table:
-        """Return the pairs of some queries in all rows of the span: QUERY_PLACE, ITEM_HASH and LABEL, each once.
+        """Return the pairs of some queries in all rows of the span: QUERY_PLACE, ITEM_ID and LABEL, each once.
 
         Args:
             places: uint64 (queries,), distinct, lowest first.
@@ -111,7 +111,9 @@ class HeldSpan:
 
 
 def _whole_queries(places: np.ndarray, most: int) -> int:
-    """Return of how many rows the first whole queries are: at most `most`, but at least the first query."""
+    """Return how many rows the first whole queries have: at most `most`, or those of the first query."""
+    if not most:
+        return 0
     begins = np.flatnonzero(np.append(True, places[1:] != places[:-1]))
     ends = np.append(begins[1:], len(places))
     fitting = ends[ends <= most]

@@ -17,7 +17,6 @@ from infra.store.manifest import commit_by_content
 from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import left_out_ids, split_holdout
-from tasks.data.items import hash_of
 from tasks.data.rows import ITEM_ID, LABEL, QUERY, group_hashes, other_columns, read_rows
 from tasks.worker.catalogue.database import connect
 from tasks.worker.catalogue.records import literal
@@ -31,8 +30,7 @@ TRAINED = "trained.parquet"  # TEXTS_HASH of the training rows, each once
 QUERY_PLACE = "(query place)"  # uint64: as `query_places` makes it; the rows are in its order
 GROUP_HASH = "(group hash)"  # uint64: the row is held out while this is below the share
 NUMBER = "(number)"  # int64: of the row in its span
-# Columns of the pairs, with LABEL; QUERY_PLACE is the first.
-ITEM_HASH = "(item hash)"  # uint64: `hash_of` the item's id
+# The pairs have QUERY_PLACE, ITEM_ID and LABEL. Of the texts of training rows:
 TEXTS_HASH = "(texts hash)"  # uint64: the group hash of the group QUERY_AND_ITEM
 
 _AT_ONCE = 8192  # rows in memory, and in a row group at most: the same files from the same rows
@@ -59,7 +57,7 @@ def write_held(
     with connect(scratch) as database:
         by_place = f"{_name(QUERY_PLACE)}, {_name(NUMBER)}"
         rows_in = _write(database, f"SELECT * FROM {_of(held)}", by_place, held, folder, ROWS)
-        names = ", ".join(_name(name) for name in (QUERY_PLACE, ITEM_HASH, LABEL))
+        names = ", ".join(_name(name) for name in (QUERY_PLACE, ITEM_ID, LABEL))
         pairs_in = _write(database, f"SELECT DISTINCT {names} FROM {_of(pairs)}", names, pairs, folder, PAIRS)
         hashes = _name(TEXTS_HASH)
         distinct = f"SELECT DISTINCT {hashes} FROM {_of(trained)} ORDER BY {hashes}"
@@ -82,7 +80,6 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
     writers: list[pq.ParquetWriter] = []
     try:
         for rows in read_rows(store, [ref], other_columns(store, ref)):
-            items = np.array([hash_of(item_id) for item_id in rows[ITEM_ID].to_pylist()], dtype=np.uint64)
             added = {
                 QUERY_PLACE: query_places(query_keys(rows[QUERY].to_pylist())),
                 GROUP_HASH: group_hashes(rows, rule.group),
@@ -94,7 +91,7 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
             for name, values in added.items():
                 placed = placed.append_column(name, pa.array(values))
             training, held = split_holdout(placed, rule, left_out)
-            pairs = pa.table({QUERY_PLACE: placed[QUERY_PLACE], ITEM_HASH: items, LABEL: rows[LABEL]})
+            pairs = placed.select([QUERY_PLACE, ITEM_ID, LABEL])
             tables = held.drop_columns(TEXTS_HASH), pairs, training.select([TEXTS_HASH])
             writers = writers or [
                 pq.ParquetWriter(path, table.schema) for path, table in zip(paths, tables, strict=True)

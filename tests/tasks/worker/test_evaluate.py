@@ -60,6 +60,7 @@ def run(
     *overrides: str,
     champion: ModelRef | None = None,
     champion_vectors: str | None = None,
+    run_key: str = "run",
 ) -> EvaluateOutcome:
     config = tiny_config(CLASSIFIER, *LABEL_HEADS, *overrides)
     inputs = EvaluateInputs(
@@ -69,7 +70,7 @@ def run(
         champion=champion,
         champion_vectors=champion_vectors,
     )
-    return evaluate.run(make_job(store, config, inputs))
+    return evaluate.run(make_job(store, config, inputs, run_key))
 
 
 def held_rows(store: DirectoryStore, rows: RowsRef, share: float = 0.2) -> list[dict[str, Any]]:
@@ -94,6 +95,25 @@ def test_the_holdout_is_pooled_over_the_spans(workspace: Workspace, challenger: 
     outcome = run(store, (rows, later), challenger)
     assert outcome.holdout_rows == len(held_rows(store, rows)) + len(held_rows(store, later))
     assert outcome.corpus_items == 60, "the first forty items are the same"
+
+
+def test_of_more_rows_than_the_cap_a_sample_is_measured(workspace: Workspace, challenger: ModelRef, tmp_path: Path):
+    store, rows = workspace
+    later = write_rows(store, "2026-05", 200, tmp_path, distinct=60)
+    whole, half, few = (
+        run(store, (rows, later), challenger, f"evaluate.max_rows={most}", run_key=f"at-most-{most}")
+        for most in (1000, 40, 20)
+    )
+    assert (whole.sampled_from, whole.interval) == (None, None)
+    assert half.sampled_from == whole.holdout_rows
+    assert 20 < half.holdout_rows <= 40
+    assert half.interval is not None
+    assert half.interval[0] <= half.challenger["recall@10"] <= half.interval[1]
+
+    def measured(outcome: EvaluateOutcome) -> set[str]:
+        return set(read_row_results(store, str(outcome.rows_key)).row_id)
+
+    assert measured(few) < measured(half) < measured(whole), "a larger sample adds to a smaller one"
 
 
 def test_a_champion_is_measured_on_the_same_rows(workspace: Workspace, challenger: ModelRef):

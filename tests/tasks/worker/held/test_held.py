@@ -11,12 +11,11 @@ from infra.store.manifest import CorruptFolder
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides
-from tasks.data.items import hash_of
 from tasks.data.rows import QUERY, other_columns, read_rows
 from tasks.worker.held import order
 from tasks.worker.held.order import query_places
 from tasks.worker.held.read import HeldSpan
-from tasks.worker.held.write import ITEM_HASH, PAIRS, QUERY_PLACE, ROWS, file_name, write_held
+from tasks.worker.held.write import PAIRS, QUERY_PLACE, ROWS, file_name, write_held
 from tasks.worker.ranking.relevant import query_keys
 from tests.support.workspace.jobs import change_rows, make_workspace
 
@@ -101,8 +100,8 @@ def test_the_pairs_of_queries_are_those_of_all_rows(
     places = np.sort(query_places(query_keys([*wanted, "no row has it"])))
     found = HeldSpan(shop[0], ref, RULE.share).pairs(places)
     of_query = dict(zip(query_places(query_keys(wanted)).tolist(), wanted, strict=True))
-    pairs = zip(*(found[name].to_pylist() for name in (QUERY_PLACE, ITEM_HASH, "label")), strict=True)
-    expected = {(row[QUERY], hash_of(row["item_id"]), row["label"]) for row in rows if row[QUERY] in wanted}
+    pairs = zip(*(found[name].to_pylist() for name in (QUERY_PLACE, "item_id", "label")), strict=True)
+    expected = {(row[QUERY], row["item_id"], row["label"]) for row in rows if row[QUERY] in wanted}
     assert sorted((of_query[place], item, label) for place, item, label in pairs) == sorted(expected)
 
 
