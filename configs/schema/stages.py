@@ -72,7 +72,8 @@ class EvaluateConfig(StageConfig):
     """The holdout and the gates before a release."""
 
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="share of groups, by a stable hash; fixed when a lineage begins to train"
+        description="share of groups, by a stable hash; of a lineage's shares so far, groups below the largest "
+        "are not trained on, and those below the smallest are measured"
     )
     # Configurations of earlier versions lack the next two: they split by the id of the row.
     group: str | None = Field(

@@ -29,6 +29,9 @@ class RowsRef(Record):
         description="folder that says which rows are too like others to be on either side of the holdout; null: nobody "
         "looked",
     )
+    share: float | None = Field(
+        default=None, description="`evaluate.holdout_share` when it was validated; null: that of the configuration"
+    )
     held: str | None = Field(
         default=None, description="folder of the rows that are held out, and of all pairs; null: not written yet"
     )

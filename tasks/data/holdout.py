@@ -1,7 +1,7 @@
 """The two sides of the validated rows: those that a lineage trains on, and its holdout.
 
-A hash of its group decides the side of a row. Rows that validate found to be too like a row of the other side are on
-neither: they are listed in the folder `RowsRef.sides`.
+A hash of its group decides the side of a row; after a change of the share, rows between the shares are on neither side.
+Nor are rows that validate found to be too like a row of the other side: they are listed in the folder `RowsRef.sides`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,15 +34,21 @@ class Sides(NamedTuple):
 
 def held_out(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
     """Return whether each row belongs to the holdout, bool (rows,)."""
-    return below_share(group_hashes(rows, rule.group), rule.share)
+    return below_share(group_hashes(rows, rule.group), rule.measured_share)
+
+
+def trainable(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
+    """Return whether each row may be trained on, bool (rows,); no row of the holdout may."""
+    return ~below_share(group_hashes(rows, rule.group), rule.share)
 
 
 def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
     """Return the rows by side, without those whose ids are in `left_out`."""
     if left_out is not None and len(left_out):
         rows = rows.filter(pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)))
-    held = held_out(rows, rule)
-    return Sides(rows.filter(pa.array(~held)), rows.filter(pa.array(held)))
+    hashes = group_hashes(rows, rule.group)
+    training, held = ~below_share(hashes, rule.share), below_share(hashes, rule.measured_share)
+    return Sides(rows.filter(pa.array(training)), rows.filter(pa.array(held)))
 
 
 def read_sides(

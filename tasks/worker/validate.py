@@ -110,7 +110,8 @@ def _sources(inputs: ValidateInputs, rows: tuple[RowsRef, ...]) -> Sources:
 def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) -> RowsRef:
     """Return the reference of a span with its held-out side, which this writes."""
     prefix = f"{job.spec.stage_prefix}/held/{ref.span.name}"
-    return write_held(job.store, ref, HoldoutRule.of(job.config.evaluate), prefix, scratch, inputs.kept_out)
+    rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all of a window have one share
+    return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
 
 
 def _judge(

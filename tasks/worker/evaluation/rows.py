@@ -72,8 +72,8 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
 
 def held_spans(job: Job, inputs: EvaluateInputs) -> list[HeldSpan]:
     """Return what is held out of each span of an evaluation, oldest first; nothing is read but the manifests."""
-    rule = HoldoutRule.of(job.config.evaluate)
-    return [HeldSpan(job.shared, ref, rule.share) for ref in inputs.rows]
+    rule = HoldoutRule.of(job.config.evaluate, inputs.rows)
+    return [HeldSpan(job.shared, ref, rule.measured_share) for ref in inputs.rows]
 
 
 def with_golden_set(job: Job, rows: MeasuredRows, inputs: EvaluateInputs) -> MeasuredRows:

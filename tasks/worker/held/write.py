@@ -64,7 +64,13 @@ def write_held(
         with pq.ParquetWriter(folder / TRAINED, pq.read_schema(trained)) as writer:
             for table in _tables(database, distinct, writer.schema):
                 writer.write_table(table)
-    facts = {"span": ref.span.name, "share": rule.share, "kept_out": kept_out, "rows_in": rows_in, "pairs_in": pairs_in}
+    facts = {
+        "span": ref.span.name,
+        "share": rule.measured_share,
+        "kept_out": kept_out,
+        "rows_in": rows_in,
+        "pairs_in": pairs_in,
+    }
     return ref.model_copy(update={"held": commit_by_content(store, prefix, folder, HELD_KIND, facts)})
 
 
