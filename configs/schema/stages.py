@@ -85,7 +85,8 @@ class EvaluateConfig(StageConfig):
     """The holdout and the gates before a release."""
 
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="share of groups, by a stable hash; fixed when a lineage begins to train"
+        description="share of groups, by a stable hash; of a lineage's shares so far, groups below the largest "
+        "are not trained on, and those below the smallest are measured"
     )
     # Configurations of earlier versions lack the next two: they split by the id of the row.
     group: str | None = Field(
@@ -99,6 +100,11 @@ class EvaluateConfig(StageConfig):
     )
     slices: tuple[str, ...] = Field(description="columns by whose values the metrics are also reported")
     min_slice_rows: Positive = Field(description="slices with fewer holdout rows are not reported")
+    max_rows: Positive = Field(
+        default=20_000,
+        description="holdout rows that are measured, at most: the newest span has up to half of them, the spans before "
+        "share the rest, each its queries with the lowest hashes",
+    )
     corpus_items: Positive = Field(
         default=20_000,
         description="of a larger catalogue, all models are measured among so many items, by a stable hash of the id; "

@@ -6,6 +6,7 @@ Every artifact (span, validated rows, checkpoint, vectors, model) is written wit
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -135,17 +136,43 @@ def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
     Raises:
         MissingFolder, CorruptFolder: as they say; the message names the file.
     """
+    manifest = _of_kind(store, prefix, kind)
+    folder = store.local(prefix)
+    for entry in manifest.files:
+        _check(folder / entry.name, entry)
+    return folder, manifest
+
+
+def open_files(store: Store, prefix: str, kind: str, names: Sequence[str]) -> tuple[list[Path], Manifest]:
+    """Return local paths to some files of a complete folder, and its manifest; no other file is read.
+
+    Raises:
+        MissingFolder, CorruptFolder: as `open_folder`, of these files.
+    """
+    manifest = _of_kind(store, prefix, kind)
+    entries = {entry.name: entry for entry in manifest.files}
+    paths = []
+    for name in names:
+        if name not in entries:
+            raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST} names no {name}; restore it from a backup")
+        paths.append(store.local(f"{prefix}/{name}"))
+        _check(paths[-1], entries[name])
+    return paths, manifest
+
+
+def _of_kind(store: Store, prefix: str, kind: str) -> Manifest:
     manifest = read_manifest(store, prefix)
     if manifest.kind != kind:
         raise CorruptFolder(f"{store.uri}/{prefix} holds a {manifest.kind}, expected a {kind}")
-    folder = store.local(prefix)
-    for entry in manifest.files:
-        path = folder / entry.name
-        if not path.is_file():
-            raise CorruptFolder(f"{path} is gone, though {MANIFEST} names it")
-        if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
-            raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
-    return folder, manifest
+    return manifest
+
+
+def _check(path: Path, entry: FileEntry) -> None:
+    """Compare a file with what the manifest says of it. Raises CorruptFolder."""
+    if not path.is_file():
+        raise CorruptFolder(f"{path} is gone, though {MANIFEST} names it")
+    if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
+        raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
 
 
 def check_sizes(store: Store, prefix: str) -> Manifest:

@@ -45,8 +45,8 @@ def plan_backfill(
         parallel: how many spans are evaluated and inferred at once, for the expected time.
 
     Raises:
-        ConfigError: the range or the stages are not possible, says which are; the spans before it hold out other
-            rows; or the settings can't work, as `check_window` finds.
+        ConfigError: the range or the stages are not possible, says which are; the spans before it hold rows out
+            by another group; or the settings can't work, as `check_window` finds.
         DataError: a span lacks a column that the settings name.
         StoreError: a checkpoint, plan or result is not readable; names the file.
     """

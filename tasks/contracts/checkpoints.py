@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -21,19 +22,32 @@ class CurvePoint(Record):
 
 
 class HoldoutRule(Record):
-    """Which rows of a lineage are held out. It never changes once rows were trained on, or some would be on both sides.
+    """Which rows of a lineage are held out, by a hash of the name of their group.
 
-    A group is held out if the hash of its name is below `share` of all hashes.
+    The group never changes once rows were trained on, or some would be on both sides. The share may: rows below the
+    largest share so far are not trained on, and those below the smallest are measured, so that no row ever changes
+    sides.
     """
 
     version: Literal[1] = Field(default=1, description="of the hash and of how texts are normalised")
     group: str = Field(description="query_and_item, query, item, or the column whose value names the group of a row")
-    share: float
+    share: float = Field(description="of all hashes: groups below are not trained on")
+    measured: float | None = Field(default=None, description="groups below this share are measured; null: `share`")
 
     @classmethod
-    def of(cls, settings: EvaluateConfig) -> HoldoutRule:
-        """Return the rule of a configuration; one that names no group has that of a new lineage."""
-        return cls(group=settings.group or QUERY_AND_ITEM, share=settings.holdout_share)
+    def of(cls, settings: EvaluateConfig, refs: Iterable[RowsRef] = ()) -> HoldoutRule:
+        """Return the rule of a configuration in a lineage; one that names no group has that of a new lineage.
+
+        Args:
+            refs: all spans of the lineage so far, those of the run among them.
+        """
+        shares = [settings.holdout_share, *(ref.share for ref in refs if ref.share is not None)]
+        return cls(group=settings.group or QUERY_AND_ITEM, share=max(shares), measured=min(shares))
+
+    @property
+    def measured_share(self) -> float:
+        """The share of all hashes below which groups are measured."""
+        return self.share if self.measured is None else self.measured
 
 
 class HeadSolved(Record):

@@ -77,8 +77,8 @@ class ValidateOutcome(Record):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        sides = (rows.sides for rows in self.rows if rows.sides is not None)
-        return (*(rows.prefix for rows in self.rows), *sides, *((self.catalogue.prefix,) if self.catalogue else ()))
+        rows = (folder for rows in self.rows for folder in rows.folders)
+        return (*rows, *((self.catalogue.prefix,) if self.catalogue else ()))
 
 
 class HealthOutcome(Record):
@@ -157,7 +157,12 @@ class EvaluateOutcome(Record):
     """Metrics of the challenger and, on the same rows, of the champion. The gates are judged in the control plane."""
 
     stage: Literal[Stage.evaluate] = Stage.evaluate
-    holdout_rows: int
+    holdout_rows: int = Field(description="that were measured")
+    holdout_there: int = Field(default=0, description="holdout rows of all spans; more than were measured: a sample")
+    interval: tuple[float, float] | None = Field(
+        default=None,
+        description="in which the challenger's recall@10 on all holdout rows is, with 0.95 confidence; null: no sample",
+    )
     corpus_items: int = Field(description="that every model was measured on")
     challenger: dict[str, float] = Field(
         description="ranking metrics are among the items that it and the champion hold, or the whole catalogue"
@@ -187,6 +192,11 @@ class EvaluateOutcome(Record):
     def ranked_among(self) -> int:
         """The items among which the ranking metrics of challenger and champion are."""
         return self.shared_items.get(Role.champion) or self.whole_items or self.corpus_items
+
+    @property
+    def sampled_from(self) -> int | None:
+        """The holdout rows that the measured ones are a sample of; None where all were measured."""
+        return self.holdout_there if self.holdout_there > self.holdout_rows + self.rows_left_out else None
 
     @property
     def golden_leak(self) -> str:

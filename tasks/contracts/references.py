@@ -26,9 +26,20 @@ class RowsRef(Record):
     rows: int
     sides: str | None = Field(
         default=None,
-        description="folder that says which rows are too like others to be on either side of the holdout; null: an "
-        "earlier version did not look",
+        description="folder that says which rows are too like others to be on either side of the holdout; null: nobody "
+        "looked",
     )
+    share: float | None = Field(
+        default=None, description="`evaluate.holdout_share` when it was validated; null: that of the configuration"
+    )
+    held: str | None = Field(
+        default=None, description="folder of the rows that are held out, and of all pairs; null: not written yet"
+    )
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the workspace that it names."""
+        return tuple(folder for folder in (self.prefix, self.sides, self.held) if folder is not None)
 
 
 def newest_rows(*groups: Sequence[RowsRef]) -> tuple[RowsRef, ...]:

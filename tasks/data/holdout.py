@@ -1,7 +1,7 @@
 """The two sides of the validated rows: those that a lineage trains on, and its holdout.
 
-A hash of its group decides the side of a row. Rows that validate found to be too like a row of the other side are on
-neither: they are listed in the folder `RowsRef.sides`.
+A hash of its group decides the side of a row; after a change of the share, rows between the shares are on neither side.
+Nor are rows that validate found to be too like a row of the other side: they are listed in the folder `RowsRef.sides`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_folder
+from infra.store.manifest import open_files
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.rows import ROW_ID, group_columns, group_keys, is_holdout, read_rows
+from tasks.data.rows import ROW_ID, below_share, group_columns, group_hashes, read_rows
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -34,15 +34,21 @@ class Sides(NamedTuple):
 
 def held_out(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
     """Return whether each row belongs to the holdout, bool (rows,)."""
-    return np.array([is_holdout(key, rule.share) for key in group_keys(rows, rule.group)], dtype=bool)
+    return below_share(group_hashes(rows, rule.group), rule.measured_share)
+
+
+def trainable(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
+    """Return whether each row may be trained on, bool (rows,); no row of the holdout may."""
+    return ~below_share(group_hashes(rows, rule.group), rule.share)
 
 
 def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
     """Return the rows by side, without those whose ids are in `left_out`."""
     if left_out is not None and len(left_out):
         rows = rows.filter(pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)))
-    held = held_out(rows, rule)
-    return Sides(rows.filter(pa.array(~held)), rows.filter(pa.array(held)))
+    hashes = group_hashes(rows, rule.group)
+    training, held = ~below_share(hashes, rule.share), below_share(hashes, rule.measured_share)
+    return Sides(rows.filter(pa.array(training)), rows.filter(pa.array(held)))
 
 
 def read_sides(
@@ -64,5 +70,5 @@ def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
     """Return the ids of the rows of a span that are on neither side, string."""
     if ref.sides is None:
         return pa.array([], pa.string())
-    folder, _ = open_folder(store, ref.sides, SIDES_KIND)
-    return pq.read_table(folder / LEFT_OUT, columns=[ROW_ID])[ROW_ID].combine_chunks()
+    (file,), _ = open_files(store, ref.sides, SIDES_KIND, [LEFT_OUT])
+    return pq.read_table(file, columns=[ROW_ID])[ROW_ID].combine_chunks()

@@ -1,4 +1,4 @@
-"""Which rows a lineage holds out: a rule that its first training fixes.
+"""The group by which a lineage holds rows out, which its first training fixes.
 
 After a change of it, rows that were trained on would be in the holdout.
 """
@@ -18,23 +18,23 @@ def with_rule_of(store: Store, config: Config, state: CheckpointState | None) ->
         state: that training would continue from; None, or one without spans, leaves the choice to the configuration.
 
     Raises:
-        ConfigError: the configuration has another share or group; says the ways out.
+        ConfigError: the configuration has another group; says the ways out.
         StoreError: the plan of an earlier version's run is not readable.
     """
-    wanted = HoldoutRule.of(config.evaluate)
+    group = HoldoutRule.of(config.evaluate).group
     if state is not None and state.consumed:
-        rule = _rule_of(store, state)
+        before = _rule_of(store, state).group
         if config.evaluate.group is None:
-            wanted = wanted.model_copy(update={"group": rule.group})
-        if wanted != rule:
+            group = before
+        if group != before:
             first, last = state.consumed[0].span.name, state.consumed[-1].span.name
             raise ConfigError(
-                f"lineage {state.lineage} has trained with {_settings(rule)}, and the configuration has "
-                f"{_settings(wanted)}: rows that were trained on would be in the holdout. Restore the settings, train "
-                f"all spans again with the new ones (millrace backfill --from {first} --to {last}), or start a new "
-                "lineage: --set lineage=NAME"
+                f"lineage {state.lineage} has trained with evaluate.group={before}, and the configuration has "
+                f"evaluate.group={group}: rows that were trained on would be in the holdout. Restore the setting, "
+                f"train all spans again with the new one (millrace backfill --from {first} --to {last}), or start a "
+                "new lineage: --set lineage=NAME"
             )
-    evaluate = config.evaluate.model_copy(update={"group": wanted.group})
+    evaluate = config.evaluate.model_copy(update={"group": group})
     return config.model_copy(update={"evaluate": evaluate})
 
 
@@ -43,7 +43,3 @@ def _rule_of(store: Store, state: CheckpointState) -> HoldoutRule:
         return state.holdout
     plan = read_record(store, f"runs/{state.run_key}/plan.json", RunPlan, "restore it from a backup")
     return HoldoutRule.of(plan.config.evaluate)  # the group of a configuration without one is row_id
-
-
-def _settings(rule: HoldoutRule) -> str:
-    return f"evaluate.holdout_share={rule.share:g} and evaluate.group={rule.group}"

@@ -4,10 +4,12 @@ Ingest writes them, validate cleans them, and all later stages read them with `r
 """
 
 import hashlib
+import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
@@ -133,5 +135,18 @@ def group_keys(rows: pa.Table, group: str) -> list[str]:
 
 def is_holdout(group_key: str, share: float) -> bool:
     """Return whether a group is held out: a hash of its name decides, so other rows never change the answer."""
-    digest = hashlib.blake2b(group_key.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+    return _hash(group_key) < share * 2**64
+
+
+def group_hashes(rows: pa.Table, group: str) -> np.ndarray:
+    """Return the hash of each row's group, uint64 (rows,), by which `is_holdout` decides."""
+    return np.array([_hash(key) for key in group_keys(rows, group)], dtype=np.uint64)
+
+
+def below_share(hashes: np.ndarray, share: float) -> np.ndarray:
+    """Return whether each of the `group_hashes` is held out, bool (rows,), as `is_holdout` says."""
+    return hashes < np.uint64(min(math.ceil(share * 2**64), 2**64 - 1))
+
+
+def _hash(group_key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(group_key.encode(), digest_size=8).digest(), "big")

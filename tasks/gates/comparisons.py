@@ -24,6 +24,7 @@ class Measured(NamedTuple):
     whole: str = ""  # the same, of ranks among a catalogue that `corpus` is a part of; empty: there are none
     shared: Mapping[Role, str] = MappingProxyType({})  # the same, of ranks that a baseline has with the challenger
     many: int | None = None  # rows that the metrics are of
+    sampled_from: int | None = None  # rows that these are a sample of; None: they are all
     called: str = "holdout rows"
     newest: str = ""  # the newest span
     seen_by: frozenset[Role] = frozenset()  # released models that were trained on the newest span, or on a later one

@@ -89,7 +89,6 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         needed = rows_needed(comparison.rows, interval.standard_error, gap, gate.confidence)
     compared = None if comparison.baseline is None else _finite(comparison.judged)
     rows = comparison.rows
-    called = "rows" if gate.rows == "golden" else measured.called
     return Verdict(
         metric=gate.metric + measured.suffix,
         severity=gate.severity,
@@ -100,7 +99,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         of=gate.of,
         against="" if gate.baseline == "none" else gate.baseline,
         where=comparison.where,
-        over="" if rows is None else f"{rows:,} {called} {comparison.among}".rstrip(),
+        over="" if rows is None else f"{_counted(measured, gate, rows)} {comparison.among}".rstrip(),
         rows=rows,
         groups=comparison.groups,
         threshold=None if comparison.absent else _finite(comparison.threshold),
@@ -112,6 +111,17 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         rows_needed=needed,
         undecided_refuses=gate.undecided == "refuse",
     )
+
+
+def _counted(measured: Measured, gate: GateConfig, rows: int) -> str:
+    """Return the rows of a verdict in words, as in `20,000 of 1,240,000 holdout rows, a sample by hash,`."""
+    if gate.rows == "golden":
+        return f"{rows:,} rows"
+    if measured.sampled_from is None:
+        return f"{rows:,} {measured.called}"
+    if gate.slice or gate.span:
+        return f"{rows:,} {measured.called} of a sample by hash,"
+    return f"{rows:,} of {measured.sampled_from:,} {measured.called}, a sample by hash,"
 
 
 def _finite(number: float | None) -> float | None:

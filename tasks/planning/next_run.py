@@ -36,7 +36,7 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
         NothingToDo: no span was named, and the lineage has trained all spans; or the span is skipped, or has too few
             rows and waits for the next one.
         ConfigError: there are no spans, the span is unknown, or it can't come next; says which can, and the way out.
-            Or another share or group of rows would be held out than the lineage holds out.
+            Or the rows would be held out by another group than the lineage's.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
     config = on_active(store, config)

@@ -191,7 +191,7 @@ def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str
 
 
 def _of_rows(refs: Iterable[RowsRef]) -> set[str]:
-    return {folder for rows in refs for folder in (rows.prefix, rows.sides) if folder is not None}
+    return {folder for rows in refs for folder in rows.folders}
 
 
 def _of_catalogue(store: Store, catalogue: CatalogueRef | None) -> set[str]:

@@ -40,7 +40,7 @@ def plan_window(
         branch: what the run's lineage, a branch that it begins, continues.
 
     Raises:
-        ConfigError: another share or group of rows would be held out than the parent was trained with.
+        ConfigError: rows would be held out by another group than the parent's.
     """
     config = with_rule_of(store, config, parent[1] if parent else None)
     ref, history = (parent[0], parent[1].consumed) if parent else (None, ())

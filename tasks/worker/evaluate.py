@@ -27,6 +27,7 @@ from tasks.worker.evaluation.contenders import Contender, Entrant, entrants_of, 
 from tasks.worker.evaluation.corpus import choose_corpus, is_whole, known_pairs, relevant_items, right_items
 from tasks.worker.evaluation.measure import Measured, columns_of, measure
 from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
+from tasks.worker.evaluation.sample import interval_of
 from tasks.worker.evaluation.whole_catalogue import AsRight, WholeRanks, rank_in_whole
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant, keys_of_texts
@@ -67,8 +68,12 @@ def run(job: Job) -> EvaluateOutcome:
         whole = _whole(job, accelerator, inputs, field, found)
     results = _keep(job, field, found, whole)
     champion = next((each for each in found if each.entrant.is_champion), None)
+    measured = int((~results.golden).sum())
+    sampled = measured + field.left_out < field.rows.there
     return EvaluateOutcome(
-        holdout_rows=int((~results.golden).sum()),
+        holdout_rows=measured,
+        holdout_there=field.rows.there,
+        interval=interval_of(results) if sampled else None,
         corpus_items=field.corpus.num_rows,
         challenger=results.compared(Role.challenger),
         champion=results.compared(Role.champion) if champion else None,
@@ -93,7 +98,7 @@ def _field(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, entrants:
     """Return rows, items, and which items are as right as others."""
     features = feature_names(job, entrants)
     with job.clock.phase("restoring"):
-        rows = with_golden_set(job, read_holdout(job, inputs, features), inputs.golden)
+        rows = with_golden_set(job, read_holdout(job, inputs, features), inputs)
     corpus = choose_corpus(job, accelerator, inputs, rows, features)
     live = rows.where(pc.is_in(rows.table[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()))
     held, left = pc.sum(rows.holdout).as_py(), pc.sum(live.holdout).as_py() or 0

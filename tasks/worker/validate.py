@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.progress import report
@@ -25,6 +26,7 @@ from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.catalogue.item_checks import item_checks
 from tasks.worker.checks.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
 from tasks.worker.duplicates.sides import check_left_out, find_sides
+from tasks.worker.held.write import write_held
 from tasks.worker.process.job import Job
 from tasks.worker.validation import outputs, window
 from tasks.worker.validation.columns import joined
@@ -87,6 +89,7 @@ def run(job: Job) -> ValidateOutcome:
         sides = f"{job.spec.stage_prefix}/sides"
         (scratch / "sides").mkdir()
         rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
+        rows = tuple(_with_held(job, inputs, ref, scratch) for ref in rows)
         outcome = outcome.model_copy(
             update={
                 "rows": rows,
@@ -114,6 +117,13 @@ def _compared_items(job: Job, inputs: ValidateInputs, counts: WindowCounts, scra
     files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
     found = (compare_items(job.store, span.name, f, before, inputs.bases, job.config) for span, f in files.items())
     return [each for each in found if each is not None]
+
+
+def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) -> RowsRef:
+    """Return the reference of a span with its held-out side, which this writes."""
+    prefix = f"{job.spec.stage_prefix}/held/{ref.span.name}"
+    rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all of a window have one share
+    return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
 
 
 def _judge(

@@ -23,6 +23,7 @@ from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
 from tasks.runs.plan import save_plan
 from tasks.worker import validate
+from tasks.worker.held.read import HeldSpan
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tests.support.fakes.fake_runner import write_checkpoint
 from tests.support.workspace.jobs import COLOURS, THINGS, tiny_config
@@ -65,7 +66,7 @@ class Pipeline:
             run_key=plan.run_key,
             consumed=(*plan.history, *outcome.rows),
             parent=plan.parent,
-            holdout=HoldoutRule.of(plan.config.evaluate),
+            holdout=HoldoutRule.of(plan.config.evaluate, (*plan.history, *outcome.rows)),
         )
         write_checkpoint(self.store, state)
         return plan
@@ -75,7 +76,8 @@ class Pipeline:
         config = config or self.config
         head = lineage.head(self.store, config.lineage)
         assert head is not None
-        found = list(read_sides(self.store, head[1].consumed, HoldoutRule.of(config.evaluate), []))
+        rule = HoldoutRule.of(config.evaluate, head[1].consumed)
+        found = list(read_sides(self.store, head[1].consumed, rule, []))
         return (
             [row for sides in found for row in sides.training.to_pylist()],
             [row for sides in found for row in sides.held.to_pylist()],
@@ -141,8 +143,30 @@ def test_a_row_that_comes_again_in_a_later_span_is_not_on_the_other_side(tmp_pat
     assert not numbers[0] & numbers[1]
 
 
-@pytest.mark.parametrize("change", ["evaluate.holdout_share=0.5", "evaluate.group=row_id"])
-def test_another_holdout_is_for_another_lineage(tmp_path: Path, change: str) -> None:
+def test_another_share_puts_no_row_on_both_sides(tmp_path: Path) -> None:
+    """Most rows of each month come again in the next ones, so a group that changes sides would be found."""
+    pipeline, trained, measured = Pipeline(tmp_path), set(), set()
+    for month, share in enumerate((0.1, 0.2, 0.05, 0.3), start=1):
+        pipeline.take_in([sale(number, month) for number in range(100 * month, 100 * month + 400)])
+        plan = pipeline.run(f"evaluate.holdout_share={share}")
+        head = lineage.head(pipeline.store, plan.config.lineage)
+        assert head is not None
+        consumed = head[1].consumed
+        assert [ref.share for ref in consumed] == [0.1, 0.2, 0.05, 0.3][:month]
+        rule = HoldoutRule.of(plan.config.evaluate, consumed)
+        of_run = read_sides(pipeline.store, consumed[-1:], rule, [])
+        now = texts([row for sides in of_run for row in sides.training.to_pylist()])
+        spans = [HeldSpan(pipeline.store, ref, rule.measured_share) for ref in consumed]
+        held = texts([row for span in spans for row in span.rows([], span.count()).to_pylist()])
+        assert min(len(now), len(held)) > 10
+        trained |= now
+        assert not trained & held, f"rows measured in run {month} were trained on"
+        assert not measured & now, f"rows trained on in run {month} were measured before"
+        measured |= held
+
+
+def test_another_group_is_for_another_lineage(tmp_path: Path) -> None:
+    change = "evaluate.group=row_id"
     pipeline = Pipeline(tmp_path)
     pipeline.take_in([sale(number) for number in range(150)])
     pipeline.run()

@@ -48,6 +48,7 @@ ORDER = """
     tasks.worker.evaluation       models, rows and items of an evaluation
     tasks.worker.vectors          the vectors of a catalogue, shard by shard
     tasks.worker.duplicates       rows that are too like a row of the other side of the holdout
+    tasks.worker.held             the held-out rows of a span, and its pairs, in files that are read in part
     tasks.worker.catalogue        every live item, partition by partition
     tasks.worker.heads            heads solved at the end of a run
     tasks.worker.usage            what a training takes of its devices and of the network

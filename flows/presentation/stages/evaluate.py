@@ -23,7 +23,8 @@ def section(facts: StageFacts) -> Section:
     judged = facts.judged
     verdicts = judged.verdicts if judged else ()
     champion = f"the champion is {value.champion_version}" if value.champion else "there is no champion yet"
-    measured = f"{plural(value.holdout_rows, 'holdout row')}, {plural(value.ranked_among, 'item')} to find theirs among"
+    rows = held(value.holdout_rows, value.sampled_from)
+    measured = f"{rows.rstrip(',')}, {plural(value.ranked_among, 'item')} to find theirs among"
     if value.ranked_among < value.catalogue_items:
         measured += f", of {count(value.catalogue_items)} in the catalogue"
     if value.corpus_items < value.ranked_among:
@@ -40,6 +41,7 @@ def section(facts: StageFacts) -> Section:
             *_sentences(facts),
             *(by_human(judged.overrides) if judged else ()),
             f"{measured}; {champion}.",
+            *_interval(value),
             *([value.golden_leak] if value.golden_leak else []),
             *([f"Warning: {judged.contradicted}"] if judged and judged.contradicted else []),
             *(_weak_head(judged) if judged else ()),
@@ -52,7 +54,7 @@ def section(facts: StageFacts) -> Section:
             metrics(
                 value.challenger,
                 value.champion,
-                over(value.holdout_rows, value.ranked_among),
+                over(value.holdout_rows, value.ranked_among, value.sampled_from),
                 larger,
                 judged.without_skill if judged else {},
             ),
@@ -135,9 +137,24 @@ def by_human(overrides: Sequence[Override]) -> tuple[str, ...]:
     )
 
 
-def over(holdout_rows: int, items: int) -> str:
+def over(holdout_rows: int, items: int, sampled_from: int | None = None) -> str:
     """Return what the metrics of an evaluation are of."""
-    return f"{plural(holdout_rows, 'holdout row')} among {plural(items, 'item')}"
+    return f"{held(holdout_rows, sampled_from)} among {plural(items, 'item')}"
+
+
+def held(rows: int, sampled_from: int | None) -> str:
+    """Return how many holdout rows were measured, as in `20,000 of 1,240,000 holdout rows, a sample by hash`."""
+    if sampled_from is None:
+        return plural(rows, "holdout row")
+    return f"{count(rows)} of {plural(sampled_from, 'holdout row')}, a sample by hash,"
+
+
+def _interval(value: EvaluateOutcome) -> tuple[str, ...]:
+    """Return how far the sample's number may be from that of all holdout rows."""
+    if value.interval is None:
+        return ()
+    low, high = (number(bound) for bound in value.interval)
+    return (f"On all holdout rows the challenger's recall@10 is between {low} and {high}, with 0.95 confidence.",)
 
 
 def metrics(

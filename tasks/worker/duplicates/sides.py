@@ -21,7 +21,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, held_out
+from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, held_out, trainable
 from tasks.data.rows import ROW_ID, group_columns, read_rows
 from tasks.worker.catalogue.database import connect
 from tasks.worker.catalogue.records import literal
@@ -60,6 +60,7 @@ def find_sides(
         MissingFolder, CorruptFolder: the rows of the window, or signatures of the history, are gone or damaged.
         DataError: a span lacks the column of `evaluate.group`.
     """
+    rule, near = HoldoutRule.of(config.evaluate, (*history, *window)), config.evaluate.near_duplicates is not None
     done: list[RowsRef] = []
     left: list[LeftOut] = []
     kept_out = {_draft_golden(store, golden, scratch): GOLDEN} if golden is not None else {}
@@ -67,7 +68,7 @@ def find_sides(
         folder = scratch / ref.span.name
         folder.mkdir(parents=True)
         drafted = folder.with_suffix(".drafted")
-        _draft(store, ref, config, drafted)
+        _draft(store, ref, rule, near, drafted)
         with connect(scratch) as database:
             left_out = _compare(
                 database, store, {drafted: ref.span.name, **kept_out}, drafted, (*history, *done), config
@@ -114,13 +115,14 @@ def _draft_golden(store: Store, key: str, scratch: Path) -> Path:
     return path
 
 
-def _draft(store: Store, ref: RowsRef, config: Config, path: Path) -> None:
-    """Write the signatures of all rows of a span, with their sides."""
-    rule, near = HoldoutRule.of(config.evaluate), config.evaluate.near_duplicates is not None
+def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, near: bool, path: Path) -> None:
+    """Write the signatures of all rows of a span that the rule puts on a side, with their sides."""
     writer, place = None, 0
     try:
         for rows in read_rows(store, [ref], group_columns(rule.group)):
-            table = signatures(rows, place, near).append_column(HELD, pa.array(held_out(rows, rule)))
+            held = held_out(rows, rule)
+            table = signatures(rows, place, near).append_column(HELD, pa.array(held))
+            table = table.filter(pa.array(held | trainable(rows, rule)))
             writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
             writer.write_table(table)
             place += rows.num_rows

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, normal_text
+from tasks.worker.held.order import mix_bits
 
 PLACE = "place"  # uint32: number of the row in its span, without those on neither side
 KEYS = "keys"  # list of uint64: two rows are compared if they have one at the same place of the list
@@ -76,7 +77,7 @@ def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     text_of = np.repeat(np.arange(len(texts)), lengths - WORDS_IN_RUN + 1)
     mixed = (text_of % 2).astype(np.uint64)  # the same words in a query are another run than in an item
     for offset in range(WORDS_IN_RUN):
-        mixed = _mixed(mixed + word[begins + offset])
+        mixed = mix_bits(mixed + word[begins + offset])
     row = (text_of // 2).astype(np.uint64)
     distinct = np.unique((row << _SHIFT) | (mixed >> _SHIFT))
     counts = np.bincount((distinct >> _SHIFT).astype(np.int64), minlength=len(texts) // 2)
@@ -92,17 +93,9 @@ def _band_keys(runs: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
         for number in range(HASHES_IN_BAND):
             factor, summand = (np.uint64(_number(f"{name}{band}.{number}")) for name in ("factor", "summand"))
             lowest = np.minimum.reduceat((wide * (factor | np.uint64(1)) + summand) >> _SHIFT, begins)
-            key = _mixed(key + lowest)
+            key = mix_bits(key + lowest)
         keys.append(key)
     return keys
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """Return uint64 whose bits all depend on all bits of `values` (the finalizer of SplitMix64)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 @lru_cache(maxsize=2**17)

@@ -13,18 +13,16 @@ import pyarrow.parquet as pq
 from tasks.contracts.evaluation import PAIR, QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.items import TEXT
-from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, read_rows
+from tasks.data.rows import ITEM, ITEM_ID, ROW_ID
 from tasks.foundation.errors import DataError
-from tasks.labels.pairs import pair_mask
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.catalogue.choose import choose
+from tasks.worker.evaluation.known_pairs import find_known_pairs
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.process.job import Job
-from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
+from tasks.worker.ranking.relevant import Relevant, find_relevant, text_numbers
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
-
-PAIRS_AT_ONCE = 2**20  # in memory before equal ones are put together
 
 
 def is_whole(job: Job, inputs: EvaluateInputs) -> bool:
@@ -58,14 +56,14 @@ def choose_corpus(
 def known_pairs(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, rows: MeasuredRows) -> pa.Table:
     """Return the items that any row of the lineage, trained on or held out, pairs with the rows' queries, each once.
 
-    The first worker reads them, some thousand at a time, and writes the pairs for the others.
+    The first worker looks up the rows' queries in the pairs that validate wrote, and writes those found for the others.
 
     Returns:
         QUERY_KEY, int64, and ITEM_ID, string.
     """
     key = f"{job.spec.attempt_prefix}/known_pairs.parquet"
     if job.rank.is_main:
-        _write(job, key, _known_pairs(job, inputs, rows))
+        _write(job, key, find_known_pairs(job, inputs, rows))
     accelerator.barrier()
     return pq.read_table(job.shared.local(key))
 
@@ -115,28 +113,6 @@ def _with_golden_items(chosen: pa.Table, rows: MeasuredRows) -> pa.Table:
     known = {ITEM_ID: items, TEXT: [texts[item] for item in items]}
     columns = [pa.array(known.get(field.name, [None] * len(items)), field.type) for field in chosen.schema]
     return pa.concat_tables([chosen, pa.table(columns, schema=chosen.schema)])
-
-
-def _known_pairs(job: Job, inputs: EvaluateInputs, rows: MeasuredRows) -> pa.Table:
-    queries = np.unique(rows.facts[QUERY_KEY].to_numpy())
-    found = [_pairs_of(rows.table.filter(pc.invert(rows.holdout)), queries)]  # of the golden set
-    waiting = 0
-    for table in read_rows(job.shared, inputs.rows, []):
-        found.append(_pairs_of(table.filter(pa.array(pair_mask(table, job.config.heads))), queries))
-        waiting += found[-1].num_rows
-        if waiting > PAIRS_AT_ONCE:
-            found, waiting = [_distinct(found)], 0
-    return _distinct(found)
-
-
-def _pairs_of(rows: pa.Table, queries: np.ndarray) -> pa.Table:
-    keys = query_keys(rows[QUERY].to_pylist())
-    wanted = pa.array(np.isin(keys, queries))
-    return pa.table({QUERY_KEY: pa.array(keys).filter(wanted), ITEM_ID: rows[ITEM_ID].filter(wanted)})
-
-
-def _distinct(pairs: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables(pairs).group_by([QUERY_KEY, ITEM_ID]).aggregate([])
 
 
 def _write(job: Job, key: str, table: pa.Table) -> None:

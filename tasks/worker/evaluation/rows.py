@@ -9,15 +9,15 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.training import HeadsConfig
-from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
 from tasks.contracts.evaluation import COLUMN, GOLDEN, GROUP, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.data.holdout import read_sides
-from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_keys, other_columns
+from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_hashes, group_keys
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import label_values
 from tasks.labels.pairs import label_classes, pair_mask
-from tasks.worker.evaluation.golden_texts import GoldenTexts
+from tasks.worker.evaluation.sample import rows_of_spans
+from tasks.worker.held.read import HeldSpan
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
 
@@ -32,7 +32,8 @@ class MeasuredRows(NamedTuple):
 
     table: pa.Table
     facts: pa.Table
-    golden_trained: int = 0  # rows of the golden set that are in the training rows of the spans
+    there: int = 0  # holdout rows of the spans, of which the measured ones may be a sample
+    golden_trained: int = 0  # rows of the golden set whose texts a training row of the spans has
 
     def where(self, mask: pa.ChunkedArray) -> Self:
         """Return the rows where the mask is true."""
@@ -45,34 +46,43 @@ class MeasuredRows(NamedTuple):
 
 
 def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> MeasuredRows:
-    """Return the holdout rows of all spans. The other rows are never in memory at once.
+    """Return the holdout rows of all spans, which validate wrote, or a sample of `evaluate.max_rows` by a stable hash.
+
+    No other row is read.
 
     Raises:
         DataError: the spans have no holdout row, or lack a feature.
+        MissingFolder, CorruptFolder: the held-out rows of a span are gone or damaged.
     """
-    tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate)
-    golden = GoldenTexts.read(job.shared, inputs.golden)
-    for ref in inputs.rows:
-        others = other_columns(job.shared, ref)
-        for sides in read_sides(job.shared, [ref], rule, [*features, *others]):
-            golden.add(sides.training)
-            held = sides.held
-            tables.append(held.select([*CORE, *dict.fromkeys(features)]))
-            facts.append(_facts(held, ref.span.name, job.config.heads, others, rule.group))
+    tables, facts, spans = [], [], held_spans(job, inputs)
+    group = HoldoutRule.of(job.config.evaluate, inputs.rows).group
+    there = [span.count() for span in spans]
+    for span, most in zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True):
+        held = span.rows(features, most)
+        tables.append(held.select([*CORE, *dict.fromkeys(features)]))
+        others = [name for name in held.column_names if name not in CORE]
+        facts.append(_facts(held, span.ref.span.name, job.config.heads, others, group))
     if not any(table.num_rows for table in tables):
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
             f"no holdout row among the {rows} rows up to span {job.spec.span.name}; evaluate after more spans, or "
             "begin a new lineage with a higher share: --set lineage=NAME --set evaluate.holdout_share=SHARE"
         )
-    return MeasuredRows(_joined(tables), _joined(facts), golden.trained)
+    return MeasuredRows(_joined(tables), _joined(facts), sum(there))
 
 
-def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRows:
+def held_spans(job: Job, inputs: EvaluateInputs) -> list[HeldSpan]:
+    """Return what is held out of each span of an evaluation, oldest first; nothing is read but the manifests."""
+    rule = HoldoutRule.of(job.config.evaluate, inputs.rows)
+    return [HeldSpan(job.shared, ref, rule.measured_share) for ref in inputs.rows]
+
+
+def with_golden_set(job: Job, rows: MeasuredRows, inputs: EvaluateInputs) -> MeasuredRows:
     """Return the rows with those of the golden set after them, which have neither label nor features."""
-    if key is None:
+    if inputs.golden is None:
         return rows
-    golden = pq.read_table(job.shared.local(key)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
+    golden = pq.read_table(job.shared.local(inputs.golden)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
+    trained = _trained(job, golden, inputs)
     for field in rows.table.schema:
         if field.name not in golden.column_names:
             golden = golden.append_column(field, pa.nulls(golden.num_rows, field.type))
@@ -80,7 +90,21 @@ def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRo
     facts = _facts(golden, GOLDEN, job.config.heads, ())
     pairs = pa.array([True] * golden.num_rows)  # without labels, all would be none where only positives are pairs
     facts = facts.set_column(facts.column_names.index(PAIR), PAIR, pairs)
-    return rows._replace(table=pa.concat_tables([rows.table, golden]), facts=_joined([rows.facts, facts]))
+    table = pa.concat_tables([rows.table, golden])
+    return MeasuredRows(table, _joined([rows.facts, facts]), rows.there, trained)
+
+
+def _trained(job: Job, golden: pa.Table, inputs: EvaluateInputs) -> int:
+    """Return how many rows of the golden set have the texts of a training row.
+
+    Spans that were validated with this golden set have no such row, so only those before are searched.
+    """
+    texts = group_hashes(golden, QUERY_AND_ITEM)
+    found = np.zeros(len(texts), dtype=bool)
+    for span in held_spans(job, inputs):
+        if span.kept_out != inputs.golden:
+            found |= span.trained(texts)
+    return int(found.sum())
 
 
 def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str], group: str = "") -> pa.Table:

@@ -27,8 +27,8 @@ def newest_rows(job: Job, count: int, known: Callable[[pa.Table], np.ndarray]) -
     """
     inputs, config = job.spec.inputs, job.config
     assert isinstance(inputs, TrainInputs)
-    rule, tables = HoldoutRule.of(config.evaluate), []
     refs = (*inputs.history, *inputs.rows)
+    rule, tables = HoldoutRule.of(config.evaluate, refs), []
     for training, _ in read_sides(job.shared, refs, rule, used_columns(config), newest_first=True):
         found = training.filter(pa.array(known(training)))
         tables.append(found.slice(max(0, found.num_rows - count)))

@@ -26,7 +26,7 @@ def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa
     left, parts = config.release.queries, [pa.schema(CORE).empty_table()]
     entity = [config.features.entity] if config.features.entity else []
     columns = list(dict.fromkeys([*config.features.query, *entity]))
-    for _, held in read_sides(store, refs, HoldoutRule.of(config.evaluate), columns, newest_first=True):
+    for _, held in read_sides(store, refs, HoldoutRule.of(config.evaluate, refs), columns, newest_first=True):
         pairs = held.filter(pa.array(np.asarray(pair_mask(held, config.heads), dtype=bool)))
         parts.insert(1, pairs.slice(max(0, pairs.num_rows - left)))
         left -= parts[1].num_rows

@@ -75,7 +75,7 @@ def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> d
         "format": _FORMAT,
         "rows": read_manifest(store, ref.prefix).sha256,
         "sides": read_manifest(store, ref.sides).sha256 if ref.sides is not None else None,
-        "holdout": rule.model_dump(mode="json"),
+        "holdout": rule.model_dump(mode="json", exclude={"measured"}),
         "tokenizer": recipe.tokenizer_sha256,
         "max_tokens": [recipe.query_tokens, recipe.item_tokens],
         "prompts": [prompts.query, prompts.item],

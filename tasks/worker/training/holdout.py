@@ -175,7 +175,8 @@ def judge_vectors(
     if parts.model.classifier is not None:
         probabilities = classify(parts.model, accelerator, queries, corpus[holdout.target])
         predicted = (probabilities >= parts.model.threshold).astype(np.int8)
-    ranks, losses = rank_targets(queries, corpus, holdout.target, (rank.index, rank.world), holdout.relevant, scale)
+    share = (rank.index, rank.world)
+    ranks, losses = rank_targets(queries, corpus, holdout.target, share, holdout.relevant, scale, accelerator.device)
     return Judged(
         accelerator.sum(torch.from_numpy(ranks)).numpy(),
         probabilities,

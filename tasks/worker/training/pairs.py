@@ -15,7 +15,7 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
-from tasks.data.holdout import read_sides, split_holdout
+from tasks.data.holdout import read_sides, trainable
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import entity_codes, label_values, own_label_columns, row_weights
 from tasks.labels.pairs import label_classes, pair_mask
@@ -51,12 +51,12 @@ def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
 class TrainingRows:
     """The rows of spans to train on, read again each time they are iterated over: no text stays in memory.
 
-    `rule` says which rows these are; None: the one of the configuration.
+    `rule` says which rows these are; None: the one of the configuration, if these are all spans of the lineage.
     """
 
     def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config, rule: HoldoutRule | None = None) -> None:
         self._store, self.refs = store, refs
-        self._columns, self.rule = used_columns(config), rule or HoldoutRule.of(config.evaluate)
+        self._columns, self.rule = used_columns(config), rule or HoldoutRule.of(config.evaluate, refs)
 
     def __iter__(self) -> Iterator[pa.Table]:
         for training, _ in read_sides(self._store, self.refs, self.rule, self._columns):
@@ -227,7 +227,7 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
     Raises:
         DataError: all rows are held out.
     """
-    training = TrainingRows(job.shared, inputs.rows, job.config, _training_rule(job.config, inputs.rows))
+    training = TrainingRows(job.shared, inputs.rows, job.config, _training_rule(job.config, inputs))
     if next(iter(training), None) is None:
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
@@ -236,9 +236,13 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
     return training, _newest_holdout(job, (*inputs.history, *inputs.rows))
 
 
-def _training_rule(config: Config, rows: Sequence[RowsRef]) -> HoldoutRule:
+def _rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
+    return HoldoutRule.of(config.evaluate, (*inputs.history, *inputs.rows))
+
+
+def _training_rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
     """Return the rule whose training side has no development rows of a run."""
-    return without_development_rows(HoldoutRule.of(config.evaluate), config.train.keep_best, rows)
+    return without_development_rows(_rule(config, inputs), config.train.keep_best, inputs.rows)
 
 
 def said_rows(job: Job, inputs: TrainInputs) -> SaidRows:
@@ -250,16 +254,16 @@ def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
     """Return the rows of the history that a run is trained on again: `train.replay` of its pairs."""
     first_step = inputs.parent.step if inputs.parent else 0
     replay = Replay.of(job.config.train.replay, inputs.rows, inputs.history, first_step)
-    return ReplayedRows(job.shared, replay, HoldoutRule.of(job.config.evaluate), used_columns(job.config))
+    return ReplayedRows(job.shared, replay, _rule(job.config, inputs), used_columns(job.config))
 
 
 def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
     """Return the development rows of a run, in order; None without `train.keep_best`, or where chance gave it none."""
-    rule, wider = HoldoutRule.of(job.config.evaluate), _training_rule(job.config, inputs.rows)
+    rule, wider = _rule(job.config, inputs), _training_rule(job.config, inputs)
     if wider == rule:
         return None
-    sides = read_sides(job.shared, inputs.rows, wider, used_columns(job.config))
-    found = [split_holdout(held, rule).training for _, held in sides]
+    sides = read_sides(job.shared, inputs.rows, rule, used_columns(job.config))
+    found = [training.filter(pa.array(~trainable(training, wider))) for training, _ in sides]
     if not sum(table.num_rows for table in found):
         print("no row is left for development, so the last step is kept: the run has few rows", flush=True)
         return None
@@ -269,7 +273,7 @@ def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
 def _newest_holdout(job: Job, refs: Sequence[RowsRef]) -> pa.Table:
     """Return at most `train.evaluate_rows` holdout rows, in order; no span is read that is not needed."""
     config, tables, missing = job.config, [], job.config.train.evaluate_rows
-    rule = HoldoutRule.of(config.evaluate)
+    rule = HoldoutRule.of(config.evaluate, refs)
     for _, held in read_sides(job.shared, refs, rule, used_columns(config), newest_first=True):
         tables.append(held.slice(max(0, held.num_rows - missing)))
         missing -= tables[-1].num_rows

@@ -150,7 +150,7 @@ def make_start(
         consumed=inputs.history,
         parent=inputs.parent,
         seed=config.seed,
-        holdout=HoldoutRule.of(config.evaluate),
+        holdout=HoldoutRule.of(config.evaluate, (*inputs.history, *inputs.rows)),
         losses=(),
         curve=(),
     )

@@ -28,7 +28,7 @@ def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
     facts = {"span": span.name, "span_version": span.version, "rows": rows}
     where = f"{job.spec.stage_prefix}/rows/{span.name}"
     prefix = commit_by_content(job.store, where, rows_file(scratch, span).parent, ROWS_KIND, facts)
-    return RowsRef(span=span, prefix=prefix, rows=rows)
+    return RowsRef(span=span, prefix=prefix, rows=rows, share=job.config.evaluate.holdout_share)
 
 
 def write_profiles(job: Job, profiles: Sequence[SpanProfile]) -> dict[str, str]:

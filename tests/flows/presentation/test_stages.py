@@ -319,6 +319,16 @@ def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRu
     assert done.of(Stage.evaluate, done.run.judged).tables[0].caption == "Metrics over 10 holdout rows among 20 items"
 
 
+def test_a_sample_is_shown_with_what_it_is_of_and_its_interval(done: Done) -> None:
+    outcome = done.run.judged.outcome.model_copy(update={"holdout_there": 1_240_000, "interval": (0.41, 0.59)})
+    made = done.of(Stage.evaluate, done.run.judged, outcome=outcome)
+    lines = " ".join(made.lines)
+    assert "10 of 1,240,000 holdout rows, a sample by hash, 20 items to find theirs among" in lines
+    assert "On all holdout rows the challenger's recall@10 is between 0.4100 and 0.5900, with 0.95 confidence." in lines
+    captions = [each.caption for each in made.tables]
+    assert "Metrics over 10 of 1,240,000 holdout rows, a sample by hash, among 20 items" in captions
+
+
 def test_the_worst_slice_comes_first(done: Done) -> None:
     judged = done.run.judged
     slices = tuple(

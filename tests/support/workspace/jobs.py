@@ -17,12 +17,14 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import InferInputs, Inputs, JobSpec, TrainInputs
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
 from tasks.data.rows import CORE, ROWS_KIND, read_rows
 from tasks.worker import infer, train
 from tasks.worker.catalogue.build import Sources, build
+from tasks.worker.held.write import write_held
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tasks.worker.training.pairs import used_columns
 
@@ -157,6 +159,14 @@ def model_of(outcome: TrainOutcome) -> ModelRef:
 def infer_vectors(store: DirectoryStore, config: Config, rows: RowsRef, model: ModelRef) -> InferOutcome:
     """Embed the items of `rows` in this process."""
     return infer.run(make_job(store, config, InferInputs(catalogue=make_catalogue(store, config, rows), model=model)))
+
+
+def with_held(store: DirectoryStore, config: Config, *refs: RowsRef, golden: str | None = None) -> tuple[RowsRef, ...]:
+    """References with the held-out side of their spans, as validate writes it."""
+    rule = HoldoutRule.of(config.evaluate)
+    with tempfile.TemporaryDirectory() as scratch:
+        wheres = [(ref, f"runs/fixture/validate/held/{ref.span.name}") for ref in refs]
+        return tuple(write_held(store, ref, rule, where, Path(scratch), golden) for ref, where in wheres)
 
 
 def make_catalogue(store: DirectoryStore, config: Config, *rows: RowsRef) -> CatalogueRef:

@@ -324,11 +324,11 @@ def test_a_damaged_record_is_named(store: DirectoryStore) -> None:
     assert releases.current(store) is not None
 
 
-def test_another_share_of_held_out_rows_needs_the_whole_lineage(store: DirectoryStore):
+def test_another_group_of_held_out_rows_needs_the_whole_lineage(store: DirectoryStore):
     with pytest.raises(ConfigError, match=r"millrace backfill --from 2021-Q1 --to 2021-Q2"):
-        plan_of(store, "2021-Q3", "2022-Q1", "evaluate.holdout_share=0.4")
-    plan = plan_of(store, "2021-Q1", "2022-Q1", "evaluate.holdout_share=0.4")
-    assert plan.config.evaluate.group == "query_and_item"
+        plan_of(store, "2021-Q3", "2022-Q1", "evaluate.group=query")
+    plan = plan_of(store, "2021-Q1", "2022-Q1", "evaluate.group=query")
+    assert plan.config.evaluate.group == "query"
     assert plan.base is None
 
 

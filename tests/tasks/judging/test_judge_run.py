@@ -92,6 +92,15 @@ def test_slices_are_measured_for_both_models_and_the_larger_class_is_known(store
     assert judged.auc_by_chance == pytest.approx(0.5 + 1.645 * (41 / (12 * 30 * 10)) ** 0.5, abs=1e-3)
 
 
+def test_a_verdict_on_a_sample_says_what_it_is_a_sample_of(store: DirectoryStore) -> None:
+    sliced = "{metric: recall@10, direction: higher, threshold: 0.1, baseline: none, severity: critical, slice: locale}"
+    plan = planned(store, f"evaluate.gates=[{FLOOR.format(0.4)}, {sliced}]", "evaluate.slices=[locale]")
+    sample = measured(store, plan).model_copy(update={"holdout_there": 1_240_000, "rows_left_out": 3})
+    over = [verdict.over for verdict in judge_evaluation(store, plan, sample).verdicts]
+    assert over[0] == f"{ROWS} of 1,240,000 holdout rows, a sample by hash, among 99 items"
+    assert set(over[1:]) == {f"{ROWS // 2} holdout rows of a sample by hash, among 99 items"}
+
+
 def test_newest_labels_that_are_the_contrary_of_what_the_champion_learned_are_said(store: DirectoryStore) -> None:
     plan, half = planned(store), ROWS // 2
     bought = np.array([0, 0, 0, 1] * (ROWS // 4))

@@ -33,6 +33,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
     write_rows,
 )
 
@@ -57,13 +58,17 @@ def run(
     *overrides: str,
     champion: ModelRef | None = None,
     champion_vectors: str | None = None,
+    run_key: str = "run",
 ) -> EvaluateOutcome:
     config = tiny_config(CLASSIFIER, *LABEL_HEADS, *overrides)
-    catalogue = make_catalogue(store, config, *rows)
     inputs = EvaluateInputs(
-        rows=rows, catalogue=catalogue, challenger=challenger, champion=champion, champion_vectors=champion_vectors
+        rows=with_held(store, config, *rows),
+        catalogue=make_catalogue(store, config, *rows),
+        challenger=challenger,
+        champion=champion,
+        champion_vectors=champion_vectors,
     )
-    return evaluate.run(make_job(store, config, inputs))
+    return evaluate.run(make_job(store, config, inputs, run_key))
 
 
 def held_rows(store: DirectoryStore, rows: RowsRef, share: float = 0.2) -> list[dict[str, Any]]:
@@ -88,6 +93,25 @@ def test_the_holdout_is_pooled_over_the_spans(workspace: Workspace, challenger: 
     outcome = run(store, (rows, later), challenger)
     assert outcome.holdout_rows == len(held_rows(store, rows)) + len(held_rows(store, later))
     assert outcome.corpus_items == 60, "the first forty items are the same"
+
+
+def test_of_more_rows_than_the_cap_a_sample_is_measured(workspace: Workspace, challenger: ModelRef, tmp_path: Path):
+    store, rows = workspace
+    later = write_rows(store, "2026-05", 200, tmp_path, distinct=60)
+    whole, half, few = (
+        run(store, (rows, later), challenger, f"evaluate.max_rows={most}", run_key=f"at-most-{most}")
+        for most in (1000, 40, 20)
+    )
+    assert (whole.sampled_from, whole.interval) == (None, None)
+    assert half.sampled_from == whole.holdout_rows
+    assert 20 < half.holdout_rows <= 40
+    assert half.interval is not None
+    assert half.interval[0] <= half.challenger["recall@10"] <= half.interval[1]
+
+    def measured(outcome: EvaluateOutcome) -> set[str]:
+        return set(read_row_results(store, str(outcome.rows_key)).row_id)
+
+    assert measured(few) < measured(half) < measured(whole), "a larger sample adds to a smaller one"
 
 
 def test_a_champion_is_measured_on_the_same_rows(workspace: Workspace, challenger: ModelRef):
@@ -226,7 +250,8 @@ def test_rows_about_deleted_items_do_not_count(workspace: Workspace, challenger:
     config = tiny_config(CLASSIFIER)
     others = change_rows(store, rows, "2026-04", lambda table: table.filter(pc.field("item_id") != gone), tmp_path)
     catalogue = make_catalogue(store, config, others)
-    inputs = EvaluateInputs(rows=(rows,), catalogue=catalogue, challenger=challenger, champion=None)
+    held = with_held(store, config, rows)
+    inputs = EvaluateInputs(rows=held, catalogue=catalogue, challenger=challenger, champion=None)
     outcome = evaluate.run(make_job(store, config, inputs))
     assert (outcome.rows_left_out, outcome.corpus_items) == (about, 39)
     assert outcome.holdout_rows == len(held_rows(store, rows)) - about
@@ -286,7 +311,8 @@ def run_as_rank(rank: Rank, uri: str, inputs: EvaluateInputs) -> EvaluateOutcome
 def test_two_workers_measure_the_same_as_one(workspace: Workspace, challenger: ModelRef):
     store, rows = workspace
     catalogue = make_catalogue(store, tiny_config(), rows)
-    inputs = EvaluateInputs(rows=(rows,), catalogue=catalogue, challenger=challenger, champion=challenger)
+    held = with_held(store, tiny_config(), rows)
+    inputs = EvaluateInputs(rows=held, catalogue=catalogue, challenger=challenger, champion=challenger)
     first, second = run_ranks(2, run_as_rank, store.uri, inputs)
     assert first == second
     assert first == run_as_rank(Rank(0, 1, 0), store.uri, inputs), "to the last bit"

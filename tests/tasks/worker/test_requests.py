@@ -24,6 +24,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
     write_rows,
 )
 
@@ -42,8 +43,8 @@ def work(rank: Rank, uri: str, endpoint: str, inputs: Inputs) -> Outcome:
 @pytest.mark.proof
 @pytest.mark.shows("one copy")
 def test_four_workers_of_a_machine_ask_the_bucket_for_what_one_asks(tmp_path: Path, s3: S3Server) -> None:
-    store, history = make_workspace(tmp_path, rows=40)
-    rows = write_rows(store, "2026-02", 40, tmp_path)
+    store, first = make_workspace(tmp_path, rows=40)
+    history, rows = with_held(store, CONFIG, first, write_rows(store, "2026-02", 40, tmp_path))
     parent = train_model(store, CONFIG, history, run_key="one")
     training = TrainInputs(rows=(rows,), history=(history,), parent=parent.checkpoint)
     catalogue = make_catalogue(store, CONFIG, history, rows)

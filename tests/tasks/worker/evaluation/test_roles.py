@@ -36,6 +36,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
 )
 
 SETTINGS = [CLASSIFIER, *FEATURES]
@@ -62,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def inputs(made: Made, *rows: RowsRef, golden: str | None = None, rivals: tuple[Rival, ...] = ()) -> EvaluateInputs:
     return EvaluateInputs(
-        rows=rows or (made.rows,),
+        rows=with_held(made.store, tiny_config(*SETTINGS), *(rows or (made.rows,))),
         catalogue=make_catalogue(made.store, tiny_config(*SETTINGS), *(rows or (made.rows,))),
         challenger=made.after,
         champion=made.before,
@@ -161,6 +162,13 @@ def test_golden_rows_are_measured_apart_from_the_holdout(made: Made, outcome: Ev
     assert "accuracy" not in results.metrics(Role.challenger, results.golden), "they have no label"
     assert found.golden[Role.champion] == results.metrics(Role.champion, results.golden)
     assert [each.span for each in found.spans] == ["2026-01"]
+
+
+def test_spans_validated_with_the_golden_set_are_not_searched_for_it(made: Made, tmp_path: Path):
+    key = golden_key(made, tmp_path)
+    given = inputs(made, golden=key)
+    held = with_held(made.store, tiny_config(*SETTINGS), made.rows, golden=key)
+    assert run(made, given.model_copy(update={"rows": held})).golden_trained == 0
 
 
 def test_golden_rows_count_where_only_positives_are_pairs(made: Made, tmp_path: Path):

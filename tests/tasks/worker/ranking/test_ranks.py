@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+import torch
 
 from tasks.worker.ranking import ranks as training_ranks
-from tasks.worker.ranking.ranks import CHUNK_QUERIES, rank_targets
+from tasks.worker.ranking.ranks import CHUNK_QUERIES, count_not_below, rank_targets
 from tasks.worker.ranking.relevant import find_relevant
 
 
@@ -26,6 +27,17 @@ def test_an_item_with_an_equal_score_ranks_first():
 def test_a_collapsed_or_broken_model_scores_worst(value: float):
     vectors = np.full((20, 4), value, dtype=np.float32)
     assert rank_targets(vectors, vectors, np.arange(20)).ranks.tolist() == [20] * 20
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_counts_of_parts_add_up_to_that_of_the_whole(broken: bool):
+    scores = torch.tensor([[0.5, 0.9, 0.1, 0.5], [0.3, -torch.inf, 0.2, 0.4]])
+    own = torch.tensor([0.5, 0.35])
+    if broken:
+        scores[0, 1], own[1] = torch.nan, torch.nan
+    whole = count_not_below(scores, own)
+    assert whole.tolist() == ([3, 4] if broken else [3, 1])
+    assert (count_not_below(scores[:, :3], own) + count_not_below(scores[:, 3:], own)).tolist() == whole.tolist()
 
 
 def test_items_that_are_as_right_compete_neither_for_the_rank_nor_for_the_loss():

@@ -1,0 +1,41 @@
+"""The items that are known to be right for the rows' queries, looked up in the pairs that validate wrote."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from tasks.contracts.evaluation import QUERY_KEY
+from tasks.contracts.jobs import EvaluateInputs
+from tasks.data.rows import ITEM_ID, QUERY
+from tasks.labels.pairs import pair_mask
+from tasks.worker.evaluation.rows import MeasuredRows, held_spans
+from tasks.worker.held.order import query_places
+from tasks.worker.held.write import QUERY_PLACE
+from tasks.worker.process.job import Job
+from tasks.worker.ranking.relevant import query_keys
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+
+def find_known_pairs(job: Job, inputs: EvaluateInputs, rows: MeasuredRows) -> pa.Table:
+    """Return the items that any row of the spans, trained on or held out, pairs with the rows' queries, each once.
+
+    The pairs of the golden set are among them.
+
+    Returns:
+        QUERY_KEY, int64, and ITEM_ID, string.
+    """
+    queries = np.unique(rows.facts[QUERY_KEY].to_numpy())
+    places = query_places(queries)
+    order = np.argsort(places)
+    queries, places = queries[order], places[order]
+    golden = rows.table.filter(pc.invert(rows.holdout))
+    found = [pa.table({QUERY_KEY: query_keys(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]})]
+    for span in held_spans(job, inputs):
+        pairs = span.pairs(places)
+        pairs = pairs.filter(pa.array(pair_mask(pairs, job.config.heads)))
+        keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
+        found.append(pa.table({QUERY_KEY: keys, ITEM_ID: pairs[ITEM_ID]}))
+    return pa.concat_tables(found).group_by([QUERY_KEY, ITEM_ID]).aggregate([])

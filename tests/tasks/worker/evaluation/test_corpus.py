@@ -1,0 +1,78 @@
+"""Which items are as right as a row's own: looked up in what validate wrote, the same as by reading every row."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.contracts.evaluation import QUERY_KEY
+from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef
+from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, read_rows
+from tasks.evaluating.golden_set import store_golden_set
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.evaluation.corpus import relevant_items
+from tasks.worker.evaluation.rows import read_holdout, with_golden_set
+from tasks.worker.held import order
+from tasks.worker.process.job import Rank
+from tasks.worker.ranking.relevant import find_relevant, query_keys, text_numbers
+from tasks.worker.training.pairs import pair_mask
+from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_job, make_workspace, tiny_config, with_held
+
+
+@pytest.mark.parametrize("positives_only", ["true", "false"])
+def test_items_as_right_are_those_of_all_rows_of_all_spans(
+    tmp_path: Path, positives_only: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(order, "FIRST_ROWS", 16)
+    config = tiny_config(CLASSIFIER, f"heads.contrastive.positives_only={positives_only}")
+    store, plain = make_workspace(tmp_path, rows=300, distinct=70)
+
+    def repeated(step: int, label_step: int) -> RowsRef:
+        def change(table: pa.Table) -> pa.Table:
+            numbers = range(table.num_rows)
+            new = {
+                QUERY: pa.array([f"Query {number * step % 37}" for number in numbers]),
+                LABEL: pa.array([float(number * label_step % 5 + 1) for number in numbers]),
+            }
+            for name, values in new.items():
+                table = table.set_column(table.column_names.index(name), name, values)
+            return table
+
+        return change_rows(store, plain, f"2026-0{step}", change, tmp_path)
+
+    refs = with_held(store, config, repeated(2, 3), repeated(5, 2), repeated(7, 1))
+    golden = tmp_path / "golden.csv"
+    golden.write_text("query,item,item_id\nquery 3,a red pot,new\nnobody asks,a tin,tin\n")
+    model = ModelRef(version="", checkpoint=CheckpointRef(prefix="", step=0, sha256=""))
+    catalogue = CatalogueRef(prefix="", items=0, partitions=0, sha256="")
+    key = store_golden_set(store, str(golden))
+    inputs = EvaluateInputs(rows=refs, catalogue=catalogue, challenger=model, champion=None, golden=key)
+    job = make_job(store, config, inputs)
+    rows = with_golden_set(job, read_holdout(job, inputs, ()), inputs)
+
+    every = pa.concat_tables(read_rows(store, refs, []))
+    texts = dict(zip(every[ITEM_ID].to_pylist(), every[ITEM].to_pylist(), strict=True)) | {"new": "x", "tin": "y"}
+    some = sorted(texts)[::2] if "new" in sorted(texts)[::2] else sorted(texts)[1::2]
+    items = sorted({*some, *rows.table[ITEM_ID].to_pylist()})
+    corpus = pa.table({ITEM_ID: items, "text": [texts[item] for item in items]})
+    with open_accelerator("cpu", Rank(0, 1, 0), config, "fp32") as accelerator:
+        found = relevant_items(job, accelerator, inputs, rows, corpus)
+
+    right = every.filter(pa.array(pair_mask(every, config.heads)))
+    pairs = [*zip(right[QUERY].to_pylist(), right[ITEM_ID].to_pylist(), strict=True)]
+    pairs += [("query 3", "new"), ("nobody asks", "tin")]
+    place = {item: number for number, item in enumerate(items)}
+    pairs = [(query, item) for query, item in pairs if item in place]
+    keys = query_keys([query for query, _ in pairs])
+    expected = find_relevant(
+        rows.facts[QUERY_KEY].to_numpy(),
+        text_numbers(corpus["text"].to_pylist()),
+        keys,
+        np.array([place[item] for _, item in pairs]),
+    )
+    own = [place[item] for item in rows.table[ITEM_ID].to_pylist()]
+    sets = [[set(each.as_right(row, target).tolist()) for row, target in enumerate(own)] for each in (found, expected)]
+    assert sets[0] == sets[1]
+    assert np.mean([len(each) for each in sets[0]]) > 3, "queries have several right items"
