@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation classification gates faults chaos \
+.PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation classification gates verdicts faults chaos \
   success scale train-memory resume
 
 install: $(INSTALLED)
@@ -96,6 +96,11 @@ classification: install
 # How often the gates are right about real models, which it trains; REVIEWS as above. Resumable.
 gates: install
 	$(BIN)/python -m tests.benchmarks.quality.gates $(REVIEWS)
+
+# How often a verdict is true at 20,000, 200,000 and a million items, whichever model is the challenger.
+DRAWS ?= 200
+verdicts: install
+	$(BIN)/python -m tests.benchmarks.quality.verdicts --draws $(DRAWS)
 
 # The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install
