@@ -43,6 +43,11 @@ class ContrastiveHead(Record):
         default="fixed", description="learnt: the scale is a weight of the model, which begins at `scale`"
     )
     negatives: NegativesConfig | None = Field(default=None, description="null: the other items of the batch alone")
+    logq: bool = Field(
+        default=False,
+        description="other items of the batch count as if all were drawn equally often: popular ones less, rare ones "
+        "more, by their share of the run's rows; hard negatives count as they are",
+    )
     matryoshka: tuple[Positive, ...] = Field(
         default=(),
         description="widths below the embedding's, narrowest first: the first so many numbers of each vector, "
