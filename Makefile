@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation classification gates verdicts faults chaos \
-  success scale train-memory resume
+  success scale train-memory resume traps
 
 install: $(INSTALLED)
 
@@ -105,6 +105,10 @@ verdicts: install
 # The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults
+
+# docs/traps.md: wrong and honest months of the demo's shop through the whole pipeline; resumable.
+traps: install
+	$(BIN)/python -m tests.benchmarks.traps
 
 # How many of 200 runs come to a result when a fifth of their attempts fails; the rate comes from the ledger.
 success: install

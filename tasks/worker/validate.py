@@ -34,6 +34,7 @@ from tasks.worker.validation.counts import WindowCounts
 from tasks.worker.validation.drifts import judge_columns, judge_drift, judge_places, read_earlier
 from tasks.worker.validation.known import read_known
 from tasks.worker.validation.profile import SpanReader
+from tasks.worker.validation.signs import judge_signs
 from tasks.worker.validation.suites import OwnExpectations
 
 
@@ -73,6 +74,7 @@ def run(job: Job) -> ValidateOutcome:
         checks += window.row_checks(counts, config)
         checks += window.window_checks(counts, features, inputs.window[-1], config)
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
+        checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs)
         checks += item_checks(_compared_items(job, inputs, counts, scratch), config.validate_.items)
         outcome = ValidateOutcome(
             rows=(),
