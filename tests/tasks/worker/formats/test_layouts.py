@@ -28,7 +28,6 @@ SIDES: tuple[Side, ...] = ("query", "item")
 # A text may have as many tokens as fit into two windows of local attention, and more.
 LENGTHS = ("train.max_tokens={query: 40, item: 40}", "train.sequence_tokens=48", "infer.max_tokens=40",
            "infer.sequence_tokens=48")  # fmt: skip
-TRAINED = sorted(LAYOUTS.keys() - {"modernbert-embed-base", "embeddinggemma-300m"})
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def read_tokenizer(folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_an_export_is_read_as_the_folder_that_the_lineage_began_with(
     folder_of: Callable[[str], Path], tmp_path: Path, name: str
 ):
