@@ -12,7 +12,7 @@ from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
-from tasks.evaluate import evaluate
+from tasks.evaluate import evaluate, needs_vectors
 from tasks.health import health
 from tasks.infer import infer
 from tasks.judging.again import plan_again
@@ -51,11 +51,12 @@ def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overr
             validated = validate(plan)
             warm = warmup(plan, validated, after=health(plan, after=validated))
             trained = train(plan, validated, warm)
-            judged = evaluate(plan, validated, warm, trained)
+            model, catalogue = model_of(trained), catalogue_of(plan, validated)
+            inferred = infer(plan, catalogue, model, warm.compiled) if needs_vectors(plan, validated) else None
+            judged = evaluate(plan, validated, warm, trained, inferred)
             made: Release | Refusal | Judgement = judged
             if not judged.refused:
-                model = model_of(trained)
-                inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
+                inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
             if isinstance(made, Release):
                 announce_release(store, plan, made)

@@ -19,7 +19,7 @@ from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, W
 from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
-from tasks.evaluate import evaluate
+from tasks.evaluate import evaluate, needs_vectors
 from tasks.health import health
 from tasks.infer import infer
 from tasks.planning.next_run import plan_run
@@ -97,11 +97,12 @@ def pipeline(
             warm = warmup(plan, validated, after=healthy)
             trained = train(plan, validated, warm)
             adopt_branch(store, plan)
-            judged = evaluate(plan, validated, warm, trained)
+            model, catalogue = model_of(trained), catalogue_of(plan, validated)
+            inferred = infer(plan, catalogue, model, warm.compiled) if needs_vectors(plan, validated) else None
+            judged = evaluate(plan, validated, warm, trained, inferred)
             made: Release | Refusal | Judgement = judged
             if not judged.refused or releases.of_run(store, plan.run_key):  # a release outlives stricter gates
-                model = model_of(trained)
-                inferred = infer(plan, catalogue_of(plan, validated), model, warm.compiled, after=judged)
+                inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
             if isinstance(made, Release):
                 announce_release(store, plan, made)

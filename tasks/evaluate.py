@@ -4,12 +4,13 @@ from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
+from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.evaluating.rivals import begun_with, rivals_for
+from tasks.gates.fall import CHAMPION_BEFORE
 from tasks.gates.verdicts import undecided
 from tasks.judging.judge_run import judge_evaluation
 from tasks.running.stage import run_stage, stage_task
@@ -21,10 +22,19 @@ from tasks.validate import catalogue_of
 
 
 @stage_task
-def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, trained: TrainOutcome) -> Judgement:
+def evaluate(
+    plan: RunPlan,
+    validated: ValidateOutcome,
+    warm: WarmupOutcome,
+    trained: TrainOutcome,
+    inferred: InferOutcome | None = None,
+) -> Judgement:
     """Measure the models and judge the gates. Champion and other releases are those of the first try.
 
     A refused gate is no error: it is in the verdicts.
+
+    Args:
+        inferred: the challenger's vectors, if `needs_vectors`.
     """
     store = open_store(plan.workspace)
     champion = champion_for(store, model_of(trained))
@@ -33,6 +43,7 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
         rows=(*plan.history, *validated.rows),
         catalogue=catalogue_of(plan, validated),
         challenger=model_of(trained),
+        challenger_vectors=inferred.prefix if inferred else None,
         champion=champion.model if champion else None,
         champion_vectors=champion.vectors_prefix if champion and champion.catalogue else None,
         champion_release=champion.number if champion else None,
@@ -47,9 +58,20 @@ def evaluate(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, tra
     judged = judge_evaluation(store, plan, outcome)
     if judged.contradicted:
         logger().warning("labels: %s", judged.contradicted)
+    for verdict in judged.verdicts:
+        if verdict.against == CHAMPION_BEFORE and verdict.answer == "fail":
+            logger().warning("rows: %s", verdict.sentence)
     for sentence in undecided(judged.verdicts):
         logger().warning("undecided: %s", sentence)
     return judged
+
+
+def needs_vectors(plan: RunPlan, validated: ValidateOutcome) -> bool:
+    """Return whether infer comes before evaluate: models are compared by their vectors of a large catalogue.
+
+    Those of an accepted model are released, so they are made once.
+    """
+    return catalogue_of(plan, validated).items > plan.config.evaluate.corpus_items
 
 
 def champion_for(store: Store, challenger: ModelRef) -> Release | None:

@@ -22,6 +22,7 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
         parent=plan.parent,
         compiled=warm.compiled,
         mined=mined_release(open_store(plan.workspace), plan),
+        golden=validated.golden,
     )
     outcome = run_stage(plan, inputs, TrainOutcome)
     if outcome.communication is not None and outcome.communication.warning:

@@ -40,6 +40,7 @@ KEYS_BESIDE_THE_WORK = (
     "evaluate.slices",
     "evaluate.min_slice_rows",
     "evaluate.golden",
+    "evaluate.champion_loss",
     "evaluate.gates",
     "infer.workers",
     "release.gates",

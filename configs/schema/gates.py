@@ -8,7 +8,7 @@ from configs.schema.metrics import METRICS, Family, MetricName, names_of
 from tasks.foundation.records import Record
 
 Severity = Literal["critical", "warning"]
-Baseline = Literal["none", "untrained", "champion", "first", "best"]
+Baseline = Literal["none", "untrained", "champion", "previous", "first", "best"]
 
 NEWEST, EACH = "newest", "each"  # spans that a gate may name apart from a span's own name
 
@@ -22,6 +22,11 @@ class GateConfig(Record):
     baseline: Baseline
     severity: Severity = Field(description="critical: a refusal stops the release")
     # Defaults, since configurations of earlier runs lack these.
+    of: Literal["challenger", "champion"] = Field(
+        default="challenger",
+        description="which model's number is judged; of the champion on the newest span, which it has not seen, it is "
+        "the forward score",
+    )
     relative: bool = Field(
         default=False, description="the threshold is a share of the baseline's value: -0.005 allows a loss of 0.5 %"
     )
@@ -72,6 +77,12 @@ class GateConfig(Record):
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
+        if self.of == "champion" and self.baseline == "champion":
+            raise ValueError(f"the gate on {self.metric} compares the champion with itself; name another baseline")
+        if self.of == "champion" and METRICS[self.metric].family is Family.compatibility:
+            raise ValueError(
+                f"{self.metric} is of the challenger next to the champion, so its gate is not of a champion"
+            )
         if self.relative and self.baseline == "none":
             raise ValueError(f"the gate on {self.metric} is relative, so it needs a baseline: relative to what?")
         if self.rows == "golden" and (self.slice is not None or self.span is not None):

@@ -12,6 +12,19 @@ from tasks.foundation.records import Record
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
+class Bounds(Record):
+    """Shares above which something is a warning, and above which it stops run or release; null: never."""
+
+    warn: Share | None
+    stop: Share | None
+
+    @model_validator(mode="after")
+    def _warns_first(self) -> Self:
+        if self.warn is not None and self.stop is not None and self.warn > self.stop:
+            raise ValueError(f"warn {self.warn:g} is above stop {self.stop:g}, so nothing would ever only be warned of")
+        return self
+
+
 class StageConfig(Record):
     """The section of any stage."""
 
@@ -94,13 +107,18 @@ class EvaluateConfig(StageConfig):
     )
     corpus_items: Positive = Field(
         default=20_000,
-        description="in a larger catalogue, the holdout finds its items among so many others: up to half of them the "
-        "champion's nearest to the queries, the rest by a stable hash of the id",
+        description="of a larger catalogue, all models are measured among so many items, by a stable hash of the id; "
+        "challenger and releases meet among all that both hold, so infer comes before evaluate",
     )
     golden: str | None = Field(
         default=None,
         description="Parquet, CSV or JSON Lines file with query, item and perhaps item_id, on which all models are "
         "measured apart from the holdout; null: none",
+    )
+    champion_loss: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.3),
+        description="of the champion's recall@10 on the spans before, what it may lose on the newest, on items that "
+        "its release holds; above `stop` the model is refused",
     )
     gates: tuple[GateConfig, ...]
 

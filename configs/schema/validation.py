@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from configs.schema.compute import Positive
 from configs.schema.expectations import KNOWN, Scope, check_expectation
 from configs.schema.gates import Severity
-from configs.schema.stages import Share, StageConfig
+from configs.schema.stages import Bounds, Share, StageConfig
 from tasks.foundation.records import Record
 
 
@@ -69,6 +69,24 @@ class DriftConfig(Record):
         return own.severity if own and own.severity is not None else self.severity
 
 
+class ItemsConfig(Record):
+    """How the items of a span may differ from the catalogue before it."""
+
+    min_items: Positive = Field(default=100, description="a share of fewer items is not judged")
+    changed: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.3), description="of the span's known items, those with another text"
+    )
+    values: Bounds = Field(
+        default=Bounds(warn=0.5, stop=None),
+        description="of the span's known items, those with another feature, by name",
+    )
+    new: Bounds = Field(default=Bounds(warn=0.8, stop=None), description="of the span's items, those not known")
+    doubled: Bounds = Field(
+        default=Bounds(warn=0.02, stop=0.5),
+        description="of the span's items, new ones with a known item's id in another form, or with its text",
+    )
+
+
 class ValidateConfig(StageConfig):
     """Limits that great-expectations holds the rows of a run against."""
 
@@ -85,6 +103,7 @@ class ValidateConfig(StageConfig):
     numeric_min: float = Field(description="lowest value of any numeric feature")
     numeric_max: float = Field(description="highest value of any numeric feature")
     drift: DriftConfig = DriftConfig()
+    items: ItemsConfig = ItemsConfig()
     max_unseen_share: Share = Field(
         default=0.1, description="more rows than this share with a category that the parent has never seen: a warning"
     )

@@ -14,7 +14,7 @@ from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunPlan
-from tasks.evaluate import evaluate, forget_outdated
+from tasks.evaluate import evaluate, forget_outdated, needs_vectors
 from tasks.health import health
 from tasks.infer import infer
 from tasks.publish import publish_release
@@ -49,8 +49,12 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
             def infer_all() -> InferOutcome:
                 return infer(plan, catalogue_of(plan, validated), model_of(trained), warm.compiled, after=judged)
 
+            def judge() -> Judgement:
+                vectors = infer_all() if needs_vectors(plan, validated) else None
+                return evaluate(plan, validated, warm, trained, vectors)
+
             if "evaluate" in stages or releasing:
-                judged = run.try_step("evaluate", lambda: evaluate(plan, validated, warm, trained))
+                judged = run.try_step("evaluate", judge)
             if releasing and judged is not None and judged.refused:
                 return _rejected(store, plan, judged, "infer", "release")
             if "infer" in stages or (releasing and judged is not None):
@@ -61,7 +65,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
         with run.step("release"):
             if forget_outdated(store, plan, trained, judged):
                 logger().warning("another release was made meanwhile: the model is evaluated again, against that one")
-                judged = evaluate(plan, validated, warm, trained)
+                judged = evaluate(plan, validated, warm, trained, inferred if needs_vectors(plan, validated) else None)
             made: Release | Refusal | Judgement = judged
             if not judged.refused:
                 made = release(plan, model_of(trained), inferred, judged, (*plan.history, *validated.rows))

@@ -1,6 +1,6 @@
 """What changed from one release to another: the numbers, the queries that won and lost most, new and gone items."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from flows.presentation.model import Section, Table, table
 from flows.presentation.wording import NONE, count, difference, number, plural, share, shortened
@@ -34,15 +34,12 @@ def changes_section(changes: Changes) -> Section:
 
 
 def sentences(changes: Changes) -> Iterator[str]:
-    """Yield what happened to the holdout queries, to the catalogue, and to the hits, a sentence each."""
-    before, after = changes.metrics_before.get(METRIC), changes.metrics_after.get(METRIC)
-    searched = f"{plural(changes.queries, 'holdout query', 'holdout queries')}, searched among all items"
+    """Yield what happened to the model, to model and catalogue together, to the catalogue, and to the hits."""
     if not changes.queries:
         yield "No holdout query is known, so ranks are not compared."
-    elif before is None or after is None:
-        yield f"Compared over {searched}."
     else:
-        yield f"{METRIC} was {number(before)} and is {number(after)}, over {searched}."
+        yield from _of_the_model(changes)
+        yield from _with_the_catalogues(changes)
     moved = ", ".join(
         f"{count(items)} {what}"
         for items, what in (
@@ -62,14 +59,47 @@ def sentences(changes: Changes) -> Iterator[str]:
         yield f"{words[0].upper()}{words[1:]}, on average."
 
 
+def _of_the_model(changes: Changes) -> Iterator[str]:
+    shared = changes.shared
+    if METRIC not in shared.metrics_before or METRIC not in shared.metrics_after:
+        yield "The model: no query is about an item that both releases hold, so the models are not compared."
+        return
+    before, after = shared.metrics_before[METRIC], shared.metrics_after[METRIC]
+    yield (
+        f"The model: {METRIC} was {number(before)} and is {number(after)}, over "
+        f"{plural(shared.queries, 'holdout query', 'holdout queries')} about items that both releases hold, searched "
+        f"among these {plural(shared.items, 'item')}."
+    )
+
+
+def _with_the_catalogues(changes: Changes) -> Iterator[str]:
+    before, after = changes.metrics_before.get(METRIC), changes.metrics_after.get(METRIC)
+    if before is None or after is None:
+        return
+    yield (
+        f"With the catalogue: it was {number(before)} and is {number(after)}, over all "
+        f"{plural(changes.queries, 'holdout query', 'holdout queries')} among all items of each release; an item that "
+        "a release lacks was not found."
+    )
+
+
 def _metrics(changes: Changes) -> tuple[Table, ...]:
-    rows = [
-        (name, number(changes.metrics_before.get(name)), number(value),
-         difference(value, changes.metrics_before.get(name)))
-        for name, value in changes.metrics_after.items()
-    ]  # fmt: skip
+    """Return the metrics of the models alone, and those with their catalogues."""
+    of_all = f"{plural(changes.queries, 'holdout query', 'holdout queries')} among all items of each release"
+    shared = changes.shared
+    of_both = f"{plural(shared.queries, 'holdout query', 'holdout queries')} among the {plural(shared.items, 'item')}"
+    return (
+        *_metrics_of(changes, shared.metrics_before, shared.metrics_after, f"The model: {of_both} of both releases"),
+        *_metrics_of(changes, changes.metrics_before, changes.metrics_after, f"With the catalogue: {of_all}"),
+    )
+
+
+def _metrics_of(
+    changes: Changes, before: Mapping[str, float], after: Mapping[str, float], caption: str
+) -> tuple[Table, ...]:
+    rows = [(name, number(before.get(name)), number(value), difference(value, before.get(name)))
+            for name, value in after.items()]  # fmt: skip
     columns = ("metric", f">release {changes.before}", f">{_named(changes)}", ">difference")
-    caption = f"Metrics of {plural(changes.queries, 'holdout query', 'holdout queries')} among all vectors"
     return (table(caption, columns, rows),) if rows and changes.queries else ()
 
 

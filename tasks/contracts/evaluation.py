@@ -10,13 +10,15 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from configs.schema.gates import GateConfig, Severity
+from configs.schema.stages import Bounds
 from tasks.foundation.records import Record
 
 # --- the row results --------------------------------------------------------------------------------------------
 
 ROW_ID = "row_id"  # string, as in the rows of the span
 SPAN = "span"  # string: the span that the row is from; GOLDEN for a row of the golden set
-QUERY_KEY = "query_key"  # int64: a hash of the normalised query; rows with one query are resampled together
+QUERY_KEY = "query_key"  # int64: a hash of the normalised query
+GROUP = "group"  # int64: rows that stand and fall together are resampled together: those of one user, else of one query
 ITEM_ID = "item_id"  # string
 PAIR = "pair"  # bool: the row counts for the ranking metrics
 LABEL_CLASS = "label_class"  # int8: 0, 1, or -1 without a class
@@ -32,14 +34,31 @@ class Role(StrEnum):
 
     challenger = "challenger"
     champion = "champion"  # the current release
+    previous = "previous"  # the newest release of another model that was current before the champion
     untrained = "untrained"  # the weights with which the lineage began
     first = "first"  # the first release
-    best = "best"  # the release with the highest value so far
+    best = "best"  # the best release so far, in sums of the differences that evaluations measured
 
 
 def rank_of(role: Role) -> str:
-    """Return the column with the rank of the row's own item, int32 from 1, among all items that are not as right."""
+    """Return the column with the rank of the row's own item, int32 from 1, among the corpus of all models.
+
+    Items that are as right don't count.
+    """
     return f"{role}.rank"
+
+
+def whole_rank_of(role: Role) -> str:
+    """Return the column with the same rank among the whole catalogue, int32; it is there if the corpus is a part."""
+    return f"{role}.whole"
+
+
+def shared_rank_of(role: Role, baseline: Role) -> str:
+    """Return the column with the same rank among the items that challenger and baseline both hold, int32.
+
+    It is there of both, for each baseline with released vectors, if the corpus is a part of the catalogue.
+    """
+    return f"{role}.shared.{baseline}"
 
 
 def narrow_rank_of(role: Role, width: int) -> str:
@@ -48,6 +67,11 @@ def narrow_rank_of(role: Role, width: int) -> str:
     It is there for the widths of heads.contrastive.matryoshka and of gates that are below the model's own.
     """
     return f"{rank_of(role)}.{width}"
+
+
+def held_of(role: Role) -> str:
+    """Return the column that says whether the role's release holds the row's item, bool; the champion's alone."""
+    return f"{role}.held"
 
 
 def loss_of(role: Role) -> str:
@@ -103,6 +127,24 @@ class SliceMetrics(Record):
     champion: dict[str, float] | None = Field(default=None, description="null: there is none, or it was not measured")
 
 
+class ForwardScore(Record):
+    """The champion on the holdout rows of the span after it, before that span is trained; other models on the same."""
+
+    release: int = Field(description="number of the release that first had the model")
+    span: str = Field(description="the span after it, which it has not seen")
+    rows: int
+    metric: str
+    value: float
+    previous: int | None = Field(
+        description="number of the release before it; null: there is none, it has seen the span, or it was not measured"
+    )
+    previous_value: float | None
+    low: float | None = Field(description="value - previous_value is at least this; null: not known")
+    high: float | None = Field(description="and at most this, both together with 95 % confidence")
+    untrained: float | None = Field(description="the value of the weights that the lineage began with")
+    challenger: float | None = Field(description="the value of the model that was then trained on the span")
+
+
 Answer = Literal["pass", "fail", "undecided"]
 
 
@@ -116,6 +158,7 @@ class Verdict(Record):
     baseline: float | None = Field(description="the other model's value; null: the gate compares with none")
     sentence: str
     # Empty or null in verdicts of earlier versions, which had `passed` instead of `answer`.
+    of: Literal["challenger", "champion"] = Field(default="challenger", description="the model that the value is of")
     against: str = Field(default="", description="the baseline's name")
     where: str = Field(default="", description="the width, the slice, the span or the golden set; empty: all rows")
     over: str = Field(default="", description="rows and corpus, for people")
@@ -137,6 +180,12 @@ class Verdict(Record):
             return data
         rest = {name: value for name, value in data.items() if name != "passed"}
         return rest | {"answer": {True: "pass", False: "fail", None: None}[data["passed"]]}
+
+    @property
+    def judges(self) -> str:
+        """The number that is judged: the metric, the model where it is not the challenger, and the part of the rows."""
+        whose = "" if self.of == "challenger" else self.of
+        return ", ".join(filter(None, (self.metric, whose, self.where)))
 
     @property
     def passed(self) -> bool | None:
@@ -166,3 +215,4 @@ class Rules(Record):
     slices: tuple[str, ...]
     min_slice_rows: int
     release_gates: tuple[GateConfig, ...]
+    champion_loss: Bounds

@@ -54,7 +54,10 @@ class WarmupInputs(Record):
 
 
 class TrainInputs(Record):
-    """`rows` are trained on; the in-loop evaluation also looks at the holdout of `history`."""
+    """`rows` are trained on; the in-loop evaluation also looks at the holdout of `history`.
+
+    No pair of any row of both is ever a negative.
+    """
 
     stage: Literal[Stage.train] = Stage.train
     rows: tuple[RowsRef, ...]
@@ -62,6 +65,7 @@ class TrainInputs(Record):
     parent: CheckpointRef | None
     compiled: CompileRef | None = None
     mined: MinedRelease | None = Field(default=None, description="for hard negatives; null: none, or no release yet")
+    golden: str | None = Field(default=None, description="key of the golden set, whose pairs are never negatives")
 
 
 class Rival(Record):
@@ -80,6 +84,9 @@ class EvaluateInputs(Record):
     rows: tuple[RowsRef, ...]
     catalogue: CatalogueRef
     challenger: ModelRef
+    challenger_vectors: str | None = Field(
+        default=None, description="folder of its vectors of the catalogue; null: the catalogue is small"
+    )
     champion: ModelRef | None = Field(description="null: nothing is released yet")
     champion_vectors: str | None = Field(default=None, description="folder of the vectors that its release holds")
     champion_release: int | None = Field(default=None, description="number of that release")

@@ -14,6 +14,7 @@ from tasks.contracts.checkpoints import CurvePoint, HeadSolved, LabelHeadSolved
 from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
+from tasks.contracts.search import SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import (
     CheckpointUse,
@@ -71,6 +72,8 @@ class ValidateOutcome(Record):
     left_out_as_golden: int | None = Field(
         default=None, description="of those left out of training, rows of the golden set; null: there is none"
     )
+
+    golden: str | None = Field(default=None, description="key of the golden set that was kept out; null: there is none")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -160,14 +163,20 @@ class EvaluateOutcome(Record):
         default=None,
         description="in which the challenger's recall@10 on all holdout rows is, with 0.95 confidence; null: no sample",
     )
-    corpus_items: int
-    challenger: dict[str, float]
-    champion: dict[str, float] | None
+    corpus_items: int = Field(description="that every model was measured on")
+    challenger: dict[str, float] = Field(
+        description="ranking metrics are among the items that it and the champion hold, or the whole catalogue"
+    )
+    champion: dict[str, float] | None = Field(description="among the same items as the challenger's")
     champion_version: str | None
     slices: tuple[SliceMetrics, ...]
-    # Zero: made when the corpus was all items of all rows, or there is no champion.
     catalogue_items: int = Field(default=0, description="that `corpus_items` were chosen from")
-    near_items: int = Field(default=0, description="in the corpus as nearest to queries by the champion")
+    whole_items: int | None = Field(
+        default=None, description="that the challenger's rows were ranked among, too; null: the corpus is the catalogue"
+    )
+    shared_items: dict[Role, int] = Field(
+        default={}, description="that challenger and a release both hold, in a catalogue that the corpus is a part of"
+    )
     rows_left_out: int = Field(default=0, description="holdout rows about items that are deleted")
     champion_read: int = Field(default=0, description="items whose vectors were read from the champion's release")
     champion_embedded: int = Field(default=0, description="the other items, which the champion embedded")
@@ -183,6 +192,11 @@ class EvaluateOutcome(Record):
     def sampled_from(self) -> int | None:
         """The holdout rows that the measured ones are a sample of; None where all were measured."""
         return self.holdout_there if self.holdout_there > self.holdout_rows + self.rows_left_out else None
+
+    @property
+    def ranked_among(self) -> int:
+        """The items among which the ranking metrics of challenger and champion are."""
+        return self.shared_items.get(Role.champion) or self.whole_items or self.corpus_items
 
     @property
     def golden_leak(self) -> str:
@@ -243,7 +257,7 @@ class ReleaseOutcome(Record):
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
     metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")
     before: int | None = Field(default=None, description="number of the release that it is compared with")
-    metrics_before: dict[str, float] | None = Field(default=None, description="of that release, on the same queries")
+    shared: SharedSearch | None = Field(default=None, description="of both models alone; null: there is none before")
     changes: str | None = Field(default=None, description="key of the record of what changed since")
     code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
     libraries: dict[str, str] = Field(default={}, description="versions of those that make the vectors")

@@ -57,6 +57,15 @@ class QueryChange(Record):
     after: tuple[Hit, ...] = Field(description="best first")
 
 
+class SharedSearch(Record):
+    """Two models apart from their catalogues: searched among items that both releases hold with equal content."""
+
+    items: int
+    queries: int = Field(description="whose own item is among them")
+    metrics_before: dict[str, float] = Field(description="ranking metrics over these queries, by the earlier release")
+    metrics_after: dict[str, float]
+
+
 class Changes(Record):
     """The later release compared with the earlier one: the same holdout queries over both whole catalogues."""
 
@@ -65,6 +74,7 @@ class Changes(Record):
     queries: int = Field(description="holdout queries that both were searched with; none of them was trained on")
     metrics_before: dict[str, float] = Field(description="ranking metrics over all vectors of the earlier release")
     metrics_after: dict[str, float]
+    shared: SharedSearch = Field(description="the same of the models alone")
     items_before: int
     items_after: int
     new_items: int = Field(description="in the later release alone")

@@ -7,9 +7,11 @@ import hashlib
 import math
 import unicodedata
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
@@ -17,6 +19,8 @@ from infra.store.manifest import open_folder, read_manifest
 from tasks.contracts.checkpoints import QUERY_AND_ITEM
 from tasks.contracts.references import RowsRef
 from tasks.foundation.errors import DataError
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 ROW_ID = "row_id"  # string, unique within a span
 TIME = "time"  # timestamp[us, UTC]
@@ -34,6 +38,8 @@ CORE = {
     LABEL: pa.float64(),
 }
 # Any other column keeps its source name and is float64, bool or string.
+
+_INVISIBLE = r"[\s\x{a0}\x{ad}\x{200b}-\x{200f}\x{2060}\x{feff}]"  # of a text after NFKC; zero-width ones among them
 
 _TEXT_GROUPS = {QUERY_AND_ITEM: [QUERY, ITEM], QUERY: [QUERY], ITEM: [ITEM]}
 
@@ -92,6 +98,17 @@ def distinct_items(rows: pa.Table) -> pa.Table:
 def normal_text(text: str) -> str:
     """Return the text without differences that people don't see: NFKC, case folded, single spaces, none around it."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def plain_ids(ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return ids without what exports do to their form: NFKC, lower case, no blanks, nothing invisible, 7 for 7.0.
+
+    Args:
+        ids: texts without nulls.
+    """
+    plain = pc.utf8_lower(pc.utf8_normalize(ids, form="NFKC"))
+    plain = pc.replace_substring_regex(plain, _INVISIBLE, "")
+    return pc.replace_substring_regex(plain, r"^0*(\d+)(?:\.0+)?$", r"\1")
 
 
 def group_columns(group: str) -> list[str]:

@@ -1,10 +1,10 @@
-"""Which released models an evaluation measures besides challenger and champion: the first of the lineage, and the best.
+"""Which released models an evaluation measures besides challenger and champion: previous, first and best.
 
-These are its fixed points: a slow decay, each time within what a comparison with the champion allows, shows in them.
+First and best are fixed points: a slow decay, each time within what a comparison with the champion allows, shows in
+them. On a new span the previous release shows what the training of the champion was worth.
 """
 
 import functools
-import math
 from collections.abc import Sequence
 
 from configs.schema.config import Config
@@ -15,13 +15,14 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import Rival
 from tasks.contracts.references import CheckpointRef, ModelRef
 from tasks.contracts.runs import Release
+from tasks.evaluating.worth import worth_of_models
 from tasks.runs import branches, lineage, releases
 
 USUAL_METRIC = "recall@10"
 
 
 def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Rival, ...]:
-    """Return the fixed points of a lineage as an evaluation of the challenger measures them. Raises as they do."""
+    """Return the releases that an evaluation of the challenger measures. Raises as `compared_with`."""
     return tuple(
         Rival(
             role=role,
@@ -29,33 +30,37 @@ def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Riva
             model=release.model,
             vectors=release.vectors_prefix if release.catalogue else None,
         )
-        for role, release in fixed_points(store, config, challenger).items()
+        for role, release in compared_with(store, config, challenger).items()
     )
 
 
-def fixed_points(store: Store, config: Config, challenger: ModelRef | None = None) -> dict[Role, Release]:
-    """Return the first release of the lineage, and the one with the best recorded value of the first ranking gate.
+def compared_with(store: Store, config: Config, challenger: ModelRef | None = None) -> dict[Role, Release]:
+    """Return the release before the champion, the lineage's first, and its best by the first ranking gate's metric.
 
-    A release whose checkpoint was deleted can't be measured: it is not the best, and if it is the first, there is none.
+    A release whose checkpoint was deleted can't be measured: it is not the best, and if it has another role, nobody
+    has. A model with several roles is read with the vectors of the first of them here.
 
     Args:
         challenger: no release of this model is one.
 
     Raises:
-        StoreError: a release, or the record of a branch, is not readable; names the file.
+        StoreError: a release, its evaluation, or the record of a branch, is not readable; names the file.
     """
     own = branches.root(store, config.lineage)
     root_of = functools.cache(lambda name: branches.root(store, name))
+    every = list(releases.with_new_models(store))
     made = [
         release
-        for release in releases.with_new_models(store)
+        for release in every
         if (challenger is None or release.model.version != challenger.version)
         and root_of(release.model.checkpoint.prefix.split("/")[1]) == own
     ]
     chosen: dict[Role, Release] = {}
+    if (previous := _previous(store, challenger)) is not None:
+        chosen[Role.previous] = previous
     if made and not lineage.is_pruned(store, made[-1].model.checkpoint):
         chosen[Role.first] = made[-1]
-    if (best := _best(store, made, _metric(config))) is not None:
+    if made and (best := _best(store, every, made, _metric(config))) is not None:
         chosen[Role.best] = best
     return chosen
 
@@ -74,11 +79,34 @@ def begun_with(store: Store, config: Config) -> CheckpointRef | None:
         return None
 
 
-def _best(store: Store, made: Sequence[Release], metric: str) -> Release | None:
+def _previous(store: Store, challenger: ModelRef | None) -> Release | None:
+    """Return the newest release of another model that was current before the champion, with its newest vectors."""
+    own = challenger.version if challenger is not None else None
+    others = (each for each in releases.current_and_before(store) if each.model.version != own)
+    found = champion = next(others, None)
+    while found is not None and champion is not None:
+        if found.model.version not in (champion.model.version, own):
+            return None if lineage.is_pruned(store, found.model.checkpoint) else found
+        brought = releases.origin(store, found.model.version)  # refreshes since then, one an hour, are not read
+        found = releases.read(store, brought.previous) if brought is not None and brought.previous else None
+    return None
+
+
+def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metric: str) -> Release | None:
+    """Return the best of the releases that a chain of evaluations connects with the one that serves, or served last.
+
+    Args:
+        every: with those of other lineages, which may have been champions.
+        made: the lineage's own, newest first; at least one.
+    """
+    by_version = {release.model.version: release for release in reversed(made)}
+    served = (by_version.get(release.model.version) for release in releases.current_and_before(store))
+    serving = next((release for release in served if release is not None), made[0])
+    worth = worth_of_models(store, every, serving, metric)
     sign = 1 if METRICS[metric].better == "higher" else -1
-    known = [release for release in made if math.isfinite(release.metrics.get(metric, math.nan))]
+    known = [release for release in made if release.model.version in worth]
     # Of equal ones the newest, which knows most.
-    best_first = sorted(known, key=lambda release: (sign * release.metrics[metric], release.number), reverse=True)
+    best_first = sorted(known, key=lambda release: (sign * worth[release.model.version], release.number), reverse=True)
     return next((each for each in best_first if not lineage.is_pruned(store, each.model.checkpoint)), None)
 
 

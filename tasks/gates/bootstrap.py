@@ -1,7 +1,7 @@
 """How sure a number is: its distribution over samples of the rows, drawn with replacement.
 
-Rows with one query stand and fall together, so whole groups are drawn. Challenger and baseline are measured on the same
-draw (a paired bootstrap): what is hard for both says nothing about their difference.
+Rows of one user, or of one query, stand and fall together, so whole groups are drawn. Challenger and baseline are
+measured on the same draw (a paired bootstrap): what is hard for both says nothing about their difference.
 """
 
 from statistics import NormalDist
@@ -34,15 +34,18 @@ class Answers(NamedTuple):
     values: tuple[np.ndarray, ...]  # float64 (rows,) of each model: the challenger, then the baseline if there is one
 
 
-def row_values(rows: RowResults, metric: str, role: Role, width: int | None = None) -> np.ndarray:
+def row_values(
+    rows: RowResults, metric: str, role: Role, baseline: Role | None = None, width: int | None = None
+) -> np.ndarray:
     """Return what `Answers.values` holds of one model, float64 (rows,). Raises KeyError: it was not measured.
 
     Args:
+        baseline: the model that it is compared with, on the items that both hold; None: with nothing.
         width: of the vectors that a ranking metric is of; None: their own.
     """
     if metric in RANKING:
-        ranks = rows.ranks if width is None else rows.narrow_ranks[width]
-        return np.asarray(RANKING[metric](ranks[role]), dtype=np.float64)
+        ranks = rows.ranks_against(role, baseline) if width is None else rows.narrow_ranks[width][role]
+        return np.asarray(RANKING[metric](ranks), dtype=np.float64)
     if metric in LIKELIHOOD:
         return np.asarray(LIKELIHOOD[metric](rows.losses[role]), dtype=np.float64)
     if metric in LABEL:

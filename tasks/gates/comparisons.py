@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from configs.schema.gates import GateConfig
+from configs.schema.gates import NEWEST, GateConfig
 from configs.schema.metrics import METRICS, Family
 from tasks.contracts.evaluation import Role
 from tasks.gates.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
@@ -19,11 +20,14 @@ class Measured(NamedTuple):
 
     metrics: Mapping[Role, Mapping[str, float]]
     rows: RowResults | None = None
-    corpus: str = ""  # what the rows' items were found among, as in `among 2,000 items`
+    corpus: str = ""  # the items that the rows' own were found among, as in `among 2,000 items`
+    whole: str = ""  # the same, of ranks among a catalogue that `corpus` is a part of; empty: there are none
+    shared: Mapping[Role, str] = MappingProxyType({})  # the same, of ranks that a baseline has with the challenger
     many: int | None = None  # rows that the metrics are of
     sampled_from: int | None = None  # rows that these are a sample of; None: they are all
     called: str = "holdout rows"
     newest: str = ""  # the newest span
+    seen_by: frozenset[Role] = frozenset()  # released models that were trained on the newest span, or on a later one
     min_slice_rows: int = 1
     seed: tuple[int, ...] = (0,)
     suffix: str = ""  # follows the metrics' names
@@ -49,6 +53,7 @@ class Comparison(NamedTuple):
     interval: Interval | None = None
     absent: str = ""  # why the gate does not apply
     unknown: str = ""  # why its rows can't tell
+    among: str = ""  # the items that the rows' own were found among; empty: not known, or the gate is of no rows
 
     @property
     def judged(self) -> float:
@@ -71,25 +76,41 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
     of_part = gate.rows != "holdout" or any((gate.slice, gate.span, gate.width))
     rows = measured.rows
     if absent := _absent(measured, gate, role) or _not_as_narrow(rows, gate, role):
-        return [Comparison(gate, gate.narrowed, _whole(measured, Role.challenger, gate), None, absent=absent)]
-    if not gate.of_rows or rows is None or gate.metric not in measured.metrics[Role.challenger]:
+        return [Comparison(gate, gate.narrowed, _whole(measured, Role(gate.of), gate), None, absent=absent)]
+    if not gate.of_rows or rows is None or gate.metric not in measured.metrics[Role(gate.of)]:
         if of_part:
             kept = "the evaluation kept no answers to single rows; evaluate again to judge a part of them"
             absent = kept if rows is None else f"the model gives no {gate.metric}"
-        value = _whole(measured, Role.challenger, gate)
+        value = _whole(measured, Role(gate.of), gate)
         baseline = None if role is None else _whole(measured, role, gate)
         many = measured.many if gate.of_rows else None
         unknown = _too_few(gate, many)
-        return [Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown)]
+        among = measured.corpus if gate.of_rows else ""
+        return [Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown, among=among)]
     parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows)
     if not parts:
         few = f"no {gate.slice_column or 'span'} has {measured.min_slice_rows} rows (evaluate.min_slice_rows)"
         return [Comparison(gate, "", math.nan, None, absent=few)]
-    return _with_intervals(gate, [_of_part(rows, gate, role, part) for part in parts], measured.seed)
+    compared = [_of_part(rows, gate, role, part) for part in parts]
+    among = _among(measured, gate, role)
+    return [each._replace(among=among) for each in _with_intervals(gate, compared, measured.seed)]
+
+
+def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
+    """Return the items that the ranks of `RowResults.ranks_against` are among."""
+    if METRICS[gate.metric].family is Family.ranking and gate.width is None:
+        return measured.shared.get(role, measured.corpus) if role is not None else measured.whole or measured.corpus
+    return measured.corpus
 
 
 def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
-    """Return why there is nothing to compare with; empty where there is."""
+    """Return why there is nothing to compare, or nothing to compare with; empty where there is."""
+    if gate.of == "champion":
+        if Role.champion not in measured.metrics:
+            return "no champion yet to judge"
+        seen = [_called(each) for each in (Role.champion, role) if each is not None and each in measured.seen_by]
+        if seen and gate.span == NEWEST:
+            return f"the {seen[0]} has seen span {measured.newest} already"
     if role is None:
         compatible = METRICS[gate.metric].family is Family.compatibility
         return "no champion yet to compare with" if compatible and Role.champion not in measured.metrics else ""
@@ -99,6 +120,8 @@ def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
         return f"the {_called(role)} gives no {gate.metric} to compare with"
     if role is Role.champion or (role is not Role.untrained and Role.champion not in measured.metrics):
         return f"no {'champion' if role is Role.champion else 'release'} yet to compare with"
+    if role is Role.previous:
+        return "no release of another model before the champion that can be measured"
     return f"the {_called(role)} was not measured; evaluate again to compare with it"
 
 
@@ -107,7 +130,7 @@ def _not_as_narrow(rows: RowResults | None, gate: GateConfig, role: Role | None)
     if gate.width is None or rows is None:
         return ""
     known = rows.narrow_ranks.get(gate.width, {})
-    if Role.challenger not in known:
+    if Role(gate.of) not in known:
         return "the evaluation did not measure them; evaluate again to judge by them"
     if role is not None and role not in known:
         return f"the {_called(role)} was not measured by {gate.narrowed}; its vectors may have no more"
@@ -115,7 +138,13 @@ def _not_as_narrow(rows: RowResults | None, gate: GateConfig, role: Role | None)
 
 
 def _called(role: Role) -> str:
-    return {Role.untrained: "untrained model", Role.first: "first release", Role.best: "best release"}.get(role, role)
+    called = {
+        Role.previous: "previous release",
+        Role.untrained: "untrained model",
+        Role.first: "first release",
+        Role.best: "best release",
+    }
+    return called.get(role, role)
 
 
 def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
@@ -123,13 +152,13 @@ def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
 
 
 def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) -> tuple[Comparison, Answers]:
-    roles = (Role.challenger, *((role,) if role else ()))
+    roles = (Role(gate.of), *((role,) if role else ()))
     truth = truths(rows, gate.metric)[part.rows]
     answers = Answers(
         gate.metric,
-        rows.query_key[part.rows],
+        rows.group[part.rows],
         truth,
-        tuple(row_values(rows, gate.metric, each, gate.width)[part.rows] for each in roles),
+        tuple(row_values(rows, gate.metric, each, role, gate.width)[part.rows] for each in roles),
     )
     value, *others = measure(answers)
     many, unknown = len(truth), ""

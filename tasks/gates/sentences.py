@@ -10,6 +10,7 @@ DECIMALS = 9  # of a rounded difference, so that a drop of exactly the threshold
 _MODELS = {
     "untrained": "the untrained model's",
     "champion": "the champion's",
+    "previous": "the previous release's",
     "first": "the first release's",
     "best": "the best release's",
 }
@@ -24,6 +25,7 @@ def sentence(comparison: Comparison, suffix: str, answer: Answer | None, needed:
     """
     gate, value, baseline = comparison.gate, comparison.value, comparison.baseline
     name = gate.metric + suffix + (f" of {comparison.where}" if comparison.where else "")
+    name = f"the champion's {name}" if gate.of == "champion" else name
     if comparison.unknown:
         return f"{name} is undecided: {comparison.unknown}."
     if comparison.absent:
@@ -71,10 +73,11 @@ def _sureness(comparison: Comparison, answer: Answer | None, needed: int | None)
     what = "it" if comparison.baseline is None else "the difference"
     low, high = (f"{bound:+.4f}" if comparison.baseline is not None else f"{bound:.4f}" for bound in interval[:2])
     sure = f" With {gate.confidence:.4g} confidence {what} is at least {low}, and at most {high}"
+    over = f"{comparison.rows:,} rows{f' {comparison.among}' if comparison.among else ''}"
     if answer != "undecided":
-        return f"{sure}, over {comparison.rows:,} rows."
+        return f"{sure}, over {over}."
     enough = f"about {needed:,} would tell" if needed else "more of them may tell"
-    return f"{sure}: {comparison.rows:,} rows can't tell, {enough}."
+    return f"{sure}: {over} can't tell, {enough}."
 
 
 def _texts(*numbers: float) -> list[str]:

@@ -46,8 +46,9 @@ def refusals(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def undecided(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the sentences of the gates that could not tell."""
-    return tuple(verdict.sentence for verdict in verdicts if verdict.answer == "undecided")
+    """Return the sentences of the critical gates that could not tell; nothing hangs on the others."""
+    unsure = (verdict for verdict in verdicts if verdict.answer == "undecided")
+    return tuple(verdict.sentence for verdict in unsure if verdict.severity == "critical")
 
 
 def _judged(comparison: Comparison) -> dict[str, float]:
@@ -87,7 +88,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         gap = comparison.judged - comparison.threshold
         needed = rows_needed(comparison.rows, interval.standard_error, gap, gate.confidence)
     compared = None if comparison.baseline is None else _finite(comparison.judged)
-    rows, corpus = comparison.rows, measured.corpus
+    rows = comparison.rows
     return Verdict(
         metric=gate.metric + measured.suffix,
         severity=gate.severity,
@@ -95,9 +96,10 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         value=_finite(comparison.value),
         baseline=_finite(comparison.baseline),
         sentence=sentence(comparison, measured.suffix, answer, needed),
+        of=gate.of,
         against="" if gate.baseline == "none" else gate.baseline,
         where=comparison.where,
-        over="" if rows is None else f"{_counted(measured, gate, rows)} {corpus}".rstrip(),
+        over="" if rows is None else f"{_counted(measured, gate, rows)} {comparison.among}".rstrip(),
         rows=rows,
         groups=comparison.groups,
         threshold=None if comparison.absent else _finite(comparison.threshold),

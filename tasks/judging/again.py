@@ -91,7 +91,12 @@ def let_pass(store: Store, plan: RunPlan, judgement: Judgement, name: str, reaso
 
 
 def _with_rules(config: Config, rules: Rules) -> Config:
-    judged = {"gates": rules.gates, "slices": rules.slices, "min_slice_rows": rules.min_slice_rows}
+    judged = {
+        "gates": rules.gates,
+        "slices": rules.slices,
+        "min_slice_rows": rules.min_slice_rows,
+        "champion_loss": rules.champion_loss,
+    }
     return config.model_copy(
         update={
             "evaluate": config.evaluate.model_copy(update=judged),

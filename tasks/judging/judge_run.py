@@ -14,7 +14,9 @@ from tasks.contracts.runs import RunPlan
 from tasks.foundation.clock import now
 from tasks.gates import verdicts
 from tasks.gates.comparisons import Measured
+from tasks.gates.fall import judge_falls
 from tasks.gates.selection import slices_of
+from tasks.judging import forward
 from tasks.measures.label_metrics import without_skill
 from tasks.measures.labels import contradicted
 from tasks.measures.row_metrics import area_by_chance
@@ -22,7 +24,9 @@ from tasks.measures.row_results import RowResults, read_row_results
 from tasks.runs.plan import read_plan
 from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement
 
-QUERIES_OF = " of the whole catalogue"  # follows the names of metrics of the release stage
+# They follow the names of metrics of the release stage.
+QUERIES_OF = " of the whole catalogue"
+SHARED_BY = " of the items that both hold"
 
 
 def rules_of(config: Config) -> Rules:
@@ -32,6 +36,7 @@ def rules_of(config: Config) -> Rules:
         slices=config.evaluate.slices,
         min_slice_rows=config.evaluate.min_slice_rows,
         release_gates=config.release.gates,
+        champion_loss=config.evaluate.champion_loss,
     )
 
 
@@ -54,16 +59,22 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         return kept
     rows = read_row_results(store, outcome.rows_key) if outcome.rows_key is not None else None
     counts = _class_counts(rows) if rows else np.zeros(2)
+    found = forward.judged_releases(store, outcome)
+    measured = _measured(plan, outcome, rows, forward.seen_by(found, plan.span))
+    window = [span.name for span in plan.window]
+    falls = judge_falls(rows, window, rules.champion_loss, _seed(plan)) if rows else {}
     judgement = Judgement(
         outcome=outcome,
-        verdicts=verdicts.judge(_measured(plan, outcome, rows), rules.gates),
+        verdicts=(*verdicts.judge(measured, rules.gates), *falls.values()),
         number=kept.number + 1 if kept else 1,
         at=now(),
         rules=rules,
+        forward=forward.forward_score(found, outcome, measured),
         slices=_slices(rows, rules) if rows else (),
         larger_class=float(counts.max() / counts.sum()) if counts.any() else None,
         auc_by_chance=area_by_chance(int(counts[1]), int(counts[0])),
         without_skill=_without_skill(rows) if rows else {},
+        wrong_spans=tuple(span for span, verdict in falls.items() if verdict.refuses),
         contradicted=contradicted(rows, plan.span.name) if rows else "",
     )
     if kept is not None:
@@ -80,12 +91,19 @@ def judge_release(exported: ReleaseOutcome, vectors: int, gates: Sequence[GateCo
     """
     if not exported.queries:  # the rows of an old release are not known
         return ()
-    metrics: dict[Role, Mapping[str, float]] = {Role.challenger: exported.metrics}
-    if exported.metrics_before is not None:
-        metrics[Role.champion] = exported.metrics_before
-    corpus = f"among all {vectors:,} vectors"
-    measured = Measured(metrics, corpus=corpus, many=exported.queries, called="queries", suffix=QUERIES_OF)
-    return verdicts.judge(measured, gates)
+    return tuple(verdict for gate in gates for verdict in verdicts.judge(_searched(exported, vectors, gate), [gate]))
+
+
+def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measured:
+    """Return what a gate of the release stage judges: the release, or both models apart from their catalogues."""
+    shared = exported.shared
+    if gate.baseline == "none" or shared is None:
+        metrics: dict[Role, Mapping[str, float]] = {Role.challenger: exported.metrics}
+        among = f"among all {vectors:,} vectors"
+        return Measured(metrics, corpus=among, many=exported.queries, called="queries", suffix=QUERIES_OF)
+    metrics = {Role.challenger: shared.metrics_after, Role.champion: shared.metrics_before}
+    among = f"among the {shared.items:,} items that both hold"
+    return Measured(metrics, corpus=among, many=shared.queries, called="queries", suffix=SHARED_BY)
 
 
 def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
@@ -94,7 +112,7 @@ def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
     return then.model_copy(update={"release_gates": rules.release_gates}) == rules
 
 
-def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None) -> Measured:
+def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, seen_by: frozenset[Role]) -> Measured:
     metrics: dict[Role, Mapping[str, float]] = {
         each.role: {**each.metrics, **each.vectors} for each in outcome.measured
     }
@@ -104,13 +122,25 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None) 
     return Measured(
         metrics,
         rows,
-        corpus=f"among {outcome.corpus_items:,} items",
+        corpus=_corpus(outcome),
+        whole=f"among all {outcome.whole_items:,} items" if outcome.whole_items else "",
+        shared={role: f"among the {items:,} items that both hold" for role, items in outcome.shared_items.items()},
         many=outcome.holdout_rows,
         sampled_from=outcome.sampled_from,
         newest=plan.span.name,
+        seen_by=seen_by,
         min_slice_rows=plan.config.evaluate.min_slice_rows,
-        seed=(plan.config.seed, int.from_bytes(plan.run_key.encode())),
+        seed=_seed(plan),
     )
+
+
+def _corpus(outcome: EvaluateOutcome) -> str:
+    sampled = outcome.whole_items is not None or outcome.corpus_items < outcome.catalogue_items
+    return f"among {outcome.corpus_items:,} items{' drawn without regard to a model' if sampled else ''}"
+
+
+def _seed(plan: RunPlan) -> tuple[int, ...]:
+    return plan.config.seed, int.from_bytes(plan.run_key.encode())
 
 
 def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:
@@ -119,8 +149,8 @@ def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:
             column=column,
             value=part.where,
             rows=int(part.rows.sum()),
-            metrics=rows.metrics(Role.challenger, part.rows),
-            champion=rows.metrics(Role.champion, part.rows) if Role.champion in rows.ranks else None,
+            metrics=rows.compared(Role.challenger, part.rows),
+            champion=rows.compared(Role.champion, part.rows) if Role.champion in rows.ranks else None,
         )
         for column in rules.slices
         for part in slices_of(rows, column)

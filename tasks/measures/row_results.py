@@ -12,19 +12,22 @@ from infra.store.base import Store
 from tasks.contracts.evaluation import (
     COLUMN,
     GOLDEN,
+    GROUP,
     ITEM_ID,
     LABEL,
     LABEL_CLASS,
     PAIR,
-    QUERY_KEY,
     ROW_ID,
     SPAN,
     Role,
+    held_of,
     loss_of,
     predicted_of,
     probability_of,
     rank_of,
     says_of,
+    shared_rank_of,
+    whole_rank_of,
 )
 from tasks.foundation.errors import StoreError
 from tasks.measures.label_metrics import label_metrics
@@ -47,7 +50,7 @@ class RowResults:
 
     row_id: np.ndarray  # object: str
     span: np.ndarray  # object: str
-    query_key: np.ndarray  # int64
+    group: np.ndarray  # int64: rows with an equal number are resampled together
     item_id: np.ndarray  # object: str
     pair: np.ndarray  # bool
     label_class: np.ndarray  # int8
@@ -60,6 +63,9 @@ class RowResults:
     labels: dict[str, np.ndarray] = field(default_factory=dict)  # by head, float64: the truth, NaN: not known
     says: dict[str, dict[Role, np.ndarray]] = field(default_factory=dict)  # by head, float32
     narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
+    whole_ranks: np.ndarray | None = None  # int32, the challenger's among a catalogue that the corpus is a part of
+    shared_ranks: dict[Role, dict[Role, np.ndarray]] = field(default_factory=dict)  # baseline -> int32 of both
+    held: np.ndarray | None = None  # bool: the champion's release holds the row's item; None: it can't be read
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -71,8 +77,30 @@ class RowResults:
         """Whether a row is of the golden set, bool (rows,); the others are the holdout."""
         return self.span == GOLDEN
 
-    def metrics(self, role: Role, among: np.ndarray | None = None) -> dict[str, float]:
+    def ranks_against(self, role: Role, baseline: Role | None) -> np.ndarray:
+        """Return a role's ranks where it is compared with a baseline, int32 (rows,); None: with nothing.
+
+        They are those among the items that both hold, or among the whole catalogue, if these were measured.
+
+        Raises:
+            KeyError: the role was not measured.
+        """
+        if baseline is not None and baseline in self.shared_ranks:
+            return self.shared_ranks[baseline][role]
+        if baseline is None and role is Role.challenger and self.whole_ranks is not None:
+            return self.whole_ranks
+        return self.ranks[role]
+
+    def compared(self, role: Role, among: np.ndarray | None = None) -> dict[str, float]:
+        """Return the metrics of challenger or champion, each other's measure, as `metrics` does."""
+        baseline = Role.champion if Role.champion in self.ranks else None
+        return self.metrics(role, among, self.ranks_against(role, baseline))
+
+    def metrics(self, role: Role, among: np.ndarray | None = None, ranks: np.ndarray | None = None) -> dict[str, float]:
         """Return a model's metrics over the holdout, or over the rows where the bool array `among` is true.
+
+        Args:
+            ranks: of the ranking metrics, int32 (all rows,); None: among the corpus that all models are measured on.
 
         Raises:
             KeyError: the role was not measured.
@@ -82,7 +110,7 @@ class RowResults:
             each.get(role) for each in (self.losses, self.probabilities, self.predicted)
         )
         found = metrics_of(
-            ranks=self.ranks[role][rows],
+            ranks=(self.ranks[role] if ranks is None else ranks)[rows],
             losses=None if losses is None else losses[rows],
             pair=self.pair[rows],
             label_class=self.label_class[rows],
@@ -117,13 +145,14 @@ def row_results(table: pa.Table) -> RowResults:
     return RowResults(
         row_id=_texts(table[ROW_ID]),
         span=_texts(table[SPAN]),
-        query_key=table[QUERY_KEY].to_numpy(),
+        group=table[GROUP].to_numpy(),
         item_id=_texts(table[ITEM_ID]),
         pair=table[PAIR].to_numpy(),
         label_class=table[LABEL_CLASS].to_numpy(),
         columns={name.removeprefix(COLUMN): _texts(table[name])
                  for name in table.column_names if name.startswith(COLUMN)},
         ranks={role: table[rank_of(role)].to_numpy() for role in Role if rank_of(role) in there},
+        held=table[held_of(Role.champion)].to_numpy() if held_of(Role.champion) in there else None,
         losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
         probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
         predicted={role: _predicted(table, role) for role in Role if probability_of(role) in there},
@@ -133,6 +162,11 @@ def row_results(table: pa.Table) -> RowResults:
             for head in heads
         },
         narrow_ranks=_narrow_ranks(table),
+        whole_ranks=table[whole].to_numpy() if (whole := whole_rank_of(Role.challenger)) in there else None,
+        shared_ranks={
+            baseline: {role: table[shared_rank_of(role, baseline)].to_numpy() for role in (Role.challenger, baseline)}
+            for baseline in Role if shared_rank_of(baseline, baseline) in there
+        },
     )  # fmt: skip
 
 

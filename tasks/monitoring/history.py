@@ -12,6 +12,7 @@ from pydantic import Field
 
 from configs.schema.operations import FreshnessConfig
 from infra.store.base import Store
+from tasks.contracts.evaluation import ForwardScore
 from tasks.contracts.outcomes import InferOutcome, Outcome
 from tasks.contracts.results import StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
@@ -142,6 +143,13 @@ class History(NamedTuple):
         """The number of runs that ended with a result, and of those that ended and were not cancelled."""
         ended = [run.succeeded for run in self.runs if run.succeeded is not None]
         return sum(ended), len(ended)
+
+    @property
+    def forward(self) -> tuple[tuple[PastRun, ForwardScore], ...]:
+        """Each release on the spans after it, oldest first, with the run that measured it; of several the newest."""
+        judged = ((run, run.judged.forward) for run in by_span(self.runs) if run.judged is not None)
+        found = {(score.release, score.span): (run, score) for run, score in judged if score is not None}
+        return tuple(found.values())
 
     @property
     def last(self) -> PastRun | None:

@@ -15,7 +15,13 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
     The checkpoint is three times the size of the model, and no run continues from it. It is deleted as soon as the
     result is recorded, so only one side at a time needs disk. A side with a result is not trained again.
     """
-    inputs = TrainInputs(rows=validated.rows, history=plan.history, parent=plan.parent, compiled=warm.compiled)
+    inputs = TrainInputs(
+        rows=validated.rows,
+        history=plan.history,
+        parent=plan.parent,
+        compiled=warm.compiled,
+        golden=validated.golden,
+    )
     outcome = run_stage(plan, inputs, TrainOutcome, outputs_stay=False)
     drop_checkpoints(open_store(plan.workspace), plan)
     return outcome

@@ -17,7 +17,7 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CatalogueRef, RowsRef
 from tasks.contracts.runs import REFRESH, Release, RunPlan
 from tasks.contracts.stages import Stage
-from tasks.evaluating.rivals import begun_with, fixed_points
+from tasks.evaluating.rivals import begun_with, compared_with
 from tasks.foundation.errors import StoreError
 from tasks.monitoring.reader import Reader
 from tasks.planning.mined_release import chosen_release
@@ -48,9 +48,9 @@ class _Head(NamedTuple):
 def find_reach(store: Store, keep: int) -> Reach:
     """Return what is needed if the newest `keep` releases are kept.
 
-    Always kept are the current one, the one before it, and the newest one of the model before. Of the first and the
-    best release of a lineage the checkpoint is kept, and so are imported weights that it began with: evaluations
-    measure them.
+    Always kept are the current one, the one before it, and the newest one of the model before. Of the previous, the
+    first and the best release of a lineage the checkpoint is kept, and so are imported weights that it began with:
+    evaluations measure them.
 
     Raises:
         StoreError: a record that decides this is not readable; names the file.
@@ -81,7 +81,7 @@ def find_reach(store: Store, keep: int) -> Reach:
             whole.add(state.run_key)
             if state.run_key in keys:
                 config = read_plan(store, state.run_key).config
-                folders |= {release.model.checkpoint.prefix for release in fixed_points(store, config).values()}
+                folders |= {release.model.checkpoint.prefix for release in compared_with(store, config).values()}
                 if (imported := begun_with(store, config)) is not None:
                     folders.add(imported.prefix)
     for release in kept:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from infra.store.base import Store
 from infra.store.manifest import read_fact
+from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef, newest_rows
 from tasks.contracts.runs import Release, RunPlan
@@ -12,7 +13,7 @@ from tasks.contracts.stages import Stage
 from tasks.data.span_versions import list_feeds
 from tasks.runs import branches, lineage, releases
 from tasks.runs.plan import read_plan
-from tasks.runs.results import UnusableResult, read_result
+from tasks.runs.results import UnusableResult, read_judgement, read_result
 
 
 class KnownItems(NamedTuple):
@@ -42,17 +43,24 @@ def known_items(store: Store, release: Release, trained_on: str | None = None) -
         trained_on: the lineage; default: the one that runs of the release's lineage continue.
 
     Raises:
-        StoreError: the plan of the release, its catalogue, or the lineage's head is not readable.
+        StoreError: the plan of the release, its catalogue, the lineage's head or its judgement is not readable.
     """
     made_by = read_plan(store, release.run_key)
     name = trained_on or branches.active(store, branches.root(store, made_by.config.lineage))
     head = lineage.head(store, name)
-    trained = head[1].consumed if head else ()
+    trained = _right_rows(store, head[1]) if head else ()
     return KnownItems(
         rows=newest_rows(_released_rows(store, release, made_by, trained), trained),
         feeds=tuple(list_feeds(store)),
         released=frozenset(_sources(store, release.catalogue)) if release.catalogue else frozenset(),
     )
+
+
+def _right_rows(store: Store, head: CheckpointState) -> tuple[RowsRef, ...]:
+    """Return the rows that a checkpoint has seen, without spans whose rows seem wrong: so do their items."""
+    judged = read_judgement(store, head.run_key)
+    wrong = judged.wrong_spans if judged is not None and not judged.overrides else ()
+    return tuple(rows for rows in head.consumed if rows.span.name not in wrong)
 
 
 def bases(store: Store, plan: RunPlan) -> tuple[CatalogueRef, ...]:

@@ -76,6 +76,15 @@ def with_new_models(store: Store) -> Iterator[Release]:
         left = left - 1 if release.model_before is None else bisect_right(known, release.model_before)
 
 
+def origin(store: Store, version: str) -> Release | None:
+    """Return the newest release that brought a model, which refreshes keep; None for a model that was not released.
+
+    Raises:
+        StoreError: a release is not readable; names the file.
+    """
+    return next((release for release in with_new_models(store) if release.model.version == version), None)
+
+
 def of_run(store: Store, run_key: str) -> Release | None:
     """Return the release of a run; None where it has none. The newest releases are read first.
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
-from tasks.contracts.evaluation import Override, Rules, SliceMetrics, Verdict
+from tasks.contracts.evaluation import ForwardScore, Override, Rules, SliceMetrics, Verdict
 from tasks.contracts.jobs import Inputs, JobSpec, changes_key, stage_prefix
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
@@ -50,6 +50,9 @@ class Judgement(Record):
     number: int = Field(default=1, ge=1, description="how often the run was judged")
     at: str = Field(default="", description="time in UTC, ISO 8601")
     rules: Rules | None = Field(default=None, description="null: those of the run's plan")
+    forward: ForwardScore | None = Field(
+        default=None, description="of the champion; null: there is none, or it was trained on the newest span"
+    )
     slices: tuple[SliceMetrics, ...] = Field(default=(), description="of challenger and champion; empty: see outcome")
     larger_class: float | None = Field(default=None, description="share of the larger class among rows with a class")
     auc_by_chance: float | None = Field(default=None, description="what an AUC without skill stays below, at 95 %")
@@ -57,6 +60,9 @@ class Judgement(Record):
         default={}, description="metrics of labels, of the one answer to all rows that does best"
     )
     contradicted: str = Field(default="", description="a sentence, where the newest labels contradict the earlier ones")
+    wrong_spans: tuple[str, ...] = Field(
+        default=(), description="spans whose rows seem wrong, since the champion itself fell on them"
+    )
     overrides: tuple[Override, ...] = Field(default=(), description="people who let the run pass nevertheless")
 
     @property

@@ -7,28 +7,31 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from tasks.contracts.evaluation import Measurement, Role
+from tasks.contracts.evaluation import QUERY_KEY, Measurement, Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
+from tasks.data.items import TEXT
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import DataError
 from tasks.measures.by_span import metrics_by_span
 from tasks.measures.row_results import RowResults, row_results
 from tasks.measures.vector_metrics import Answers, compatibility_metrics
 from tasks.worker.accelerators import Accelerator, open_accelerator
-from tasks.worker.catalogue.choose import NEAR
 from tasks.worker.compile import compile_cache
 from tasks.worker.evaluation.contenders import Contender, Entrant, entrants_of, feature_names, open_entrant
-from tasks.worker.evaluation.corpus import choose_corpus, relevant_items
+from tasks.worker.evaluation.corpus import choose_corpus, is_whole, known_pairs, relevant_items, right_items
 from tasks.worker.evaluation.measure import Measured, columns_of, measure
 from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
 from tasks.worker.evaluation.sample import interval_of
+from tasks.worker.evaluation.whole_catalogue import AsRight, WholeRanks, rank_in_whole
 from tasks.worker.process.job import Job
-from tasks.worker.ranking.relevant import Relevant
+from tasks.worker.ranking.relevant import Relevant, keys_of_texts
+from tasks.worker.training.holdout import places_in
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -38,6 +41,7 @@ class Field(NamedTuple):
 
     rows: MeasuredRows
     corpus: pa.Table
+    pairs: pa.Table  # as `known_pairs` returns them
     relevant: Relevant
     left_out: int  # holdout rows about items that are deleted
 
@@ -59,9 +63,10 @@ def run(job: Job) -> EvaluateOutcome:
             compile_cache.reuse(accelerator, job.store, inputs.compiled)
             model = open_entrant(job, accelerator, entrants[0], None)
         assert model is not None, "only new weights may not be there"
-        field = _field(job, accelerator, inputs, entrants, model)
+        field = _field(job, accelerator, inputs, entrants)
         found = list(_measure_all(job, accelerator, entrants, model, field))
-    results = _keep(job, field, found)
+        whole = _whole(job, accelerator, inputs, field, found)
+    results = _keep(job, field, found, whole)
     champion = next((each for each in found if each.entrant.is_champion), None)
     measured = int((~results.golden).sum())
     sampled = measured + field.left_out < field.rows.there
@@ -70,12 +75,13 @@ def run(job: Job) -> EvaluateOutcome:
         holdout_there=field.rows.there,
         interval=interval_of(results) if sampled else None,
         corpus_items=field.corpus.num_rows,
-        challenger=results.metrics(Role.challenger),
-        champion=results.metrics(Role.champion) if champion else None,
+        challenger=results.compared(Role.challenger),
+        champion=results.compared(Role.champion) if champion else None,
         champion_version=champion.entrant.version if champion else None,
         slices=(),
         catalogue_items=inputs.catalogue.items,
-        near_items=int(pc.sum(field.corpus[NEAR]).as_py()),
+        whole_items=whole.items if whole else None,
+        shared_items=_shared_items(found, whole) if whole else {},
         rows_left_out=field.left_out,
         champion_read=champion.measured.read if champion else 0,
         champion_embedded=field.corpus.num_rows - champion.measured.read if champion else 0,
@@ -88,19 +94,18 @@ def run(job: Job) -> EvaluateOutcome:
     )
 
 
-def _field(
-    job: Job, accelerator: Accelerator, inputs: EvaluateInputs, entrants: Sequence[Entrant], first: Contender
-) -> Field:
-    """Return rows, items, and which items are as right as others; `first` is the model of the first entrant."""
+def _field(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, entrants: Sequence[Entrant]) -> Field:
+    """Return rows, items, and which items are as right as others."""
     features = feature_names(job, entrants)
     with job.clock.phase("restoring"):
         rows = with_golden_set(job, read_holdout(job, inputs, features), inputs)
-    corpus = choose_corpus(job, accelerator, inputs, rows, first if entrants[0].is_champion else None, features)
+    corpus = choose_corpus(job, accelerator, inputs, rows, features)
     live = rows.where(pc.is_in(rows.table[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()))
     held, left = pc.sum(rows.holdout).as_py(), pc.sum(live.holdout).as_py() or 0
     if not left:
         raise DataError(f"all {held} holdout rows are about deleted items; evaluate after more spans")
-    return Field(live, corpus, relevant_items(job, accelerator, inputs, live, corpus), held - left)
+    pairs = known_pairs(job, accelerator, inputs, live)
+    return Field(live, corpus, pairs, relevant_items(live, pairs, corpus), held - left)
 
 
 def _measure_all(
@@ -125,16 +130,53 @@ def _measure_all(
         yield Found(entrant, measured)
 
 
+def _whole(
+    job: Job, accelerator: Accelerator, inputs: EvaluateInputs, field: Field, found: Sequence[Found]
+) -> WholeRanks | None:
+    """Return the ranks among all items of a catalogue that the corpus is a part of; None: it is all of it.
+
+    Each released model and the challenger meet on the items that both hold, so each has its own hard competitors.
+    """
+    mine = next(each.measured.side for each in found if each.entrant.is_challenger)
+    if mine is None or is_whole(job, inputs):
+        return None
+    items = right_items(job, accelerator, inputs, field.pairs)
+    text_of = dict(zip(items[ITEM_ID].to_pylist(), keys_of_texts(items[TEXT].to_pylist()).tolist(), strict=True))
+    known = [text_of.get(item) for item in field.pairs[ITEM_ID].to_pylist()]
+    there = np.array([text is not None for text in known], dtype=bool)
+    texts = np.array([text for text in known if text is not None], dtype=np.uint64)
+    own = keys_of_texts(field.corpus[TEXT].to_pylist())[places_in(field.corpus, field.rows.table)]
+    right = AsRight.of(field.rows.facts[QUERY_KEY].to_numpy(), own, (field.pairs[QUERY_KEY].to_numpy()[there], texts))
+    others = {
+        each.entrant.version: each.measured.side
+        for each in found
+        if each.measured.side is not None and not each.entrant.is_challenger
+    }
+    return rank_in_whole(job, accelerator, mine, others, inputs.catalogue.partitions, right)
+
+
+def _shared_items(found: Sequence[Found], whole: WholeRanks) -> dict[Role, int]:
+    return {
+        role: whole.shared[each.entrant.version].items
+        for each in found
+        if each.entrant.version in whole.shared
+        for role in each.entrant.roles
+    }
+
+
 def _rows_key(job: Job) -> str:
     return f"{job.spec.attempt_prefix}/rows.parquet"
 
 
-def _keep(job: Job, field: Field, found: Sequence[Found]) -> RowResults:
+def _keep(job: Job, field: Field, found: Sequence[Found], whole: WholeRanks | None) -> RowResults:
     """Return the answers to each row; the first worker writes them."""
     table = field.rows.facts
     for entrant, measured in found:
         for role in entrant.roles:
-            for name, column in columns_of(role, measured).items():
+            columns = columns_of(role, measured)
+            if whole is not None:
+                columns |= whole.columns_of(role, entrant.version)
+            for name, column in columns.items():
                 table = table.append_column(name, column)
     if job.rank.is_main:
         out = io.BytesIO()

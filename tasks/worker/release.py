@@ -5,14 +5,15 @@ The control plane judges what this measured and moves the pointer to the current
 
 import importlib.metadata
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
 from tasks.contracts.jobs import ReleaseInputs, changes_key
 from tasks.contracts.outcomes import ReleaseOutcome
+from tasks.contracts.search import SharedSearch
 from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import CodeError
 from tasks.worker.formats.export import export_model
@@ -21,13 +22,21 @@ from tasks.worker.formats.model_card import NAME, model_card
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import MODEL_KIND, Searched, search
-from tasks.worker.search.proof import prove
+from tasks.worker.search.measure import MODEL_KIND, Searched, compare_models, search
+from tasks.worker.search.proof import Proof, prove
 from tasks.worker.search.queries import holdout_queries
+from tasks.worker.search.shared_items import shared_items
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
 VECTORS_KEPT_BYTES = 0  # a few searches read the shards, so that memory does not grow with the catalogue
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy")
+
+
+class Compared(NamedTuple):
+    """The release before: its answers, and both models apart from their catalogues."""
+
+    earlier: Searched
+    shared: SharedSearch
 
 
 def run(job: Job) -> ReleaseOutcome:
@@ -59,8 +68,7 @@ def run(job: Job) -> ReleaseOutcome:
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
             )
         index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
-        searched = search(index, queries, proof.vectors)
-    earlier = _search_earlier(store, inputs, queries, proof.vectors_before)
+        searched, compared = _search(store, inputs, queries, index, proof)
     return ReleaseOutcome(
         model=prefix,
         min_cosine=float(proof.items.min()),
@@ -71,8 +79,8 @@ def run(job: Job) -> ReleaseOutcome:
         queries=queries.num_rows,
         metrics=searched.metrics,
         before=inputs.before.number if inputs.before else None,
-        metrics_before=earlier.metrics if earlier else None,
-        changes=_write_changes(job, inputs, earlier, searched, queries),
+        shared=compared.shared if compared else None,
+        changes=_write_changes(job, inputs, compared, searched, queries),
         code=code_version(),
         libraries={name: importlib.metadata.version(name) for name in LIBRARIES},
     )
@@ -107,25 +115,31 @@ def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
         return None
 
 
-def _search_earlier(
-    store: Store, inputs: ReleaseInputs, queries: pa.Table, vectors: np.ndarray | None
-) -> Searched | None:
-    """Return the answers of the release before; None where there is none, or its files can't be read any more."""
-    if inputs.before is None or vectors is None:
-        return None
-    try:
-        index = Index(store, inputs.before.vectors_prefix, inputs.before.model_version, VECTORS_KEPT_BYTES)
-        return search(index, queries, vectors)
-    except (MissingFolder, CorruptFolder) as error:
-        print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
-        return None
+def _search(
+    store: Store, inputs: ReleaseInputs, queries: pa.Table, index: Index, proof: Proof
+) -> tuple[Searched, Compared | None]:
+    """Return the answers of the new release, and those of the release before with what both models find.
+
+    None: there is none, or its files can't be read any more.
+    """
+    if inputs.before is not None and proof.vectors_before is not None:
+        try:
+            before = Index(store, inputs.before.vectors_prefix, inputs.before.model_version, VECTORS_KEPT_BYTES)
+            both = shared_items(before, index)
+            earlier = search(before, queries, proof.vectors_before, both[0])
+            searched = search(index, queries, proof.vectors, both[1])
+            return searched, Compared(earlier, compare_models(earlier, searched, int(both[0].sum())))
+        except (MissingFolder, CorruptFolder) as error:
+            print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
+    return search(index, queries, proof.vectors), None
 
 
 def _write_changes(
-    job: Job, inputs: ReleaseInputs, earlier: Searched | None, searched: Searched, queries: pa.Table
+    job: Job, inputs: ReleaseInputs, compared: Compared | None, searched: Searched, queries: pa.Table
 ) -> str | None:
-    if earlier is None or inputs.before is None:
+    if compared is None or inputs.before is None:
         return None
     key = changes_key(job.spec.run_key)
-    job.store.write(key, compare(earlier, searched, queries, (inputs.before.number, None)).to_json())
+    changes = compare(compared.earlier, searched, queries, (inputs.before.number, None), compared.shared)
+    job.store.write(key, changes.to_json())
     return key

@@ -16,6 +16,7 @@ from tasks.contracts.usage import TokenUse
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checkpoints.failures import Failures, recorded_failures
 from tasks.worker.checkpoints.pace import Pace
+from tasks.worker.checkpoints.replicas import Replicas
 from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
@@ -26,6 +27,7 @@ from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
 from tasks.worker.retention.averages import merged, put_weights
+from tasks.worker.tokens.known import Known, open_known
 from tasks.worker.training.batches import Batches, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
 from tasks.worker.training.holdout import Holdout, sample_holdout
@@ -36,6 +38,7 @@ from tasks.worker.training.pairs import (
     read_development_rows,
     read_training_rows,
     replayed_rows,
+    said_rows,
 )
 from tasks.worker.training.start import (
     Start,
@@ -57,6 +60,7 @@ def run(job: Job) -> TrainOutcome:
 
     Raises:
         CancelledError: SIGTERM came during training; the checkpoint of the last step is kept.
+        CodeError: the workers' copies of the weights differ, or the loss is not a number.
         DataError: no row is left to train on.
         StoreError: the parent checkpoint is missing or corrupt; training never quietly starts over.
         CompileError: a graph was met that warmup had not compiled, and `train.on_new_graph` is fail.
@@ -67,7 +71,8 @@ def run(job: Job) -> TrainOutcome:
     with open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator:
         with job.clock.phase("restoring"):
             training, held = read_training_rows(job, inputs)
-            mined = _mined(job, inputs, training, accelerator)
+            known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+            mined = _mined(job, inputs, training, known, accelerator)
             compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
             prove_exchange(accelerator)
             source = find_source(job, inputs, accelerator)
@@ -76,7 +81,7 @@ def run(job: Job) -> TrainOutcome:
             start = make_start(job, inputs, source, parts, accelerator, precision)
             failures = _failures(job)
         state = start.state
-        pairs = open_pairs(job, training, replayed_rows(job, inputs), parts, accelerator.barrier)
+        pairs = open_pairs(job, training, replayed_rows(job, inputs), known, parts, accelerator.barrier)
         plan = plan_for(config, state.first_step, pairs)
         shape = shape_for(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
         negatives = negative_arrays(mined.found, len(pairs), parts, config) if mined else None
@@ -85,11 +90,12 @@ def run(job: Job) -> TrainOutcome:
         steps = range(state.first_step, last_step)
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
         writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
-        pace = Pace(config.train.checkpoint_every, failures, lambda: writer.stalled_seconds)
+        replicas = Replicas(start.models, accelerator)
+        pace = Pace(config.train.checkpoint_every, failures, lambda: writer.stalled_seconds + replicas.seconds)
         with (
             job.scratch() as folder,
             contextlib.closing(
-                LoopRecorder(job, accelerator, start.released, writer, pace, state, last_step, folder)
+                LoopRecorder(job, accelerator, start.released, writer, pace, replicas, state, last_step, folder)
             ) as recorder,
         ):
             holdout = sample_holdout(held, parts, config)
@@ -150,11 +156,13 @@ def _labels_solved(released: ModelParts, step: int) -> dict[str, LabelHeadSolved
     return {name: solved for name, solved in released.model.labels_solved.items() if solved.step == step}
 
 
-def _mined(job: Job, inputs: TrainInputs, training: TrainingRows, accelerator: Accelerator) -> Mining | None:
+def _mined(
+    job: Job, inputs: TrainInputs, training: TrainingRows, known: Known, accelerator: Accelerator
+) -> Mining | None:
     """Return the hard negatives; the graphs of the released model, which finds them, are none of training's."""
     if inputs.mined is not None:
         compile_cache.reuse(accelerator, job.store, inputs.compiled)
-    mined = find_negatives(job, inputs, training, accelerator)
+    mined = find_negatives(job, inputs, training, known, accelerator)
     if accelerator.graphs is not None:
         accelerator.graphs.forget()
     return mined

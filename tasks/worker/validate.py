@@ -21,7 +21,9 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.progress import report
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.foundation.errors import CodeError
+from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import Sources, build
+from tasks.worker.catalogue.item_checks import item_checks
 from tasks.worker.checks.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
 from tasks.worker.duplicates.sides import check_left_out, find_sides
 from tasks.worker.held.write import write_held
@@ -61,7 +63,7 @@ def run(job: Job) -> ValidateOutcome:
     with job.scratch() as scratch:
         for number, (span, parts) in enumerate(zip(inputs.window, spans, strict=True), start=1):
             reader = SpanReader(span, config, known)
-            bad = _judge(span, parts, counts, features, outputs.rows_folder(scratch, span), config, own, reader)
+            bad = _judge(span, parts, counts, features, outputs.rows_file(scratch, span), config, own, reader)
             if (profiled := reader.profile()) is not None:
                 counts.profiles.append(profiled[0])
                 counts.compared.append(profiled[1])
@@ -71,6 +73,7 @@ def run(job: Job) -> ValidateOutcome:
         checks += window.row_checks(counts, config)
         checks += window.window_checks(counts, features, inputs.window[-1], config)
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
+        checks += item_checks(_compared_items(job, inputs, counts, scratch), config.validate_.items)
         outcome = ValidateOutcome(
             rows=(),
             rows_in=counts.rows_in,
@@ -94,6 +97,7 @@ def run(job: Job) -> ValidateOutcome:
                 "profiles": outputs.write_profiles(job, counts.profiles),
                 "left_out_of_training": sum(each.training for each in left),
                 "left_out_of_holdout": sum(each.held for each in left),
+                "golden": inputs.kept_out,
                 "left_out_as_golden": sum(each.golden for each in left) if inputs.kept_out else None,
             }
         )
@@ -114,17 +118,25 @@ def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) ->
     return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
 
 
+def _compared_items(job: Job, inputs: ValidateInputs, counts: WindowCounts, scratch: Path) -> list[SpanItems]:
+    """Return the items of each span of the window next to what was known before the window."""
+    before = Sources(newest_rows(inputs.history, inputs.others), inputs.feeds)
+    files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
+    found = (compare_items(job.store, span.name, f, before, inputs.bases, job.config) for span, f in files.items())
+    return [each for each in found if each is not None]
+
+
 def _judge(
     span: SpanRef,
     parts: Sequence[ParquetPart],
     counts: WindowCounts,
     features: Sequence[str],
-    folder: Path,
+    path: Path,
     config: Config,
     own: OwnExpectations,
     reader: SpanReader,
 ) -> int:
-    """Judge a span piece by piece, write its clean rows into `folder`, and return the number of bad ones."""
+    """Judge a span piece by piece, write its clean rows to `path`, and return the number of bad ones."""
     earlier_ids = _chunks(ids for each in counts.ids.values() for ids in each)
     counts.begin(span)
     own.judge_columns(span.name, list(dict.fromkeys(name for part in parts for name in part.schema.names)))
@@ -137,8 +149,8 @@ def _judge(
             own.add_clean(judged.clean)
             reader.add(judged.clean)
             if writer is None:
-                folder.mkdir(parents=True)
-                writer = opened.enter_context(pq.ParquetWriter(folder / "part-00000.parquet", judged.clean.schema))
+                path.parent.mkdir(parents=True)
+                writer = opened.enter_context(pq.ParquetWriter(path, judged.clean.schema))
             writer.write_table(judged.clean)
     return counts.rows_in - before - counts.clean[span]
 

@@ -114,10 +114,11 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     """Return peak memory with the model alone and after the steps, MiB, and seconds of what was done."""
     from tasks.worker.accelerators import open_accelerator
     from tasks.worker.process.job import Job, PhaseClock, Rank
+    from tasks.worker.tokens.known import open_known
     from tasks.worker.training.batches import Batches, plan_for, shape_for
     from tasks.worker.training.build import build_parts
     from tasks.worker.training.optimizer import make_optimizer
-    from tasks.worker.training.pairs import first_rows, open_pairs, read_training_rows, replayed_rows
+    from tasks.worker.training.pairs import first_rows, open_pairs, read_training_rows, replayed_rows, said_rows
     from tasks.worker.training.step import TrainStep
 
     config = load_config(None, SETTINGS)
@@ -135,11 +136,14 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
         step = TrainStep(parts.model, optimizer, accelerator, config, "fp32")
         found = {"model": _peak_mib()}
         began = time.monotonic()
-        rows = open_pairs(job, training, replayed, parts, accelerator.barrier)
+        known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+        found["known"] = time.monotonic() - began
+        began = time.monotonic()
+        rows = open_pairs(job, training, replayed, known, parts, accelerator.barrier)
         found["first"] = time.monotonic() - began
         found["tokens"] = _peak_mib()
         began = time.monotonic()
-        rows = open_pairs(job, training, replayed, parts, accelerator.barrier)
+        rows = open_pairs(job, training, replayed, known, parts, accelerator.barrier)
         found["again"] = time.monotonic() - began
         began = time.monotonic()
         plan, shape = plan_for(config, 0, rows), shape_for(config, 0, rows, 1)
@@ -163,6 +167,7 @@ def _print(pairs: list[int], found: list[dict[str, float]]) -> int:
         ("model", "peak memory with the model, MiB"),
         ("tokens", "with the tokens made, MiB"),
         ("peak", "after the steps, MiB"),
+        ("known", "known pairs laid out, s"),
         ("first", "tokens made and rows laid out, s"),
         ("again", "the same with the tokens there, s"),
         ("steps", "plan and steps, s"),

@@ -72,7 +72,9 @@ def _of_stage(stage: Stage, about: str) -> Iterator[str]:
         yield f"{about}: add its section to Config in configs/schema/config.py"
     elif stage not in yaml.safe_load(BASE.read_text()):
         yield f"{about}: add the defaults of its section to configs/base.yaml"
-    if not re.search(rf"^from tasks\.{stage} import (\w+, )*{stage}$", _text("flows/pipeline.py"), re.MULTILINE):
+    if not re.search(
+        rf"^from tasks\.{stage} import (\w+, )*{stage}(, \w+)*$", _text("flows/pipeline.py"), re.MULTILINE
+    ):
         yield f"{about}: call it in flows/pipeline.py"
     if not list(ROOT.glob(f"flows/presentation/*/{stage}.py")):
         yield f"{about}: add its page to flows/presentation, next to those of the other stages"

@@ -1,11 +1,15 @@
 """`millrace history`: all runs, for people and for scripts."""
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from flows.cli.terminal.console import say, show_table
+from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.model import Cell, ended_as, state
 from flows.presentation.wording import dollars, duration, moment, now, number, share
 from infra.store.base import Store
+from tasks.contracts.evaluation import ForwardScore
 from tasks.foundation.records import Record
 from tasks.monitoring.history import PastRun, RunFacts, age_seconds, read_history
 from tasks.runs.ledger import Totals
@@ -34,6 +38,7 @@ class HistoryOutput(Record):
     runs_succeeded: int = Field(description="of those, that came to a result; a rejection is a result")
     totals: Totals
     runs: tuple[PastRunLine, ...] = Field(description="by their begin")
+    forward: tuple[ForwardScore, ...] = Field(description="each release on the spans after it, oldest first")
     unreadable: tuple[str, ...] = Field(description="what had to be left out, and why")
 
 
@@ -50,6 +55,7 @@ def history(store: Store) -> HistoryOutput:
         runs_succeeded=succeeded,
         totals=past.totals,
         runs=tuple(map(_line, past.runs)),
+        forward=tuple(score for _, score in past.forward),
         unreadable=past.problems,
     )
 
@@ -60,6 +66,7 @@ def show(output: HistoryOutput) -> None:
     show_table(columns, map(_row, output.runs[-MOST_LINES:]))
     if len(output.runs) > MOST_LINES:
         say(f"the newest {MOST_LINES} of {len(output.runs)} runs")
+    _show_forward(output.forward[-MOST_LINES:])
     goodput = share(output.totals.goodput)
     say(f"{output.runs_succeeded} of {output.runs_over} runs came to a result; goodput {goodput}")
     if output.newest_data_seconds is not None and output.target_seconds is not None:
@@ -67,6 +74,13 @@ def show(output: HistoryOutput) -> None:
         age, target = duration(output.newest_data_seconds), duration(output.target_seconds)
         say(f"release {output.release} serves; its newest data is {age} old, {standing} the target of {target}")
     say(*(f"left out: {problem}" for problem in output.unreadable))
+
+
+def _show_forward(scores: Sequence[ForwardScore]) -> None:
+    if scores:
+        say(f"{CAPTION}:")
+        columns, rows = forward_rows(scores)
+        show_table(columns, rows)
 
 
 def _row(run: PastRunLine) -> tuple[Cell | str, ...]:

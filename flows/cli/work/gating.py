@@ -96,12 +96,11 @@ def show_arithmetic(output: GateOutput) -> None:
 
 
 def _arithmetic(verdict: Verdict) -> tuple[Cell | str, ...]:
-    name = f"{verdict.metric}{f', {verdict.where}' if verdict.where else ''}"
     against = f" against {verdict.against}" if verdict.against else ""
     many = [NONE if count is None else f"{count:,}" for count in (verdict.rows, verdict.groups)]
     numbers = (verdict.value, verdict.baseline, verdict.difference, verdict.standard_error, verdict.low, verdict.high,
                verdict.threshold)  # fmt: skip
-    return f"{name}{against}", *many, *(number(each) for each in numbers), answered(verdict)
+    return f"{verdict.judges}{against}", *many, *(number(each) for each in numbers), answered(verdict)
 
 
 def _output(

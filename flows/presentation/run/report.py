@@ -173,7 +173,8 @@ def _tiles(run: PastRun) -> list[Tile]:
         Tile("Attempts", Cell(str(len(run.attempts))), f"{failed or 'none'} failed"),
         Tile("Cost", Cell(dollars(summed.cost)), "" if summed.cost else "no prices configured"),
     ]
-    first_of = {verdict.metric: verdict for verdict in reversed(run.judged.verdicts if run.judged else ())}
+    judged = [verdict for verdict in (run.judged.verdicts if run.judged else ()) if verdict.of == "challenger"]
+    first_of = {verdict.metric: verdict for verdict in reversed(judged)}
     for verdict in list(reversed(first_of.values()))[:2]:
         baseline = f"{verdict.against or 'champion'} {number(verdict.baseline)}" if verdict.baseline is not None else ""
         tiles.append(Tile(verdict.metric, Cell(number(verdict.value)), baseline))

@@ -5,6 +5,7 @@ from math import isnan
 from types import MappingProxyType
 
 from configs.schema.metrics import METRICS
+from flows.presentation.forward import forward_sentence
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
@@ -23,9 +24,11 @@ def section(facts: StageFacts) -> Section:
     verdicts = judged.verdicts if judged else ()
     champion = f"the champion is {value.champion_version}" if value.champion else "there is no champion yet"
     rows = held(value.holdout_rows, value.sampled_from)
-    measured = f"{rows.rstrip(',')}, {plural(value.corpus_items, 'item')} to find theirs among"
-    if value.corpus_items < value.catalogue_items:
+    measured = f"{rows.rstrip(',')}, {plural(value.ranked_among, 'item')} to find theirs among"
+    if value.ranked_among < value.catalogue_items:
         measured += f", of {count(value.catalogue_items)} in the catalogue"
+    if value.corpus_items < value.ranked_among:
+        measured += f"; all models next to each other: {count(value.corpus_items)} items that no model chose"
     stored = facts.plan and judged
     refused = any(verdict.refuses for verdict in verdicts)
     title = "rejected" if refused else "accepted" if judged else "not judged yet"
@@ -43,6 +46,7 @@ def section(facts: StageFacts) -> Section:
             *([f"Warning: {judged.contradicted}"] if judged and judged.contradicted else []),
             *(_weak_head(judged) if judged else ()),
             *(_weak_labels(judged) if judged else ()),
+            *([forward_sentence(judged.forward)] if judged and judged.forward else []),
             *models.newest_span(value),
         ),
         tables=(
@@ -50,7 +54,7 @@ def section(facts: StageFacts) -> Section:
             metrics(
                 value.challenger,
                 value.champion,
-                over(value.holdout_rows, value.corpus_items, value.sampled_from),
+                over(value.holdout_rows, value.ranked_among, value.sampled_from),
                 larger,
                 judged.without_skill if judged else {},
             ),
@@ -107,7 +111,7 @@ def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
     """Return the verdict of each gate; nothing where none is configured."""
     if not verdicts:
         return ()
-    rows = [(_gate(v), answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
+    rows = [(v.judges, answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
     caption = "Quality gates; a critical one that refuses stops the release"
     return (table(caption, ("gate", "verdict", "severity", "~in words", "~over"), rows),)
 
@@ -133,13 +137,13 @@ def by_human(overrides: Sequence[Override]) -> tuple[str, ...]:
     )
 
 
-def over(holdout_rows: int, corpus_items: int, sampled_from: int | None = None) -> str:
+def over(holdout_rows: int, items: int, sampled_from: int | None = None) -> str:
     """Return what the metrics of an evaluation are of."""
-    return f"{held(holdout_rows, sampled_from)} among {plural(corpus_items, 'item')}"
+    return f"{held(holdout_rows, sampled_from)} among {plural(items, 'item')}"
 
 
 def held(rows: int, sampled_from: int | None) -> str:
-    """Return how many holdout rows were measured, as in `20,000 of 1,240,000 holdout rows, a sample by hash`."""
+    """Return how many holdout rows were measured, as in `20,000 of 1,240,000 holdout rows, a sample by hash,`."""
     if sampled_from is None:
         return plural(rows, "holdout row")
     return f"{count(rows)} of {plural(sampled_from, 'holdout row')}, a sample by hash,"
@@ -178,10 +182,6 @@ def metrics(
             constant = SKILLS[METRICS[name].head or ""].called
             rows.append((f"{name} of {constant}", number(without_skill[name]), NONE, NONE))
     return table(f"Metrics over {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
-
-
-def _gate(verdict: Verdict) -> str:
-    return f"{verdict.metric}, {verdict.where}" if verdict.where else verdict.metric
 
 
 def _sentences(facts: StageFacts) -> tuple[str, ...]:

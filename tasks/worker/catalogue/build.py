@@ -62,7 +62,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     Raises:
         MissingFolder, CorruptFolder: a source is gone or damaged; names the file.
     """
-    features = _names(config)
+    features = feature_names(config)
     key = {"format": _FORMAT, "sources": sources.names, "features": features,
            "shard_rows": config.infer.shard_rows}  # fmt: skip
     prefix = f"catalogue/{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}"
@@ -70,13 +70,13 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
         return reference(store, prefix)
     except MissingFolder:
         pass
-    base, left = _on_base(store, bases, sources, features)
+    base, left = on_base(store, bases, sources, features)
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch:
-        inputs = [*_inputs(store, left, base)]
+        inputs = [*inputs_of(store, left, base)]
         count = _partitions(store, left, base, config.infer.shard_rows)
         with connect(Path(scratch)) as database:
             database.execute("SET threads = 1")  # each has buffers of its own, and a partition is too small to share
-            scatter(_records(database, inputs, _types(inputs, config), count), Path(scratch), count)
+            scatter(_records(database, inputs, feature_types(inputs, config), count), Path(scratch), count)
             entries, items, deleted = [], 0, 0
             for number in range(count):
                 for entry, live, gone in _merge(database, store, prefix, features, number, Path(scratch)):
@@ -88,7 +88,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     return reference(store, prefix)
 
 
-def _names(config: Config) -> list[str]:
+def feature_names(config: Config) -> list[str]:
     """Return the columns that are kept of each item."""
     features = config.features
     return list(
@@ -103,7 +103,7 @@ def reference(store: Store, prefix: str) -> CatalogueRef:
     return CatalogueRef(prefix=prefix, items=facts["items"], partitions=facts["partitions"], sha256=manifest.sha256)
 
 
-def _on_base(
+def on_base(
     store: Store, bases: Sequence[CatalogueRef], sources: Sources, features: list[str]
 ) -> tuple[CatalogueRef | None, Sources]:
     """Return the first base that can be used, and the sources that it lacks."""
@@ -125,7 +125,7 @@ def _files(store: Store, prefix: str, kind: str) -> list[Path]:
     return [folder / entry.name for entry in manifest.files]
 
 
-def _inputs(store: Store, sources: Sources, base: CatalogueRef | None) -> Iterator[Source]:
+def inputs_of(store: Store, sources: Sources, base: CatalogueRef | None) -> Iterator[Source]:
     for rows in sources.rows:
         yield from_rows(_files(store, rows.prefix, ROWS_KIND))
     for feed in sources.feeds:
@@ -148,12 +148,12 @@ def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_ro
     return count
 
 
-def _types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
+def feature_types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
     """Return the DuckDB type of each feature: a category keeps its type if all files agree, else it is text."""
     kinds = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}
     schemas = [pq.read_schema(path) for source in inputs for path in source.files]
     types = dict.fromkeys(config.features.numeric, "DOUBLE")
-    for name in _names(config):
+    for name in feature_names(config):
         found = {str(schema.field(name).type) for schema in schemas if name in schema.names} - {"null"}
         types.setdefault(name, kinds.get(next(iter(found)), "VARCHAR") if len(found) == 1 else "VARCHAR")
     return types

@@ -1,10 +1,9 @@
-"""Chooses a part of a catalogue: items that are named, items near to something, and a sample of the others."""
+"""Chooses a part of a catalogue: items that are named, and a sample of the others."""
 
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,23 +15,18 @@ from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.database import connect
 from tasks.worker.catalogue.records import literal, quoted
 
-NEAR = "near_to_a_query"  # bool
 
-
-def choose(
-    store: Store, ref: CatalogueRef, named: Sequence[str], near: np.ndarray, others: int, features: Sequence[str]
-) -> pa.Table:
+def choose(store: Store, ref: CatalogueRef, named: Sequence[str], others: int, features: Sequence[str]) -> pa.Table:
     """Return the live items among `named`, and `others` more, by item id; only they are in memory.
 
-    The others are first those of `near`, then those with the lowest hash of their id. So a larger number adds to a
-    smaller one, and a new item takes the place of at most one.
+    The others are those with the lowest hash of their id. So a larger number adds to a smaller one, and a new item
+    takes the place of at most one.
 
     Args:
-        near: hashes of item ids, uint64 (items,), as `hash_of` makes them.
         features: columns to return as well; one that the catalogue lacks is null.
 
     Returns:
-        The columns ITEM_ID, TEXT, CONTENT, NEAR (whether `near` brought the item), and the features.
+        The columns ITEM_ID, TEXT, CONTENT, and the features.
 
     Raises:
         MissingFolder, CorruptFolder: the catalogue is gone or damaged.
@@ -45,16 +39,13 @@ def choose(
     wanted = ", ".join(quoted(name) for name in columns)
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
         database.register("named", pa.table({ITEM_ID: pa.array(named, pa.string())}))
-        database.register("places", pa.table({"place": pa.array(near, pa.uint64())}))
         return database.sql(f"""
             WITH items AS NOT MATERIALIZED (
                 SELECT {selected}, md5_number_upper({ITEM_ID}) AS place,
-                    {ITEM_ID} IN (SELECT {ITEM_ID} FROM named) AS own,
-                    md5_number_upper({ITEM_ID}) IN (SELECT place FROM places) AS close
+                    {ITEM_ID} IN (SELECT {ITEM_ID} FROM named) AS own
                 FROM read_parquet([{", ".join(literal(str(path)) for path in files)}])
             ), others AS (
-                SELECT {wanted}, close AS {NEAR} FROM items WHERE NOT own
-                ORDER BY close DESC, place, {ITEM_ID} LIMIT {others}
+                SELECT {wanted} FROM items WHERE NOT own ORDER BY place, {ITEM_ID} LIMIT {others}
             )
-            SELECT {wanted}, false AS {NEAR} FROM items WHERE own UNION ALL FROM others ORDER BY {ITEM_ID}
+            SELECT {wanted} FROM items WHERE own UNION ALL FROM others ORDER BY {ITEM_ID}
         """).to_arrow_table()

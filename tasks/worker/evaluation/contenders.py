@@ -38,6 +38,10 @@ class Entrant(NamedTuple):
     def is_champion(self) -> bool:
         return Role.champion in self.roles
 
+    @property
+    def is_challenger(self) -> bool:
+        return Role.challenger in self.roles
+
 
 class Contender(NamedTuple):
     """A model on the device, the settings that it embeds with, and the vectors that are released with it."""
@@ -54,12 +58,13 @@ class Contender(NamedTuple):
 
 def entrants_of(inputs: EvaluateInputs) -> tuple[Entrant, ...]:
     """Return each model once, in the order in which they are measured: the champion, if any, is first."""
-    challenger = Entrant(inputs.challenger.version, {Role.challenger: None}, inputs.challenger.checkpoint)
+    roles: dict[Role, int | None] = {Role.challenger: None}
+    challenger = Entrant(inputs.challenger.version, roles, inputs.challenger.checkpoint, inputs.challenger_vectors)
     untrained = Entrant(UNTRAINED, {Role.untrained: None}, inputs.begun_with)
     released: dict[str, Entrant] = {}
     if inputs.champion is not None:
         champion = inputs.champion
-        roles: dict[Role, int | None] = {Role.champion: inputs.champion_release}
+        roles = {Role.champion: inputs.champion_release}
         released[champion.version] = Entrant(champion.version, roles, champion.checkpoint, inputs.champion_vectors)
     for rival in inputs.rivals:
         version = rival.model.version

@@ -9,17 +9,17 @@ import pyarrow.compute
 from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.rows import ITEM_ID, QUERY
+from tasks.labels.pairs import pair_mask
 from tasks.worker.evaluation.rows import MeasuredRows, held_spans
 from tasks.worker.held.order import query_places
 from tasks.worker.held.write import QUERY_PLACE
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
-from tasks.worker.training.pairs import pair_mask
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
-def known_pairs(job: Job, inputs: EvaluateInputs, rows: MeasuredRows) -> pa.Table:
+def find_known_pairs(job: Job, inputs: EvaluateInputs, rows: MeasuredRows) -> pa.Table:
     """Return the items that any row of the spans, trained on or held out, pairs with the rows' queries, each once.
 
     The pairs of the golden set are among them.

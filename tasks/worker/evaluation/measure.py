@@ -6,15 +6,25 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.evaluation import Role, loss_of, narrow_rank_of, predicted_of, probability_of, rank_of, says_of
+from tasks.contracts.evaluation import (
+    Role,
+    held_of,
+    loss_of,
+    narrow_rank_of,
+    predicted_of,
+    probability_of,
+    rank_of,
+    says_of,
+)
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
-from tasks.data.rows import ITEM
+from tasks.data.rows import ITEM, ITEM_ID
 from tasks.measures.vector_metrics import Answers, nearest_items, vector_metrics
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender
 from tasks.worker.evaluation.corpus import some_rows
 from tasks.worker.evaluation.rows import MeasuredRows
+from tasks.worker.evaluation.whole_catalogue import Side
 from tasks.worker.evaluation.widths import ranks_by_width, recall_by_width
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import Relevant
@@ -28,7 +38,7 @@ class Measured(NamedTuple):
     """A model's answers, the numbers of its vectors, and how many of those were read from its release.
 
     `ranks_by_width`: int64 (rows,) each, of the vectors' first numbers alone; `recall_by_width`: recall@10 on the
-    holdout by them.
+    holdout by them. `side`: its part in a ranking among a whole catalogue; None: it has no vectors of one.
     """
 
     judged: Judged
@@ -36,6 +46,8 @@ class Measured(NamedTuple):
     ranks_by_width: dict[int, np.ndarray]
     recall_by_width: dict[int, float]
     read: int
+    side: Side | None = None
+    held: np.ndarray | None = None  # bool (rows,): the item of each is in the model's release; None: that is not known
 
 
 def measure(
@@ -45,7 +57,9 @@ def measure(
 
     The workers share the work and all get the whole answer.
     """
-    known = _known_vectors(job, accelerator, model, items)
+    # Contents are comparable if they are made of the same features; otherwise the text alone is.
+    by = CONTENT if set(model.features) == set(feature_columns(job.config)) else TEXT
+    known = _known_vectors(job, accelerator, model, items, by)
     names = [ITEM if name == TEXT else name for name in items.column_names]
     holdout = make_holdout(rows.table, items.rename_columns(names), model.parts, job.config, relevant)
     progress = (lambda done, total: report("evaluate", done, total, model.version)) if job.rank.is_main else None
@@ -61,6 +75,8 @@ def measure(
         ranks_by_width=narrow,
         recall_by_width=recall_by_width(narrow, np.asarray(rows.holdout, dtype=bool) & holdout.pair),
         read=int(known.which.sum()) if known else 0,
+        side=Side(embedded.queries, embedded.corpus[holdout.target], model.released, by) if model.released else None,
+        held=_held(accelerator, job, model, rows),
     )
     nearest = nearest_items(embedded.queries[some_rows(rows, COMPARED_QUERIES)], embedded.corpus)
     return measured, Answers(embedded.corpus, nearest)
@@ -71,6 +87,8 @@ def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
     judged, narrow = measured.judged, measured.ranks_by_width
     found = {rank_of(role): pa.array(judged.ranks.astype(np.int32))}
     found |= {narrow_rank_of(role, width): pa.array(ranks.astype(np.int32)) for width, ranks in narrow.items()}
+    if measured.held is not None and role is Role.champion:
+        found[held_of(role)] = pa.array(measured.held)
     if judged.losses is not None:
         found[loss_of(role)] = pa.array(judged.losses)
     if judged.probabilities is not None:
@@ -80,11 +98,19 @@ def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
     return found
 
 
-def _known_vectors(job: Job, accelerator: Accelerator, model: Contender, items: pa.Table) -> KnownVectors | None:
+def _held(accelerator: Accelerator, job: Job, model: Contender, rows: MeasuredRows) -> np.ndarray | None:
+    """Return which rows are about an item that is released with the model, with any text, bool (rows,)."""
     if model.released is None:
         return None
-    # Contents are comparable if they are made of the same features; otherwise the text alone is.
-    by = CONTENT if set(model.features) == set(feature_columns(job.config)) else TEXT
+    here = model.released.holds(rows.table[ITEM_ID], job.share)
+    return accelerator.sum(torch.from_numpy(here).int()).bool().numpy()
+
+
+def _known_vectors(
+    job: Job, accelerator: Accelerator, model: Contender, items: pa.Table, by: str
+) -> KnownVectors | None:
+    if model.released is None:
+        return None
     found = model.released.of_items(items, by, model.parts.model.width, job.share)
     which, vectors = (accelerator.sum(part) for part in (torch.from_numpy(found[0]).int(), torch.from_numpy(found[1])))
     return KnownVectors(which.bool().numpy(), vectors.numpy())

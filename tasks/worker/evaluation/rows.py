@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 
 from configs.schema.training import HeadsConfig
 from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
-from tasks.contracts.evaluation import COLUMN, GOLDEN, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
+from tasks.contracts.evaluation import COLUMN, GOLDEN, GROUP, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_hashes
+from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_hashes, group_keys
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import label_values
+from tasks.labels.pairs import label_classes, pair_mask
 from tasks.worker.evaluation.sample import rows_of_spans
 from tasks.worker.held.read import HeldSpan
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
-from tasks.worker.training.pairs import label_classes, pair_mask
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -55,12 +55,12 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
         MissingFolder, CorruptFolder: the held-out rows of a span are gone or damaged.
     """
     tables, facts, spans = [], [], held_spans(job, inputs)
-    there = [span.count() for span in spans]
+    there, group = [span.count() for span in spans], HoldoutRule.of(job.config.evaluate).group
     for span, most in zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True):
         held = span.rows(features, most)
         tables.append(held.select([*CORE, *dict.fromkeys(features)]))
         others = [name for name in held.column_names if name not in CORE]
-        facts.append(_facts(held, span.ref.span.name, job.config.heads, others))
+        facts.append(_facts(held, span.ref.span.name, job.config.heads, others, group))
     if not any(table.num_rows for table in tables):
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
@@ -106,11 +106,19 @@ def _trained(job: Job, golden: pa.Table, inputs: EvaluateInputs) -> int:
     return int(found.sum())
 
 
-def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str]) -> pa.Table:
+def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str], group: str = "") -> pa.Table:
+    """Return the facts of rows.
+
+    Args:
+        group: of the holdout's rule: rows of one value of a column are resampled together; else those of one query.
+    """
+    keys = query_keys(rows[QUERY].to_pylist())
+    by_column = group and ITEM not in group_columns(group) and QUERY not in group_columns(group)
     columns = {
         ROW_ID: rows[ROW_ID],
         SPAN: pa.array([span] * rows.num_rows, pa.string()),
-        QUERY_KEY: pa.array(query_keys(rows[QUERY].to_pylist())),
+        QUERY_KEY: pa.array(keys),
+        GROUP: pa.array(query_keys(group_keys(rows, group)) if by_column else keys),
         ITEM_ID: rows[ITEM_ID],
         PAIR: pa.array(pair_mask(rows, heads)),
         LABEL_CLASS: pa.array(label_classes(rows, heads).astype(np.int8)),

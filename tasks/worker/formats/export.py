@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 from torch import nn
-from transformers import PreTrainedTokenizerFast
 
 from configs.schema.config import Config
 from tasks.pretrained.prompts import to_names
 from tasks.pretrained.shapes import Activation
 from tasks.worker.formats.head import write_head
 from tasks.worker.formats.label_heads import write_label_heads
-from tasks.worker.model import features, interaction
+from tasks.worker.model import features, interaction, tokens
 from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.tokens.settings import lower_cases, write_settings
 from tasks.worker.training.checkpoint import ModelParts
 
 _LIBRARY = "sentence_transformers.models"
@@ -39,14 +38,6 @@ _FUNCTIONS: dict[Activation, str] = {
     "gelu": "torch.nn.modules.activation.GELU",
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
 }
-# The names of special tokens: BERT's family, then RoBERTa's.
-_SPECIAL = {
-    "pad_token": ("[PAD]", "<pad>"),
-    "unk_token": ("[UNK]", "<unk>"),
-    "cls_token": ("[CLS]", "<s>"),
-    "sep_token": ("[SEP]", "</s>"),
-    "mask_token": ("[MASK]", "<mask>"),
-}
 
 
 def export_model(parts: ModelParts, config: Config, version: str, folder: Path) -> None:
@@ -54,7 +45,8 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
     model = parts.model
     longest = config.infer.max_tokens
     model.encoder.save_pretrained(folder)
-    _tokenizer(parts.tokenizer, longest).save_pretrained(folder)
+    parts.tokenizer.save(str(folder / tokens.FILE))
+    write_settings(parts.tokenizer_settings, folder, longest)
     modules = [_entry(0, "", f"{_LIBRARY}.Transformer"), _entry(1, "1_Pooling", f"{_LIBRARY}.Pooling")]
     text_width = model.encoder.config.hidden_size
     pooling = {name: value == model.shape.pooling for name, value in _POOLING_KEYS.items()}
@@ -70,7 +62,8 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
     modules.append(_entry(len(modules), f"{len(modules)}_Normalize", f"{_LIBRARY}.Normalize"))
     (folder / f"{len(modules) - 1}_Normalize").mkdir()
     _write_json(folder / "modules.json", modules)
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    lower_case = lower_cases(parts.tokenizer)  # classes that build a tokenizer anew from its settings don't know it
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": lower_case})
     prompts = to_names(model.shape.prompts)
     _write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
     write_head(model, config.heads.classification, folder)
@@ -80,12 +73,6 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
 
 def _entry(index: int, path: str, kind: str) -> dict[str, Any]:
     return {"idx": index, "name": str(index), "path": path, "type": kind}
-
-
-def _tokenizer(tokenizer: Tokenizer, longest: int) -> PreTrainedTokenizerFast:
-    vocabulary = tokenizer.get_vocab()
-    special = {role: name for role, names in _SPECIAL.items() for name in names if name in vocabulary}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=longest, **special)
 
 
 def _write_interaction(parts: ModelParts, folder: Path, path: str) -> None:

@@ -13,13 +13,13 @@ from configs.schema.config import Config
 from tasks.contracts.checkpoints import HeadSolved
 from tasks.data.rows import QUERY
 from tasks.labels.columns import row_weights
+from tasks.labels.pairs import label_classes
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.heads.labels import solve_label_head
 from tasks.worker.heads.newest_rows import inputs_of, newest_rows
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pairs import label_classes
 
 
 def solve_heads(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, alive: Callable[[], None]) -> None:

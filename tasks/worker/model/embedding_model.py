@@ -96,7 +96,8 @@ class EmbeddingModel(nn.Module):
         attention = "eager" if kind.own_attention else "sdpa"
         if kind.causal:
             encoder_config.use_cache = False  # of tokens to come, of which there are none
-        self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention)
+        # In fp32, whatever type its pretrained weights are saved in: how training keeps weights is not theirs to say.
+        self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention, dtype=torch.float32)
         self.causal = kind.causal
         self.shape = shape
         self.width = shape.width
@@ -132,6 +133,11 @@ class EmbeddingModel(nn.Module):
         elif self.scale is None:
             self.scale = LearntScale(begin)
         self.shape = self.shape.model_copy(update={"learnt_scale": begin})
+
+    def keep_encoder_in_bf16(self) -> None:
+        """Convert the encoder's weights, not its buffers: in bf16 the angles of rotary positions are far off."""
+        for weight in self.encoder.parameters():
+            weight.data = weight.data.to(torch.bfloat16)
 
     def scale_or(self, fixed: float) -> float | torch.Tensor:
         """Return the scale that the model has learnt, float32 (), or else the fixed one."""

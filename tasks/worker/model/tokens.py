@@ -73,6 +73,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise ConfigError(f"{folder} has no {FILE}; save the tokenizer in the fast format")
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
+    tokenizer.no_truncation()  # some files have the lengths of their training
     return tokenizer
 
 

@@ -15,10 +15,10 @@ from tasks.foundation.errors import StoreError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.negatives import folder
 from tasks.worker.negatives.folder import Found
-from tasks.worker.negatives.known import KnownPairs
 from tasks.worker.negatives.mine import mine, open_release
 from tasks.worker.process.job import Job
-from tasks.worker.training.pairs import TrainingRows, feature_columns
+from tasks.worker.tokens.known import Known
+from tasks.worker.training.pairs import feature_columns
 
 
 class Mining(NamedTuple):
@@ -29,9 +29,12 @@ class Mining(NamedTuple):
 
 
 def find_negatives(
-    job: Job, inputs: TrainInputs, training: Iterable[pa.Table], accelerator: Accelerator
+    job: Job, inputs: TrainInputs, training: Iterable[pa.Table], known: Known, accelerator: Accelerator
 ) -> Mining | None:
     """Return the hard negatives of the training rows, and what they cost; None without a release to mine.
+
+    Args:
+        known: the right items of each query, which are no negatives of it.
 
     Raises:
         StoreError: the release is gone or damaged. Training never quietly goes on without negatives.
@@ -49,7 +52,7 @@ def find_negatives(
     there = bool(accelerator.sum(torch.tensor(int(seen))).item())
     if not there:
         try:
-            _mine(job, inputs, inputs.mined, training, accelerator, prefix, rows, head.negatives)
+            _mine(job, inputs.mined, training, known, accelerator, prefix, rows, head.negatives)
         except StoreError as error:
             raise StoreError(
                 f"hard negatives can't be mined from release {inputs.mined.number}: {error}. Restore it from a backup, "
@@ -72,9 +75,9 @@ def find_negatives(
 
 def _mine(
     job: Job,
-    inputs: TrainInputs,
     release: MinedRelease,
     training: Iterable[pa.Table],
+    known: Known,
     accelerator: Accelerator,
     prefix: str,
     rows: int,
@@ -82,7 +85,6 @@ def _mine(
 ) -> None:
     accelerator.name_work("mining of hard negatives")
     opened = open_release(job, accelerator, release)
-    known = KnownPairs(TrainingRows(job.shared, (*inputs.history, *inputs.rows), job.config), job.config.heads)
     mined = mine(job, accelerator, opened, training, known, settings, rows)
     if job.rank.is_main:
         with job.scratch() as scratch:

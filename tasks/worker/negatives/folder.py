@@ -17,10 +17,11 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import MinedRelease
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM_ID, ROW_ID
+from tasks.labels.pairs import pair_mask
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.negatives.mine import Mined
-from tasks.worker.negatives.nearest import ReleasedItems
-from tasks.worker.training.pairs import feature_columns, pair_mask
+from tasks.worker.negatives.released import ReleasedItems
+from tasks.worker.training.pairs import feature_columns
 
 KIND = "negatives"
 OF_ROWS = "rows.parquet"  # by training row: numbers of items, nearest first, -1 where there are fewer
@@ -52,7 +53,7 @@ def prefix_of(config: Config, inputs: TrainInputs, training: Iterable[pa.Table])
     assert inputs.mined is not None
     made_of = {
         "rows": rows.hexdigest(),
-        "known": [ref.prefix for ref in (*inputs.history, *inputs.rows)],
+        "known": {"rows": [ref.prefix for ref in (*inputs.history, *inputs.rows)], "golden": inputs.golden},
         "release": inputs.mined.model_dump(mode="json"),
         "settings": head.negatives.model_dump(mode="json"),
         "infer": [config.infer.precision, config.accelerator],
@@ -90,7 +91,7 @@ def keep(
     """
     places = np.unique(mined.places[mined.places >= 0])
     ids = {place: item.item_id for place, item in released.vectors.items(places).items()}
-    items = choose(store, release.catalogue, sorted(ids.values()), np.empty(0, dtype=np.uint64), 0, features)
+    items = choose(store, release.catalogue, sorted(ids.values()), 0, features)
     items = items.select([ITEM_ID, TEXT, *dict.fromkeys(features)])
     number = {item_id: row for row, item_id in enumerate(items[ITEM_ID].to_pylist())}
     if missing := sorted(set(ids.values()) - set(number)):

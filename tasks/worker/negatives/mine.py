@@ -16,16 +16,20 @@ from tasks.contracts.progress import report
 from tasks.contracts.references import MinedRelease
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.foundation.errors import ConfigError
+from tasks.labels.pairs import pair_mask
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender, Entrant, open_entrant
 from tasks.worker.model.embed import embed
 from tasks.worker.model.features import Side
-from tasks.worker.negatives.known import KnownPairs, id_hashes, text_hashes
-from tasks.worker.negatives.nearest import ReleasedItems, nearest_negatives
+from tasks.worker.negatives.nearest import nearest_negatives
+from tasks.worker.negatives.released import ReleasedItems
+from tasks.worker.negatives.right import RightItems
 from tasks.worker.process.job import Job
 from tasks.worker.search.index import MEMORY_BYTES
+from tasks.worker.tokens.known import Known
+from tasks.worker.tokens.tokenised import id_keys, text_keys
 from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import feature_columns, pair_mask
+from tasks.worker.training.pairs import feature_columns
 
 
 class Release(NamedTuple):
@@ -69,7 +73,7 @@ def mine(
     accelerator: Accelerator,
     release: Release,
     training: Iterable[pa.Table],
-    known: KnownPairs,
+    known: Known,
     settings: NegativesConfig,
     rows: int,
 ) -> Mined:
@@ -78,6 +82,7 @@ def mine(
     Texts and scores are in memory for some thousand rows at a time.
 
     Args:
+        known: the right items of each query, by all rows of the lineage so far.
         rows: how many there are.
     """
     places = np.zeros((rows, settings.per_query), dtype=np.int64)  # plus one, so that the sum over workers is right
@@ -98,14 +103,15 @@ def mine(
 
 
 def _of_table(
-    job: Job, accelerator: Accelerator, release: Release, pairs: pa.Table, known: KnownPairs, settings: NegativesConfig
+    job: Job, accelerator: Accelerator, release: Release, pairs: pa.Table, known: Known, settings: NegativesConfig
 ) -> tuple[np.ndarray, int]:
     """Return the places of the negatives, int64 (pairs, per_query), and how many texts were embedded."""
     model, items = release
     columns = [QUERY, *model.parts.features.query_columns]
     first, which = _distinct(pairs, columns)
     queries = _embed(job, accelerator, model, pairs.take(pa.array(first)), "query")[which]
-    own = items.places_of(id_hashes(pairs[ITEM_ID]))
+    ids = id_keys(pairs[ITEM_ID])
+    own = items.places_of(ids)
     vectors = items.vectors.at(own)
     new = pairs.filter(pa.array(own < 0))  # items that the release does not have
     made = 0
@@ -115,8 +121,9 @@ def _of_table(
         made = len(others)
     scores = np.einsum("qw,qw->q", queries, vectors)
     limits = scores - (1.0 - settings.max_share) * np.abs(scores)  # below the score even where that is negative
-    hashes = text_hashes(pairs[QUERY])
-    found = nearest_negatives(items, queries, hashes, limits.astype(np.float32), known, settings.per_query)
+    asked = text_keys(pairs[QUERY])
+    right = RightItems(known, items, asked, ids, text_keys(pairs[ITEM]))
+    found = nearest_negatives(items, queries, asked, limits.astype(np.float32), right, settings.per_query)
     return found, len(first) + made
 
 

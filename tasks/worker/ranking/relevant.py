@@ -38,6 +38,11 @@ def query_keys(queries: Iterable[str]) -> np.ndarray:
     return np.array([int.from_bytes(digest, "little", signed=True) for digest in hashed], dtype=np.int64)
 
 
+def keys_of_texts(texts: Iterable[str]) -> np.ndarray:
+    """Return a hash of each normalised text, uint64 (texts,)."""
+    return query_keys(texts).view(np.uint64)
+
+
 def text_numbers(texts: Iterable[str]) -> np.ndarray:
     """Return a number for each text, int64 (texts,), from 0 on; texts that are equal once normalised share it."""
     numbers: dict[str, int] = {}

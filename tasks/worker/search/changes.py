@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from tasks.contracts.search import Changes, ListedItem, QueryChange
+from tasks.contracts.search import Changes, ListedItem, QueryChange, SharedSearch
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.worker.catalogue.database import connect
@@ -21,12 +21,15 @@ LISTED = 10  # new items, gone items, wins, losses
 HITS = 5  # shown of each query
 
 
-def compare(before: Searched, after: Searched, queries: pa.Table, numbers: tuple[int, int | None]) -> Changes:
+def compare(
+    before: Searched, after: Searched, queries: pa.Table, numbers: tuple[int, int | None], shared: SharedSearch
+) -> Changes:
     """Return what changed.
 
     Args:
         queries: the rows that both were searched with.
         numbers: of the two releases.
+        shared: what `compare_models` says of them.
     """
     gains = _gains(before.found.ranks, after.found.ranks)
     return Changes(
@@ -35,6 +38,7 @@ def compare(before: Searched, after: Searched, queries: pa.Table, numbers: tuple
         queries=queries.num_rows,
         metrics_before=before.metrics,
         metrics_after=after.metrics,
+        shared=shared,
         items_before=before.index.vectors,
         items_after=after.index.vectors,
         overlap_at_10=_overlap(before.hit_ids(), after.hit_ids()),

@@ -19,15 +19,21 @@ def main() -> None:
 
     def work(give: Answering) -> None:
         from tasks.worker.search.changes import compare
-        from tasks.worker.search.measure import ONE_OF_TWO_BYTES, open_released, search
+        from tasks.worker.search.measure import ONE_OF_TWO_BYTES, compare_models, open_released, search
         from tasks.worker.search.queries import holdout_queries
+        from tasks.worker.search.shared_items import shared_items
 
         store = open_store(arguments.workspace)
         before, after = (Release.model_validate_json(each) for each in (arguments.before, arguments.after))
         queries = holdout_queries(store, after.rows, Config.model_validate_json(arguments.config))
-        opened = (open_released(store, each.ref, ONE_OF_TWO_BYTES) for each in (before, after))
-        earlier, later = (search(index, queries, consumer.queries(queries)) for consumer, index in opened)
-        give(compare(earlier, later, queries, (before.number, after.number)))
+        opened = [open_released(store, each.ref, ONE_OF_TWO_BYTES) for each in (before, after)]
+        both = shared_items(opened[0][1], opened[1][1])
+        earlier, later = (
+            search(index, queries, consumer.queries(queries), mask)
+            for (consumer, index), mask in zip(opened, both, strict=True)
+        )
+        models = compare_models(earlier, later, int(both[0].sum()))
+        give(compare(earlier, later, queries, (before.number, after.number), models))
 
     answer(work)
 

@@ -32,12 +32,14 @@ ABSENT = 2**62  # the rank of an item without a vector
 class Found(NamedTuple):
     """`places` int64 and `scores` float32, both (queries, k), best first; a place is -1 where there are fewer vectors.
 
-    `ranks` int64 (queries,): from 1, of each query's own item; ABSENT without one.
+    `ranks` int64 (queries,): from 1, of each query's own item; ABSENT without one. `shared_ranks` likewise, among the
+    vectors that the search was told of; ABSENT where the own one is none of them.
     """
 
     places: np.ndarray
     scores: np.ndarray
     ranks: np.ndarray
+    shared_ranks: np.ndarray
 
 
 def _rows_in(path: Path) -> int:
@@ -62,8 +64,8 @@ class Index:
         self.paths = [folder / entry.name for entry in manifest.files]
         self.width = read_fact(store, prefix, "width", int)
         rows = [_rows_in(path) for path in self.paths]
-        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
-        self.vectors = int(self._starts[-1])
+        self.starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
+        self.vectors = int(self.starts[-1])
         each = np.dtype("float16" if manifest.facts.get("type") == "fp16" else "float32").itemsize
         fits = self.vectors * self.width * each <= memory_bytes
         self._kept = [as_matrix(pq.read_table(path, columns=[VECTOR])[VECTOR]) for path in self.paths] if fits else None
@@ -91,7 +93,12 @@ class Index:
         ]
 
     def search(
-        self, queries: np.ndarray, k: int, own: np.ndarray | None = None, below: np.ndarray | None = None
+        self,
+        queries: np.ndarray,
+        k: int,
+        own: np.ndarray | None = None,
+        below: np.ndarray | None = None,
+        shared: np.ndarray | None = None,
     ) -> Found:
         """Return the nearest vectors of each query, and the rank of its own item among all.
 
@@ -103,20 +110,26 @@ class Index:
             own: int64 (queries,), the place of each query's own item; -1 where it has no vector.
             below: float32 (queries,), only vectors that score less are found; where there are fewer than `k`, the score
                 is minus infinity. None: all are.
+            shared: bool (vectors,), those of items that another release holds too; None: none is.
         """
         count, k = len(queries), min(k, self.vectors)
         own = np.full(count, -1, dtype=np.int64) if own is None else own
         limits = np.einsum("qw,qw->q", queries, self.at(own)) if (own >= 0).any() else np.zeros(count, np.float32)
-        best = Found(np.full((count, k), -1), np.full((count, k), -np.inf, np.float32), np.zeros(count, np.int64))
+        shared = np.zeros(self.vectors, dtype=bool) if shared is None else shared
+        ranks = np.zeros((2, count), dtype=np.int64)
+        best = Found(np.full((count, k), -1), np.full((count, k), -np.inf, np.float32), *ranks)
         for first, vectors in self._batches():
             for start in range(0, count, BATCH_QUERIES):
                 part = slice(start, start + BATCH_QUERIES)
                 scores = queries[part] @ vectors.T
-                best.ranks[part] += (~(scores < limits[part, None] - EQUAL)).sum(axis=1)
+                above = ~(scores < limits[part, None] - EQUAL)
+                best.ranks[part] += above.sum(axis=1)
+                best.shared_ranks[part] += above[:, shared[first : first + len(vectors)]].sum(axis=1)
                 if below is not None:
                     scores[~(scores < below[part, None])] = -np.inf
                 _improve(best.places[part], best.scores[part], scores, first)
         best.ranks[own < 0] = ABSENT
+        best.shared_ranks[(own < 0) | ~shared[own]] = ABSENT
         return best
 
     def places_of(self, item_ids: Sequence[str]) -> np.ndarray:
@@ -154,7 +167,7 @@ class Index:
     def _batches(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (first place, float32 (vectors, width)) until all vectors are read."""
         for shard, path in enumerate(self.paths):
-            first = int(self._starts[shard])
+            first = int(self.starts[shard])
             if self._kept is not None:
                 whole = self._kept[shard]
                 parts: Iterator[np.ndarray] = (
@@ -168,7 +181,7 @@ class Index:
 
     def tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
         """Yield (first place, rows) of all shards, or of those row groups that hold one of the sorted places."""
-        for path, first in zip(self.paths, self._starts.tolist(), strict=False):
+        for path, first in zip(self.paths, self.starts.tolist(), strict=False):
             with pq.ParquetFile(path) as file:
                 for group in range(file.num_row_groups):
                     rows = file.metadata.row_group(group).num_rows

@@ -8,10 +8,11 @@ import pyarrow as pa
 from infra.store.base import Store
 from infra.store.manifest import open_folder
 from tasks.contracts.references import ReleasedRef
+from tasks.contracts.search import SharedSearch
 from tasks.data.rows import ITEM_ID
 from tasks.measures.row_metrics import retrieval_metrics
 from tasks.worker.search.consumer import Consumer
-from tasks.worker.search.index import MEMORY_BYTES, Found, Index
+from tasks.worker.search.index import ABSENT, MEMORY_BYTES, Found, Index
 
 MODEL_KIND = "model"
 NEAREST = 10  # hits that are kept of each query
@@ -42,12 +43,25 @@ def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY
     return Consumer(folder), Index(store, release.vectors_prefix, release.model_version, memory_bytes)
 
 
-def search(index: Index, queries: pa.Table, vectors: np.ndarray) -> Searched:
+def search(index: Index, queries: pa.Table, vectors: np.ndarray, shared: np.ndarray | None = None) -> Searched:
     """Search all vectors with the queries.
 
     Args:
         queries: a table as `holdout_queries` gives it.
         vectors: of the queries, as the exported model gives them, float32 (queries, width).
+        shared: as `Index.search` takes it.
     """
     own = index.places_of(queries[ITEM_ID].to_pylist())
-    return Searched(index, index.search(vectors.reshape(len(own), index.width), NEAREST, own))
+    return Searched(index, index.search(vectors.reshape(len(own), index.width), NEAREST, own, shared=shared))
+
+
+def compare_models(before: Searched, after: Searched, items: int) -> SharedSearch:
+    """Return two models' metrics apart from their catalogues; both were searched with their shared vectors.
+
+    Args:
+        items: that both hold.
+    """
+    ranks = [each.found.shared_ranks for each in (before, after)]
+    among = (ranks[0] != ABSENT) & (ranks[1] != ABSENT)
+    metrics = [retrieval_metrics(each[among]) for each in ranks]
+    return SharedSearch(items=items, queries=int(among.sum()), metrics_before=metrics[0], metrics_after=metrics[1])

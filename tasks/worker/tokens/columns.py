@@ -87,10 +87,11 @@ class Column:
 
     def searchsorted(self, values: np.ndarray, side: str = "left", sorter: None = None) -> np.ndarray:
         """Return where `values` belong in this ascending column, as `np.searchsorted` asks for it."""
-        blocks, block_of = np.unique(np.maximum(np.searchsorted(self._index, values) - 1, 0), return_inverse=True)
+        block_of = np.maximum(np.searchsorted(self._index, values) - 1, 0)
+        order = np.argsort(block_of, kind="stable")
+        blocks, firsts = np.unique(block_of[order], return_index=True)
         found = np.zeros(len(values), dtype=np.int64)
-        for number, begin in enumerate((blocks * INDEXED).tolist()):
-            here = block_of == number
+        for begin, here in zip((blocks * INDEXED).tolist(), np.split(order, firsts[1:]), strict=False):
             some = self[np.arange(begin, min(begin + INDEXED, len(self)))]
             found[here] = begin + np.searchsorted(some, values[here])
         return found

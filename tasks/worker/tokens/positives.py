@@ -1,11 +1,12 @@
-"""Which items belong to each query, over all training rows of a run, in memory or in files."""
+"""Which items belong to each query, over all rows of a lineage so far, in memory or in files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from types import TracebackType
+from typing import BinaryIO, Self, cast
 
 import numpy as np
 
@@ -29,83 +30,109 @@ class Positives:
     keys: np.ndarray
 
     @classmethod
-    def of(cls, query_key: np.ndarray, key: np.ndarray, pair: np.ndarray) -> Positives:
-        """Return the positives among rows; int64 (rows,) not negative, likewise, and float32 (rows,)."""
-        query_key, key = query_key[pair > 0], key[pair > 0]
-        order = np.lexsort((key, query_key))
-        query_key, key = query_key[order], key[order]
-        new = np.ones(len(order), dtype=bool)
-        new[1:] = (query_key[1:] != query_key[:-1]) | (key[1:] != key[:-1])
-        queries, counts = np.unique(query_key[new], return_counts=True)
+    def of(cls, query_key: np.ndarray, key: np.ndarray) -> Positives:
+        """Return the positives of pairs, int64 (pairs,) not negative each; a pair may stand there more than once."""
+        both = distinct(np.stack([query_key, key], axis=1))
+        queries, counts = np.unique(both[:, 0], return_counts=True)
         several = counts > 1  # the only item of a query is excluded as its own
         offsets = np.concatenate([[0], np.cumsum(counts[several])]).astype(np.int64)
-        return cls(queries[several], offsets, key[new][np.repeat(several, counts)])
+        return cls(queries[several], offsets, both[np.repeat(several, counts), 1])
 
     @classmethod
     def open(cls, folder: Path, name: str) -> Positives:
-        """Return what `write_positives` wrote under this name, left in its files."""
+        """Return what a `PositivesFile` of this name has, left in its files."""
         return cls(*(cast(np.ndarray, Column(File(folder / f"{name}.{each}", np.int64))) for each in _FILES))
+
+    def lists(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the items of some queries, one after another: whose each is, a place in `queries`, and its key.
+
+        Args:
+            queries: int64 (n,), distinct and ascending; those that are not known have none.
+        """
+        place = np.searchsorted(self.queries, queries)
+        there = place < len(self.queries)
+        there[there] = self.queries[place[there]] == queries[there]
+        begins, counts = (np.zeros(len(queries), dtype=np.int64) for _ in range(2))
+        begins[there] = self.offsets[place[there]]
+        counts[there] = self.offsets[place[there] + 1] - begins[there]
+        places = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        return np.repeat(np.arange(len(queries)), counts), self.keys[places]
 
     def among(self, query_key: np.ndarray, batch_key: np.ndarray) -> np.ndarray:
         """Return whether each item of a batch belongs to each query, bool (queries, items).
 
         The time grows with the positives of these queries, and not with the product of queries and items.
         """
-        known = np.zeros((len(query_key), len(batch_key)), dtype=bool)
         queries, row_of = np.unique(query_key, return_inverse=True)
-        place = np.searchsorted(self.queries, queries)
-        there = place < len(self.queries)
-        there[there] = self.queries[place[there]] == queries[there]
-        if not there.any():
-            return known
-        begins, counts = (np.zeros(len(queries), dtype=np.int64) for _ in range(2))
-        begins[there] = self.offsets[place[there]]
-        counts[there] = self.offsets[place[there] + 1] - begins[there]
-        places = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        whose, wanted = self.lists(queries)
+        if not len(wanted) or not len(batch_key):
+            return np.zeros((len(query_key), len(batch_key)), dtype=bool)
         keys, column_of = np.unique(batch_key, return_inverse=True)
-        wanted = self.keys[places]
         column = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         hit = keys[column] == wanted
         table = np.zeros((len(queries), len(keys)), dtype=bool)
-        table[np.repeat(np.arange(len(queries)), counts)[hit], column[hit]] = True
+        table[whose[hit], column[hit]] = True
         return table[row_of][:, column_of]
 
 
-def write_positives(pieces: Iterable[tuple[np.ndarray, np.ndarray]], rows: int, folder: Path, name: str) -> None:
-    """Write the positives among many rows into files of `folder`, without holding more than some of them in memory.
+class PositivesFile:
+    """Files of positives that are written query by query: `<name>.queries`, `<name>.offsets` and `<name>.keys`."""
 
-    The queries are dealt to buckets by the first bits of their keys, which are hashes; each bucket is then sorted on
-    its own. The buckets are in the order of the keys, so the files are as if all had been sorted at once.
+    def __init__(self, folder: Path, name: str) -> None:
+        self._files: list[BinaryIO] = [(folder / f"{name}.{each}").open("wb") for each in _FILES]
+        self._total = 0
+        np.zeros(1, dtype=np.int64).tofile(self._files[1])
 
-    Args:
-        pieces: the keys of queries and of their items, int64 (n,) each, of rows where they belong together.
-        rows: how many there may be in all.
-        name: the files are `<name>.queries`, `<name>.offsets` and `<name>.keys`.
+    def add(self, query_key: np.ndarray, key: np.ndarray) -> None:
+        """Add pairs as `Positives.of` takes them; their queries come after all that are there."""
+        found = Positives.of(query_key, key)
+        for file, values in zip(self._files, (found.queries, found.offsets[1:] + self._total, found.keys), strict=True):
+            values.tofile(file)
+        self._total += len(found.keys)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for file in self._files:
+            file.close()
+
+
+class Buckets:
+    """Many records of a few keys, sorted without holding more than some of them in memory.
+
+    They are dealt to buckets by the first bits of their first key, which is a hash; each bucket is then sorted on its
+    own. The buckets are in the order of the keys, so it is as if all had been sorted at once.
     """
-    bits = max(0, (rows // ROWS_AT_ONCE).bit_length())
-    buckets = [folder / f"{name}.bucket-{number}" for number in range(2**bits)]
-    for query_key, key in pieces:
-        both = np.stack([query_key, key], axis=1)
-        bucket = both[:, 0] >> (_KEY_BITS - bits)
-        both = both[np.argsort(bucket, kind="stable")]
-        ends = np.cumsum(np.bincount(bucket, minlength=len(buckets)))
-        for path, some in zip(buckets, np.split(both, ends[:-1]), strict=True):
+
+    def __init__(self, folder: Path, name: str, rows: int, keys: int) -> None:
+        """Prepare the buckets, files of `folder` while they are in use; `rows`: how many there may be in all."""
+        self._bits = max(0, (rows // ROWS_AT_ONCE).bit_length())
+        self._paths = [folder / f"{name}.bucket-{number}" for number in range(2**self._bits)]
+        self._keys = keys
+
+    def add(self, records: np.ndarray) -> None:
+        """Add records, int64 (n, keys), not negative."""
+        records = distinct(records)  # a search log says much more than once
+        bucket = records[:, 0] >> (_KEY_BITS - self._bits)
+        ends = np.cumsum(np.bincount(bucket, minlength=len(self._paths)))
+        for path, some in zip(self._paths, np.split(records, ends[:-1]), strict=True):
             if len(some):
                 with path.open("ab") as file:
                     some.tofile(file)
-    total = 0
-    with (
-        (folder / f"{name}.queries").open("wb") as queries,
-        (folder / f"{name}.offsets").open("wb") as offsets,
-        (folder / f"{name}.keys").open("wb") as keys,
-    ):
-        np.zeros(1, dtype=np.int64).tofile(offsets)
-        for path in buckets:
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield the records of each bucket, int64 (n, keys), each once and ascending; the bucket is then deleted."""
+        for path in self._paths:
             if path.exists():
-                both = np.fromfile(path, dtype=np.int64).reshape(-1, 2)
-                found = Positives.of(both[:, 0], both[:, 1], np.ones(len(both), dtype=np.float32))
-                found.queries.tofile(queries)
-                found.keys.tofile(keys)
-                (found.offsets[1:] + total).tofile(offsets)
-                total += len(found.keys)
+                records = np.fromfile(path, dtype=np.int64).reshape(-1, self._keys)
                 path.unlink()
+                yield distinct(records)
+
+
+def distinct(records: np.ndarray) -> np.ndarray:
+    """Return records of keys, int64 (n, keys), each once and ascending by the first key, then the next."""
+    records = records[np.lexsort(records.T[::-1])]
+    new = np.ones(len(records), dtype=bool)
+    new[1:] = (records[1:] != records[:-1]).any(axis=1)
+    return records[new]

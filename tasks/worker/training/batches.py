@@ -162,7 +162,7 @@ def make_batch(
     excluded_queries = np.tile(pair == 0, (part, 1)) if shape.both_ways else np.zeros((part, 0), dtype=bool)
     extra = _extra(negatives, whole, shape)
     excluded_extra = np.broadcast_to((extra < 0) | _stands_before(extra), (part, len(extra))).copy()
-    for kind, (key, positives) in enumerate(zip((pairs.item_key, pairs.text_key), pairs.positives, strict=True)):
+    for kind, (key, positives) in enumerate(zip((pairs.item_key, pairs.text_key), pairs.known, strict=True)):
         batch_key = key[whole]
         excluded |= batch_key[mine, None] == batch_key[None, :]
         excluded |= positives.among(pairs.query_key[rows], batch_key)

@@ -8,18 +8,19 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, normalizers
 from tokenizers.normalizers import Lowercase
-from transformers import AutoConfig, AutoModel, BertConfig
+from transformers import AutoConfig, AutoModel, BertConfig, PretrainedConfig
 
 from configs.schema.config import Config
 from configs.schema.model import Prompts
 from tasks.data.rows import ITEM, QUERY
 from tasks.preflight.encoder import describe_encoder, pretrained_folder
-from tasks.pretrained.folder import DENSE_WEIGHTS
+from tasks.pretrained.folder import DENSE_WEIGHTS, Described
 from tasks.pretrained.shapes import TextShape
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable, fit_features
-from tasks.worker.model.model_shape import shape_of
+from tasks.worker.model.model_shape import ModelShape, shape_of
 from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
+from tasks.worker.tokens.settings import lower_cases, own_settings, read_settings
 from tasks.worker.training.checkpoint import ModelParts, set_dropout
 
 
@@ -32,26 +33,44 @@ def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
         ConfigError: the pretrained folder can't be used; names what is missing.
     """
     table = fit_features(rows, config.features)
-    torch.manual_seed(config.seed)
     if config.model.pretrained is not None:
         return _from_pretrained(pretrained_folder(config.model.pretrained), config, table)
     return _from_scratch(config, rows, table)
 
 
+def first_model(
+    config: Config, encoder_config: PretrainedConfig, shape: ModelShape, described: Described | None
+) -> EmbeddingModel:
+    """Return a model with the weights that a lineage begins with: new ones of the seed, and all that the folder has.
+
+    Args:
+        described: the pretrained folder; None: without.
+
+    Raises:
+        OSError, ValueError, RuntimeError: the folder's weights can't be read, or are of another shape.
+    """
+    torch.manual_seed(config.seed)
+    model = EmbeddingModel(encoder_config, shape)
+    if described is not None:
+        saved = AutoModel.from_pretrained(described.encoder, local_files_only=True, dtype=torch.float32)
+        model.encoder.load_state_dict(saved.state_dict())
+        for layer, of in zip(model.dense, described.dense_folders, strict=True):
+            layer.load_state_dict({name.removeprefix("linear."): value for name, value in _dense_weights(of).items()})
+    return model
+
+
 def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> ModelParts:
     described, text = describe_encoder(config, folder)
     tokenizer = load_tokenizer(described.encoder)
-    if described.lower_case:
+    settings = read_settings(described.encoder)
+    if described.lower_case and not lower_cases(tokenizer):
         _lower_case(tokenizer)
     encoder_config = AutoConfig.from_pretrained(described.encoder, local_files_only=True)
     set_dropout(encoder_config, config.model.dropout)
-    model = EmbeddingModel(encoder_config, shape_of(config, encoder_config.hidden_size, table, text))
-    model.encoder.load_state_dict(AutoModel.from_pretrained(described.encoder, local_files_only=True).state_dict())
-    for layer, of in zip(model.dense, described.dense_folders, strict=True):
-        layer.load_state_dict({name.removeprefix("linear."): value for name, value in _dense_weights(of).items()})
+    model = first_model(config, encoder_config, shape_of(config, encoder_config.hidden_size, table, text), described)
     if not described.normalized:
         print(f"{folder} gives vectors of any length; those trained from it have unit length", flush=True)
-    return ModelParts(model, tokenizer, table, encoder_config)
+    return ModelParts(model, tokenizer, table, encoder_config, settings or own_settings(tokenizer))
 
 
 def _lower_case(tokenizer: Tokenizer) -> None:
@@ -81,5 +100,5 @@ def _from_scratch(config: Config, rows: Iterable[pa.Table], table: FeatureTable)
     )
     set_dropout(encoder_config, config.model.dropout)
     text = TextShape(pooling=config.model.pooling or "mean", prompts=config.model.prompts or Prompts())
-    model = EmbeddingModel(encoder_config, shape_of(config, scratch.hidden_size, table, text))
-    return ModelParts(model, tokenizer, table, encoder_config)
+    model = first_model(config, encoder_config, shape_of(config, scratch.hidden_size, table, text), None)
+    return ModelParts(model, tokenizer, table, encoder_config, own_settings(tokenizer))

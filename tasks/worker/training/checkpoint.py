@@ -1,7 +1,8 @@
 """Checkpoints: everything training needs to continue exactly, in safetensors and JSON, written during training.
 
-A checkpoint is self-contained: weights, optimiser, state, tokenizer, encoder config, feature table. Nothing in it
-depends on the device. This module finds a run's own partial checkpoint to continue from; the plan names the parent.
+A checkpoint is self-contained: weights, optimiser, state, tokenizer with its settings, encoder config, feature
+table. Nothing in it depends on the device. This module finds a run's own partial checkpoint to continue from; the plan
+names the parent.
 """
 
 import tempfile
@@ -26,6 +27,7 @@ from tasks.worker.model import features, tokens
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.model.model_shape import ModelShape
+from tasks.worker.tokens.settings import TokenizerSettings, read_settings, write_settings
 from tasks.worker.training.optimizer import optimizer_tensors, restore_optimizer
 
 KIND = "checkpoint"
@@ -45,6 +47,7 @@ class ModelParts:
     tokenizer: Tokenizer
     features: FeatureTable
     encoder_config: PretrainedConfig
+    tokenizer_settings: TokenizerSettings
 
 
 def checkpoint_prefix(lineage: str, step: int) -> str:
@@ -79,7 +82,7 @@ def load_parts(
     model.load_state_dict(load_file(folder / (TRAINED if own else RELEASED)))
     state = CheckpointState.model_validate_json((folder / "state.json").read_text())
     model.solved, model.labels_solved = state.head, dict(state.label_heads)
-    return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config)
+    return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config, read_settings(folder))
 
 
 def load_optimizer(
@@ -238,6 +241,7 @@ class CheckpointWriter:
             (folder / features.FILE).write_bytes(self.parts.features.to_json())
             (folder / SHAPE_FILE).write_bytes(self.parts.model.shape.to_json())
             self.parts.tokenizer.save(str(folder / tokens.FILE))
+            write_settings(self.parts.tokenizer_settings, folder)
             self.parts.encoder_config.save_pretrained(folder)
             _clear_unfinished(self.store, prefix, state)
             facts = {"step": state.step, "run_key": state.run_key, "complete": state.complete}

@@ -12,6 +12,7 @@ from configs.schema.config import Config
 from configs.schema.train.label_heads import LabelHead
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.labels.columns import label_values
+from tasks.labels.pairs import label_classes, pair_mask
 from tasks.measures.label_metrics import label_metrics
 from tasks.measures.row_metrics import metrics_of
 from tasks.pretrained.encoders import positions_for_text
@@ -24,7 +25,6 @@ from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.ranking.ranks import rank_targets
 from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pairs import label_classes, pair_mask
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def judge_vectors(
         probabilities = classify(parts.model, accelerator, queries, corpus[holdout.target])
         predicted = (probabilities >= parts.model.threshold).astype(np.int8)
     share = (rank.index, rank.world)
-    ranks, losses = rank_targets(queries, corpus, holdout.target, share, holdout.relevant, scale, accelerator.device)
+    ranks, losses = rank_targets(queries, corpus, holdout.target, share, holdout.relevant, scale)
     return Judged(
         accelerator.sum(torch.from_numpy(ranks)).numpy(),
         probabilities,

@@ -19,6 +19,7 @@ from tasks.contracts.usage import CheckpointUse
 from tasks.foundation.errors import CancelledError, CodeError
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.checkpoints.pace import Pace
+from tasks.worker.checkpoints.replicas import Replicas
 from tasks.worker.model.embed import embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.retention.best import best_step, out_of_patience
@@ -39,6 +40,7 @@ class LoopRecorder:
     parts: ModelParts
     writer: CheckpointWriter
     pace: Pace
+    replicas: Replicas
     state: CheckpointState
     last_step: int
     folder: Path  # an empty local one, for TensorBoard's event files
@@ -153,10 +155,11 @@ class LoopRecorder:
         return (self.pace.fixed_at(step) or by_clock or step == self.best_step) and step != self.last_step
 
     def checkpoint_if_due(self, step: int) -> None:
-        """Start to write a partial checkpoint, if one is due."""
+        """Start to write a partial checkpoint, if one is due. Raises CodeError: the workers' weights differ."""
         if not self.checkpoint_due(step):
             return
         self.accelerator.cut()  # it must contain the losses that are still on the device
+        self.replicas.compare(step)
         if self.accelerator.rank.is_main:
             self._save_partial(step)
         self.pace.wrote()
@@ -169,11 +172,13 @@ class LoopRecorder:
 
         Raises:
             CancelledError: the checkpoint is written.
+            CodeError: the workers' weights differ.
             StoreError, OSError: it could not be written.
         """
         if not self._stopping or not self.losses_due(step) or step == self.last_step:
             return
         self.accelerator.cut()  # it must contain the losses that are still on the device
+        self.replicas.compare(step)
         if self.accelerator.rank.is_main:
             self._save_partial(step)
             self.writer.wait()
@@ -186,8 +191,12 @@ class LoopRecorder:
         """On rank 0, write the complete checkpoint, drop the partial ones, and return it; None on other ranks.
 
         `checkpoint` is the complete one if an earlier attempt wrote it and died before its result.
+
+        Raises:
+            CodeError: the workers' weights differ.
         """
         self.accelerator.cut()
+        self.replicas.compare(self.last_step)
         if not self.accelerator.rank.is_main:
             return None
         self.writer.wait()

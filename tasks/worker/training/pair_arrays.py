@@ -14,7 +14,7 @@ from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS
 from tasks.worker.tokens.columns import Column, File
-from tasks.worker.tokens.positives import Positives
+from tasks.worker.tokens.known import Known
 from tasks.worker.tokens.tokenised import ROW
 
 CLASSES = 2  # of labels
@@ -41,14 +41,14 @@ class Pairs:
     """All training rows of a run, without their texts, as arrays of the same length, or columns of files.
 
     `tokens` int64 are those of query and item together. `item_key` int64 is equal for rows about one item, `text_key`
-    int64 for rows with one normalised item text, and `query_key` int64 for rows with one normalised query; `positives`
-    has the items, and the texts, of each query; `pair` float32 is 1 where query and item belong together; `label_class`
-    int64 is 0, 1 or -1 for unlabelled; `class_weight` float32 (CLASSES,) is what a row of a class counts in the loss of
-    its class. `labels` float32 (rows, heads) is what each head of `balance` learns of a row, NaN where that is nothing;
-    `balance` has what a row of each value counts for a head, float32 (values,), or nothing where all count the same.
-    `weight` float32 is what a row counts in all losses, and `mean_weight` the mean of that. `entity` int32 is equal for
-    rows with one value of `features.entity`. The first `own_rows` are of
-    the run's own spans, the others are replayed.
+    int64 for rows with one normalised item text, and `query_key` int64 for rows with one normalised query; `known` has
+    the items, and the texts, that are right for each query, by rows of other runs too; `pair` float32 is 1 where query
+    and item belong together; `label_class` int64 is 0, 1 or -1 for unlabelled; `class_weight` float32 (CLASSES,) is
+    what a row of a class counts in the loss of its class. `labels` float32 (rows, heads) is what each head of
+    `balance` learns of a row, NaN where that is nothing; `balance` has what a row of each value counts for a head,
+    float32 (values,), or nothing where all count the same. `weight` float32 is what a row counts in all losses, and
+    `mean_weight` the mean of that. `entity` int32 is equal for rows with one value of `features.entity`. The first
+    `own_rows` are of the run's own spans, the others are replayed.
     """
 
     query: TokenLists
@@ -59,7 +59,7 @@ class Pairs:
     item_key: np.ndarray
     text_key: np.ndarray
     query_key: np.ndarray
-    positives: tuple[Positives, Positives]
+    known: Known
     pair: np.ndarray
     label_class: np.ndarray
     class_weight: np.ndarray
@@ -109,7 +109,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return found
 
 
-def open_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
+def open_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int) -> Pairs:
     """Return the rows in the files of a folder, which may be deleted afterwards; batches read theirs from the files.
 
     Args:
@@ -119,17 +119,19 @@ def open_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
     """
     ids = [cast(np.ndarray, Column(File(folder / name, np.int32))) for name in (QUERY_IDS, ITEM_IDS)]
     file = File(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
-    return _pairs(folder, lambda name: cast(np.ndarray, Column(file, name)), ids, pad)
+    return _pairs(folder, known, lambda name: cast(np.ndarray, Column(file, name)), ids, pad)
 
 
-def read_pair_files(folder: Path, features: FeatureTable, pad: int) -> Pairs:
-    """Return the same in memory, except for the positives."""
+def read_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int) -> Pairs:
+    """Return the same in memory."""
     ids = [np.fromfile(folder / name, np.int32) for name in (QUERY_IDS, ITEM_IDS)]
     rows = np.fromfile(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
-    return _pairs(folder, lambda name: rows[name], ids, pad)
+    return _pairs(folder, known, lambda name: rows[name], ids, pad)
 
 
-def _pairs(folder: Path, column: Callable[[str], np.ndarray], ids: Sequence[np.ndarray], pad: int) -> Pairs:
+def _pairs(
+    folder: Path, known: Known, column: Callable[[str], np.ndarray], ids: Sequence[np.ndarray], pad: int
+) -> Pairs:
     def of(name: str) -> np.ndarray:
         return column(name)[:-1]
 
@@ -143,7 +145,7 @@ def _pairs(folder: Path, column: Callable[[str], np.ndarray], ids: Sequence[np.n
         item_key=of("item_key"),
         text_key=of("text_key"),
         query_key=of("query_key"),
-        positives=(Positives.open(folder, "item_key"), Positives.open(folder, "text_key")),
+        known=known,
         pair=of("pair"),
         label_class=of("label_class"),
         class_weight=np.array(facts["class_weight"], dtype=np.float32),

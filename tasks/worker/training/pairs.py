@@ -16,9 +16,9 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, trainable
-from tasks.data.rows import LABEL
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import entity_codes, label_values, own_label_columns, row_weights
+from tasks.labels.pairs import label_classes, pair_mask
 from tasks.worker.label_heads import LABEL_TASKS
 from tasks.worker.label_heads.row_sums import RowSums
 from tasks.worker.model.features import Side, encode_features
@@ -26,22 +26,13 @@ from tasks.worker.process.job import Job
 from tasks.worker.retention.best import without_development_rows
 from tasks.worker.retention.replay import Replay, ReplayedRows
 from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
-from tasks.worker.tokens.positives import ROWS_AT_ONCE, write_positives
+from tasks.worker.tokens.known import SAID, Known, SaidRows, known_of
+from tasks.worker.tokens.positives import ROWS_AT_ONCE
 from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.pair_arrays import CLASSES, Pairs, open_pair_files, read_pair_files, row_type, write_facts
 
 MADE = "pairs"  # names the folder that the first worker of a machine has made
-
-
-def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
-    """Return classes, int64 (rows,): 0, 1, or -1 without a class (no label, one between, no classification head)."""
-    classes = np.full(rows.num_rows, -1, dtype=np.int64)
-    if heads.classification is not None:
-        labels = rows[LABEL].to_numpy().astype(np.float64)  # null becomes NaN, and NaN compares false
-        classes[labels <= heads.classification.negative_max] = 0
-        classes[labels >= heads.classification.positive_min] = 1
-    return classes
 
 
 def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
@@ -55,13 +46,6 @@ def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
     if heads.classification is None or heads.classification.loss != "balanced":
         return np.ones(CLASSES, dtype=np.float32)
     return (counts.sum() / (np.count_nonzero(counts) * np.where(counts, counts, 1))).astype(np.float32)
-
-
-def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
-    """Return whether query and item belong together, bool (rows,)."""
-    if heads.contrastive is not None and heads.contrastive.positives_only:
-        return label_classes(rows, heads) == 1
-    return np.ones(rows.num_rows, dtype=bool)
 
 
 class TrainingRows:
@@ -111,11 +95,18 @@ def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> P
         pairs.mkdir()
         write_tokens(tokens, rows, _recipe(parts, config))
         _write_pairs(pairs, [(tokens, rows)], 1, parts, config)
-        return read_pair_files(pairs, parts.features, parts.model.pad)
+        kind = row_type(parts.features, len(config.heads.of_labels))
+        known = known_of(_said(pairs / ROWS, kind), (pairs / ROWS).stat().st_size // kind.itemsize)
+        return read_pair_files(pairs, known, parts.features, parts.model.pad)
 
 
 def open_pairs(
-    job: Job, training: TrainingRows, replayed: ReplayedRows, parts: ModelParts, barrier: Callable[[], object]
+    job: Job,
+    training: TrainingRows,
+    replayed: ReplayedRows,
+    known: Known,
+    parts: ModelParts,
+    barrier: Callable[[], object],
 ) -> Pairs:
     """Return all rows that a run is trained on, in files, which one worker of each machine makes for all of them.
 
@@ -131,7 +122,7 @@ def open_pairs(
     rank = job.rank
     if rank.local:
         made = Path(job.machine.wait_for(MADE, "the training rows").decode())
-        pairs = open_pair_files(made, parts.features, parts.model.pad)
+        pairs = open_pair_files(made, known, parts.features, parts.model.pad)
         barrier()
         return _teaching(pairs, job.config)
     with job.scratch() as folder:
@@ -142,7 +133,7 @@ def open_pairs(
         write_tokens(again, replayed, recipe)
         sources = [*zip(tokens, spans, strict=True), (again, replayed)]
         _write_pairs(folder, sources, len(spans), parts, job.config)
-        pairs = open_pair_files(folder, parts.features, parts.model.pad)
+        pairs = open_pair_files(folder, known, parts.features, parts.model.pad)
         if rank.world > 1:  # through a file: it can take longer than a process group waits
             job.machine.publish(MADE, str(folder).encode())
         barrier()
@@ -199,8 +190,6 @@ def _write_pairs(
     mean = sums.weight / max(sum(counts), 1)
     balance = {name: LABEL_TASKS[name].balance(sums.by_value[name], head) for name, head in heads.items()}
     write_facts(folder, sum(counts[:own]), class_weights(sums.by_class, config.heads), balance, mean)
-    for name in ("item_key", "text_key"):
-        write_positives(_belonging(folder / ROWS, kind, name), sum(counts), folder, name)
 
 
 def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Config) -> np.ndarray:
@@ -222,12 +211,14 @@ def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Con
     return rows
 
 
-def _belonging(path: Path, kind: np.dtype, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the keys of queries, and the keys of this name, of the rows in a file that are pairs."""
+def _said(path: Path, kind: np.dtype) -> Iterator[np.ndarray]:
+    """Yield what the rows in a file say of pairs, SAID; the last record, which is no row, is no pair."""
     with path.open("rb") as file:
         while len(rows := np.fromfile(file, kind, ROWS_AT_ONCE)):
-            pairs = rows[rows["pair"] > 0]
-            yield pairs["query_key"], pairs[name]
+            said = np.empty(len(rows), dtype=SAID)
+            for name in SAID.names or ():
+                said[name] = rows[name]
+            yield said
 
 
 def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.Table]:
@@ -252,6 +243,11 @@ def _rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
 def _training_rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
     """Return the rule whose training side has no development rows of a run."""
     return without_development_rows(_rule(config, inputs), config.train.keep_best, inputs.rows)
+
+
+def said_rows(job: Job, inputs: TrainInputs) -> SaidRows:
+    """Return what all rows of the lineage so far, on any side of the holdout, and the golden set say of pairs."""
+    return SaidRows(job.shared, (*inputs.history, *inputs.rows), inputs.golden, job.config.heads)
 
 
 def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:

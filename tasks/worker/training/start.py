@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import torch
+from torch import nn
 
 from configs.schema.config import Config
 from infra.store.manifest import read_manifest
@@ -19,6 +20,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.preflight.encoder import check_widths
 from tasks.worker.accelerators import Accelerator
 from tasks.worker.accelerators.base import Precision
+from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.growth import grow, widen
 from tasks.worker.model.model_shape import shape_of
 from tasks.worker.process.job import Job
@@ -70,6 +72,13 @@ class Start:
     def released(self) -> ModelParts:
         """What is evaluated and released."""
         return self.parts if self.average is None else replace(self.parts, model=self.average.model)
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """What every worker must hold alike, by what messages call it."""
+        return {"the model's": self.parts.model} | (
+            {} if self.average is None else {"the average's": self.average.model}
+        )
 
 
 def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Source:
@@ -123,7 +132,8 @@ def make_start(
     config = job.config
     average = _start_average(job, source, parts, accelerator)
     if precision == "bf16-weights":
-        parts.model.encoder.to(torch.bfloat16)
+        parts.model.keep_encoder_in_bf16()
+    _check_types(parts.model, precision)
     accelerator.to_device(parts.model)
     parts.model.train()
     factors = {f"label_heads.{name}": each.learning_rate_factor for name, each in config.heads.of_labels.items()}
@@ -197,6 +207,13 @@ def ref_at(job: Job, step: int) -> CheckpointRef:
     """Return a reference to the lineage's checkpoint at a step."""
     prefix = checkpoint_prefix(job.config.lineage, step)
     return CheckpointRef(prefix=prefix, step=step, sha256=read_manifest(job.shared, prefix).sha256)
+
+
+def _check_types(model: EmbeddingModel, precision: Precision) -> None:
+    for name, weight in model.named_parameters():
+        narrow = precision == "bf16-weights" and name.startswith("encoder.")
+        wanted = torch.bfloat16 if narrow else torch.float32
+        assert weight.dtype == wanted, f"{name} is {weight.dtype}; train.precision {precision} keeps it in {wanted}"
 
 
 def _check_shape(parts: ModelParts, config: Config) -> None:

@@ -14,6 +14,8 @@ from tasks.worker.training.chunks import Chunks
 from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.optimizer import set_rates
 
+ALL_WORKERS = 1_008  # in place of a worker's number, in the seed of what all draw alike; no worker has it
+
 
 @dataclass(eq=False)
 class TrainStep:
@@ -40,7 +42,7 @@ class TrainStep:
         Returns:
             Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
         """
-        seed = self.config.seed * 1_000_003 + step * 1_009 + self.accelerator.rank.index
+        seed = _seed(self.config.seed, step, self.accelerator.rank.index)
         self.accelerator.seed(seed)
         set_rates(self.optimizer, step, self.steps, self.config.train)
         self.optimizer.zero_grad(set_to_none=True)
@@ -57,6 +59,8 @@ class TrainStep:
             chunks.backward()
         self.accelerator.reduce_gradients(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
+        # Weights in bf16 are rounded by random numbers, which must be the same on all workers, unlike those of dropout.
+        self.accelerator.seed(_seed(self.config.seed, step, ALL_WORKERS))
         self.optimizer.step()
         if self.average is not None:
             self.average.update(self.model, step)
@@ -78,3 +82,8 @@ class TrainStep:
             self._names, self._sums = tuple(parts), self.accelerator.upload(torch.zeros(len(parts)))
         self._sums = self._sums + torch.stack([part.float() for part in parts.values()])
         self._steps += 1
+
+
+def _seed(seed: int, step: int, of: int) -> int:
+    """Return the seed of one worker's random numbers at a step, or of those that all workers share."""
+    return seed * 1_000_003 + step * 1_009 + of

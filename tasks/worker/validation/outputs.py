@@ -18,16 +18,16 @@ from tasks.worker.process.job import Job
 QUARANTINE_KIND = "quarantine"
 
 
-def rows_folder(scratch: Path, span: SpanRef) -> Path:
-    """Return the local folder of a span's clean rows."""
-    return scratch / "rows" / span.name
+def rows_file(scratch: Path, span: SpanRef) -> Path:
+    """Return the local file of a span's clean rows, alone in its folder."""
+    return scratch / "rows" / span.name / "part-00000.parquet"
 
 
 def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
     """Put the clean rows of a span into the workspace, under a name that all attempts give them."""
     facts = {"span": span.name, "span_version": span.version, "rows": rows}
     where = f"{job.spec.stage_prefix}/rows/{span.name}"
-    prefix = commit_by_content(job.store, where, rows_folder(scratch, span), ROWS_KIND, facts)
+    prefix = commit_by_content(job.store, where, rows_file(scratch, span).parent, ROWS_KIND, facts)
     return RowsRef(span=span, prefix=prefix, rows=rows, share=job.config.evaluate.holdout_share)
 
 

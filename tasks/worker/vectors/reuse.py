@@ -1,6 +1,6 @@
 """Vectors that an earlier release of the same model holds: unchanged items need not be embedded again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store, sha256_of
 from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, read_manifest
-from tasks.data.items import CONTENT, VECTOR, hash_of, part_name
+from tasks.data.items import CONTENT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
 from tasks.worker.process.job import Share
 from tasks.worker.vectors.by_model import expect_vectors
@@ -39,12 +39,19 @@ class EarlierVectors:
             self._partitions = manifest.facts["catalogue"]["partitions"]
 
     def of_partition(self, number: int) -> dict[tuple[str, str], np.ndarray]:
-        """Return (item id, content hash) -> vector of the partition that held these items; partitions only split."""
+        """Return (item id, content hash) -> vector of the partition that held these items."""
+        table = self.table_of_partition(number, [ITEM_ID, CONTENT])
+        return {} if table is None else dict(zip(_keys(table, CONTENT), as_matrix(table[VECTOR]), strict=True))
+
+    def table_of_partition(self, number: int, columns: Sequence[str]) -> pa.Table | None:
+        """Return the vectors, with other columns, of the partition that held these items; partitions only split.
+
+        None: it has no item.
+        """
         name = part_name(number % self._partitions)
         if name not in {entry.name for entry in self._files}:
-            return {}
-        table = pq.read_table(self._store.local(f"{self._prefix}/{name}"), columns=[ITEM_ID, CONTENT, VECTOR])
-        return dict(zip(_keys(table, CONTENT), as_matrix(table[VECTOR]), strict=True))
+            return None
+        return pq.read_table(self._store.local(f"{self._prefix}/{name}"), columns=[*columns, VECTOR])
 
     def check(self, share: Share) -> None:
         """Compare this worker's share of the files with their checksums. Raises CorruptFolder: names the file."""
@@ -72,27 +79,13 @@ class EarlierVectors:
                     which[row], vectors[row] = True, vector
         return which, vectors
 
-    def nearest(self, queries: np.ndarray, k: int, share: Share) -> tuple[np.ndarray, np.ndarray]:
-        """Return the `k` items of this worker's share of the files with the highest cosine to each query.
-
-        Args:
-            queries: float32 (queries, width), of unit length.
-
-        Returns:
-            Cosines, float32 (queries, k), and the hashes of the item ids, int64 (queries, k), as `best` orders them;
-            where there are fewer items, the cosine is minus infinity.
-        """
-        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-        places = np.zeros((len(queries), k), dtype=np.int64)
-        for table in self._batches(ITEM_ID, share):
-            these = queries @ as_matrix(table[VECTOR]).astype(np.float32).T
-            candidates = np.argpartition(these, -k, axis=1)[:, -k:] if these.shape[1] > k else _all_columns(these)
-            ids = table[ITEM_ID].to_pylist()
-            found = np.array([[hash_of(ids[row]) for row in rows] for rows in candidates], dtype=np.uint64)
-            scores = np.hstack([scores, np.take_along_axis(these, candidates, axis=1)])
-            places = np.hstack([places, found.view(np.int64).reshape(candidates.shape)])
-            scores, places = best(scores, places, k)
-        return scores, places
+    def holds(self, ids: pa.ChunkedArray, share: Share) -> np.ndarray:
+        """Return which item ids are in this worker's share of the files, with any content, bool (ids,)."""
+        found = np.zeros(len(ids), dtype=bool)
+        for entry in self._files[share.index :: share.of]:
+            there = pq.read_table(self._store.local(f"{self._prefix}/{entry.name}"), columns=[ITEM_ID])[ITEM_ID]
+            found |= pc.is_in(ids, value_set=there.combine_chunks()).to_numpy()
+        return found
 
     def _batches(self, column: str, share: Share) -> Iterator[pa.Table]:
         """Yield vectors with their item ids and another column, some thousand at a time."""
@@ -100,19 +93,6 @@ class EarlierVectors:
             with pq.ParquetFile(self._store.local(f"{self._prefix}/{entry.name}"), pre_buffer=False) as file:
                 for batch in file.iter_batches(BATCH_VECTORS, columns=list({ITEM_ID, column, VECTOR})):
                     yield pa.Table.from_batches([batch])
-
-
-def best(scores: np.ndarray, places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the `k` highest scores of each row with their places, highest first; of equal ones the lowest place first.
-
-    So the best of all is the best of the bests of any parts.
-    """
-    order = np.lexsort((places, -scores))[:, :k]
-    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(places, order, axis=1)
-
-
-def _all_columns(scores: np.ndarray) -> np.ndarray:
-    return np.tile(np.arange(scores.shape[1]), (len(scores), 1))
 
 
 def _keys(table: pa.Table, by: str) -> Iterator[tuple[str, str]]:

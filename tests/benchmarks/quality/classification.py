@@ -23,6 +23,7 @@ from tasks.contracts.evaluation import Role
 from tasks.data.holdout import read_sides
 from tasks.data.rows import ITEM, QUERY, ROW_ID
 from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
+from tasks.labels.pairs import label_classes
 from tasks.measures.row_metrics import NAMED
 from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.accelerators import open_accelerator
@@ -30,7 +31,7 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import label_classes, used_columns
+from tasks.worker.training.pairs import used_columns
 from tests.benchmarks.quality.classifiers import Rows, Vectors, majority, on_vectors, on_words
 from tests.benchmarks.quality.folds import SETTING, folds
 from tests.benchmarks.quality.training import Trained, demo_data, resolved, review_data, train_over
@@ -97,7 +98,7 @@ def part_of(trained: Trained) -> Part:
         ("the trained encoder, logistic regression", _of_trained(trained, (training, held))),
     ):
         says[name] = _fitted(on_vectors(vectors[0], rows.classes, vectors[1], pair))
-    return Part(len(rows.classes), results.query_key[known], test.classes, says)
+    return Part(len(rows.classes), results.group[known], test.classes, says)
 
 
 def _print_table(name: str, parts: Sequence[Part]) -> None:

@@ -210,7 +210,7 @@ def drawn(both: Answered, true: float | None, queries: int, seed: int) -> RowRes
         better = random.random(queries) < 0.5 + true / both.differing / 2  # the challenger gets the better answers
         swapped = (better != (both.gains[picks] > 0))[query]
         champion, challenger = np.where(swapped, challenger, champion), np.where(swapped, champion, challenger)
-    return row_results({Role.challenger: challenger, Role.champion: champion}, query_key=query.tolist())
+    return row_results({Role.challenger: challenger, Role.champion: champion}, group=query.tolist())
 
 
 def rate(count: int) -> str:

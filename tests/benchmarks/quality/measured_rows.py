@@ -22,7 +22,7 @@ class MeasuredRows(Record):
     config_sha256: str
     seconds: float
     row_id: tuple[str, ...]
-    query_key: tuple[int, ...]
+    group: tuple[int, ...]
     pair: tuple[bool, ...]
     rank: tuple[int, ...]
     label_class: tuple[int, ...]
@@ -48,7 +48,7 @@ def measured_rows(results: RowResults, among: np.ndarray, config_sha256: str, se
         config_sha256=config_sha256,
         seconds=seconds,
         row_id=tuple(results.row_id[rows].tolist()),
-        query_key=tuple(results.query_key[rows].tolist()),
+        group=tuple(results.group[rows].tolist()),
         pair=tuple(results.pair[rows].tolist()),
         rank=tuple(results.ranks[Role.challenger][rows].tolist()),
         label_class=tuple(results.label_class[rows].tolist()),
@@ -81,7 +81,7 @@ def compare(metric: str, base: Sequence[MeasuredRows], variant: Sequence[Measure
 
 
 def _answers(metric: str, trainings: Sequence[MeasuredRows]) -> Answers:
-    classes, queries = np.array(trainings[0].label_class), np.array(trainings[0].query_key)
+    classes, queries = np.array(trainings[0].label_class), np.array(trainings[0].group)
     if metric in CLASSIFICATION:
         known = classes >= 0
         said = (each.predicted if metric in NAMED else each.probability for each in trainings)

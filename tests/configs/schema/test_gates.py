@@ -22,6 +22,8 @@ BASE = {
         ({"relative": True, "baseline": "none"}, "relative to what?"),
         ({"rows": "golden", "span": "newest"}, "rows of the golden set have neither slice nor span"),
         ({"rows": "golden", "slice": "locale"}, "rows of the golden set have neither slice nor span"),
+        ({"of": "champion"}, "compares the champion with itself"),
+        ({"of": "champion", "metric": "same_item_cosine", "baseline": "none"}, "its gate is not of a champion"),
         ({"slice": "=de"}, "name a column and a value, as in locale=de"),
         ({"confidence": 0.5}, "greater than 0.5"),
         ({"confidence": 95}, "less than 1"),

@@ -253,8 +253,9 @@ def test_evaluate_shows_verdicts_and_compares_with_the_champion(done: Done) -> N
     made = again.of(Stage.evaluate, again.run.judged)
     sentences, over = [verdict.sentence for verdict in again.run.judged.verdicts], "10 holdout rows among 20 items"
     assert rows(made)[0] == ["recall@10", "✓ passed", "critical", sentences[0], over]
-    assert rows(made)[4:7] == [
-        ["mrr@10", "! warning", "warning", sentences[4], over],
+    assert rows(made)[4] == ["mrr@10", "! warning", "warning", sentences[4], over]
+    assert rows(made)[5][:2] == ["recall@10, champion", "○ does not apply"]
+    assert rows(made)[6:8] == [
         ["recall@10", "0.5000", "0.4000", "+0.1000"],
         ["mrr@10", "0.3000", "0.4000", "−0.1000"],
     ]

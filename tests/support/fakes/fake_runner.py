@@ -46,6 +46,7 @@ from tasks.contracts.progress import Progress
 from tasks.contracts.references import CatalogueRef, CheckpointRef, RowsRef, newest_rows
 from tasks.contracts.results import Phases, StageResult, WorkerFailure
 from tasks.contracts.runner import Waiter
+from tasks.contracts.search import SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import ShapeTiming
 from tasks.foundation.errors import StageError, classify
@@ -64,6 +65,7 @@ class FakeRunner:
         self.specs: list[JobSpec] = []
         self.served: dict[str, str] = {}  # target -> table
         self.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
+        self.of_champion: dict[str, float] | None = None  # where there is one; None: 0.4 of each metric
         self.recall = 0.5  # recall@10 of the whole catalogue
         self._failures: dict[Stage | Chore, list[BaseException]] = {}
 
@@ -137,7 +139,7 @@ class FakeRunner:
             case TrainInputs():
                 return self._train(spec, inputs)
             case EvaluateInputs():
-                champion = dict.fromkeys(self.metrics, 0.4) if inputs.champion else None
+                champion = (self.of_champion or dict.fromkeys(self.metrics, 0.4)) if inputs.champion else None
                 return EvaluateOutcome(
                     holdout_rows=10,
                     corpus_items=20,
@@ -158,7 +160,7 @@ class FakeRunner:
                     queries=10,
                     metrics={"recall@10": self.recall},
                     before=inputs.before.number if inputs.before else None,
-                    metrics_before={"recall@10": 0.4} if inputs.before else None,
+                    shared=self._shared() if inputs.before else None,
                     code="0.1.0+fake",
                     libraries={"torch": "0"},
                 )
@@ -166,6 +168,11 @@ class FakeRunner:
                 return self._import(spec, inputs)
             case PublishInputs():
                 return self._publish(inputs)
+
+    def _shared(self) -> SharedSearch:
+        return SharedSearch(
+            items=20, queries=10, metrics_before={"recall@10": 0.4}, metrics_after={"recall@10": self.recall}
+        )
 
     def _validate(self, spec: JobSpec, inputs: ValidateInputs) -> ValidateOutcome:
         rows = []

@@ -14,22 +14,24 @@ def row_results(
     ranks: Mapping[Role, Sequence[int] | np.ndarray],
     *,
     span: Sequence[str] | None = None,
-    query_key: Sequence[int] | None = None,
+    group: Sequence[int] | None = None,
     label_class: Sequence[int] | None = None,
     probabilities: Mapping[Role, Sequence[float]] | None = None,
+    held: Sequence[bool] | np.ndarray | None = None,
     **columns: Sequence[str],
 ) -> RowResults:
-    """One row for each rank; all are pairs of one span and different queries, without a class, unless it is given."""
+    """One row for each rank; all are pairs of one span and different groups, without a class, unless it is given."""
     many = len(next(iter(ranks.values())))
     return RowResults(
         row_id=np.array([f"row {at}" for at in range(many)], dtype=object),
         span=np.array(span or ["2026-01"] * many, dtype=object),
-        query_key=np.arange(many) if query_key is None else np.array(query_key),
+        group=np.arange(many) if group is None else np.array(group),
         item_id=np.array(["item"] * many, dtype=object),
         pair=np.ones(many, dtype=bool),
         label_class=np.array([-1] * many if label_class is None else label_class, dtype=np.int8),
         columns={name: np.array(values, dtype=object) for name, values in columns.items()},
         ranks={role: np.array(values, dtype=np.int32) for role, values in ranks.items()},
+        held=None if held is None else np.array(held, dtype=bool),
         losses={role: np.log(np.array(values, dtype=np.float32)) for role, values in ranks.items()},
         probabilities={role: np.array(values, dtype=np.float32) for role, values in (probabilities or {}).items()},
         predicted={role: (np.array(values) >= 0.5).astype(np.int8) for role, values in (probabilities or {}).items()},

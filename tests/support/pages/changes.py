@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
+from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange, SharedSearch
 
 
 def hits(*texts: str) -> tuple[Hit, ...]:
@@ -37,6 +37,12 @@ CHANGES = Changes(
     queries=1_163,
     metrics_before={"recall@10": 0.8, "mrr@10": 0.7},
     metrics_after={"recall@10": 0.9, "mrr@10": 0.65},
+    shared=SharedSearch(
+        items=1_698,
+        queries=1_040,
+        metrics_before={"recall@10": 0.86, "mrr@10": 0.75},
+        metrics_after={"recall@10": 0.87, "mrr@10": 0.74},
+    ),
     items_before=1_711,
     items_after=2_000,
     new_items=290,

@@ -28,6 +28,7 @@ FEATURES = [
     "features.categorical=[brand]",
     "evaluate.slices=[locale]",
 ]
+NEW_ITEMS = "validate.items.new.warn=null"  # each row is about an item of its own
 TYPES = {**CORE, "price": pa.float64(), "brand": pa.string(), "locale": pa.string()}
 MARCH = SpanRef(name="2026-03", version=1)
 APRIL = SpanRef(name="2026-04", version=1)
@@ -109,7 +110,7 @@ def job(
         submitted_as=attempt,
         workspace=store.uri,
         workers=1,
-        config=load_config(None, [SCRATCH, *FEATURES, *overrides]),
+        config=load_config(None, [SCRATCH, *FEATURES, NEW_ITEMS, *overrides]),
         inputs=inputs,
     )
     return Job(spec, store, Rank(0, 1, 0), PhaseClock(0.0))

@@ -134,6 +134,27 @@ def test_other_baselines_and_what_is_not_there() -> None:
     assert "no release yet to compare with" in alone.sentence
 
 
+def test_a_gate_on_the_champion_judges_it_on_a_span_that_it_has_not_seen() -> None:
+    forward = gate(of="champion", baseline="previous", span="newest", threshold=0.0, confidence=0.9)
+    ranks, span = parts(40, {"2026-01": (9, 40), "2026-02": (9, 30)})
+    before = {**ranks, Role.previous: [HIT] * 50 + [MISS] * 30}
+    rows = row_results(before, span=span)
+    (found,) = verdicts(rows, forward, newest="2026-02")
+    assert (found.of, found.against, found.answer) == ("champion", "previous", "pass")
+    assert (found.value, found.baseline, found.rows) == (0.75, 0.25, 40)
+    assert found.sentence.startswith("the champion's recall@10 of span 2026-02 0.7500 is 0.5000 above the previous ")
+    for seen, who in ((CHAMPION, "champion"), (Role.previous, "previous release")):
+        (known,) = verdicts(rows, forward, newest="2026-02", seen_by=frozenset({seen}))
+        assert known.answer is None
+        assert f"the {who} has seen span 2026-02 already" in known.sentence
+    (whole,) = verdicts(rows, gate(of="champion", baseline="none"), newest="2026-02", seen_by=frozenset({CHAMPION}))
+    assert (whole.answer, whole.value) == ("pass", 0.875), "over all spans it has seen most of the rows"
+    (only,) = verdicts(row_results(ranks, span=span), forward, newest="2026-02")
+    assert "no release of another model before the champion" in only.sentence
+    (first,) = verdicts(row_results({CHALLENGER: ranks[CHALLENGER]}, span=span), forward, newest="2026-02")
+    assert (first.answer, "no champion yet to judge" in first.sentence) == (None, True)
+
+
 def test_too_few_rows_are_undecided_and_the_configuration_says_what_that_means() -> None:
     ranks, _ = parts(10, {"": (0, 10)})
     rows = row_results(ranks)
@@ -163,7 +184,7 @@ def test_an_undecided_gate_shows_its_interval_and_says_how_many_rows_it_would_ta
     assert found.standard_error == pytest.approx(spread / 300**0.5, rel=0.05)
     assert found.rows_needed is not None
     assert found.rows_needed > 300
-    assert f"300 rows can't tell, about {found.rows_needed:,} would tell." in found.sentence
+    assert f"300 rows among 50 items can't tell, about {found.rows_needed:,} would tell." in found.sentence
     assert "With 0.95 confidence the difference is at least -0." in found.sentence
 
 

@@ -10,6 +10,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import (
     COLUMN,
+    GROUP,
     ITEM_ID,
     LABEL_CLASS,
     PAIR,
@@ -18,6 +19,7 @@ from tasks.contracts.evaluation import (
     SPAN,
     Measurement,
     Role,
+    held_of,
     probability_of,
     rank_of,
 )
@@ -37,17 +39,18 @@ ROWS = 40
 FLOOR = "{{metric: recall@10, direction: higher, threshold: {}, baseline: none, severity: critical}}"
 
 
-def measured(store: DirectoryStore, plan: RunPlan, **changed: Any) -> EvaluateOutcome:
+def measured(store: DirectoryStore, plan: RunPlan, rows: int = ROWS, **changed: Any) -> EvaluateOutcome:
     """The challenger finds half of the items, those of `de`; the champion finds all. `changed` are columns."""
-    key, locale = f"runs/{plan.run_key}/evaluate/attempt-1/rows.parquet", ["de", "en"] * (ROWS // 2)
-    ranks = {Role.challenger: [1 if each == "de" else 99 for each in locale], Role.champion: [1] * ROWS}
+    key, locale = f"runs/{plan.run_key}/evaluate/attempt-1/rows.parquet", ["de", "en"] * (rows // 2)
+    ranks = {Role.challenger: [1 if each == "de" else 99 for each in locale], Role.champion: [1] * rows}
     columns: dict[str, Any] = {
-        ROW_ID: [str(row) for row in range(ROWS)],
-        SPAN: [plan.span.name] * ROWS,
-        QUERY_KEY: pa.array(range(ROWS), pa.int64()),
-        ITEM_ID: ["item"] * ROWS,
-        PAIR: [True] * ROWS,
-        LABEL_CLASS: pa.array([0, 0, 0, 1] * (ROWS // 4), pa.int8()),
+        ROW_ID: [str(row) for row in range(rows)],
+        SPAN: [plan.span.name] * rows,
+        QUERY_KEY: pa.array(range(rows), pa.int64()),
+        GROUP: pa.array(range(rows), pa.int64()),
+        ITEM_ID: ["item"] * rows,
+        PAIR: [True] * rows,
+        LABEL_CLASS: pa.array([0, 0, 0, 1] * (rows // 4), pa.int8()),
         f"{COLUMN}locale": locale,
         **{rank_of(role): pa.array(values, pa.int32()) for role, values in ranks.items()},
         **changed,
@@ -57,7 +60,7 @@ def measured(store: DirectoryStore, plan: RunPlan, **changed: Any) -> EvaluateOu
     pq.write_table(pa.table(columns), path)
     recalls = {Role.challenger: {"recall@10": 0.5}, Role.champion: {"recall@10": 1.0}}
     return EvaluateOutcome(
-        holdout_rows=ROWS,
+        holdout_rows=rows,
         corpus_items=99,
         challenger=recalls[Role.challenger],
         champion=recalls[Role.champion],
@@ -106,6 +109,22 @@ def test_newest_labels_that_are_the_contrary_of_what_the_champion_learned_are_sa
                probability_of(Role.champion): pa.array(probability, pa.float32())}  # fmt: skip
     judged = judge_evaluation(store, plan, measured(store, plan, **columns))
     assert judged.contradicted.startswith(f"The labels of span {plan.span.name} contradict those before")
+
+
+def test_rows_on_which_the_champion_itself_falls_are_refused_unless_a_human_lets_them_pass(
+    store: DirectoryStore,
+) -> None:
+    plan, half = planned(store, "evaluate.gates=[]"), 60
+    columns = {SPAN: ["2020-Q4"] * half + [plan.span.name] * half, held_of(Role.champion): [True] * 2 * half,
+               rank_of(Role.champion): pa.array([1] * half + [99] * half, pa.int32())}  # fmt: skip
+    outcome = measured(store, plan, 2 * half, **columns)
+    judged = judge_evaluation(store, plan, outcome)
+    assert (judged.refused, judged.wrong_spans) == (True, (plan.span.name,))
+    assert judged.why.startswith("The champion's recall@10 is 0.0000 on 60 holdout rows")
+    assert not let_pass(store, plan, judged, "Ada", "all customers use another language").refused
+    lenient = planned(store, "evaluate.gates=[]", "evaluate.champion_loss={warn: 0.1, stop: null}")
+    assert lenient.run_key == plan.run_key, "the bound is no part of the work"
+    assert not judge_evaluation(store, lenient, outcome).refused
 
 
 def test_other_rules_judge_again_and_every_judgement_stays_on_record(store: DirectoryStore) -> None:

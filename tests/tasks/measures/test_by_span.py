@@ -16,7 +16,7 @@ def results() -> RowResults:
     return RowResults(
         row_id=text,
         span=np.array(SPANS, dtype=object),
-        query_key=np.arange(count),
+        group=np.arange(count),
         item_id=text,
         pair=np.ones(count, dtype=bool),
         label_class=np.full(count, -1),

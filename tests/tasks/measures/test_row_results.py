@@ -9,6 +9,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import (
     COLUMN,
     GOLDEN,
+    GROUP,
     ITEM_ID,
     LABEL_CLASS,
     PAIR,
@@ -32,6 +33,7 @@ def write(store: DirectoryStore, **changed: pa.Array) -> None:
         ROW_ID: pa.array(["a", "b", "c", "g"]),
         SPAN: pa.array(["2026-01", "2026-01", "2026-02", GOLDEN]),
         QUERY_KEY: pa.array([1, 1, 2, 3], pa.int64()),
+        GROUP: pa.array([1, 1, 2, 3], pa.int64()),
         ITEM_ID: pa.array(["i", "j", "i", "k"]),
         PAIR: pa.array([True, True, False, True]),
         LABEL_CLASS: pa.array([1, 1, 0, -1], pa.int8()),

@@ -2,10 +2,12 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
+from tasks.judging.again import let_pass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
 from tasks.runs.plan import NothingToDo, planned_runs, save_plan
 from tasks.runs.refreshes import plan_refresh
+from tasks.runs.results import judgement_key
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out
 
@@ -54,6 +56,18 @@ def test_rows_of_a_rejected_run_are_known(store, runner, released):
     assert rejected.judged.refused
     plan = plan_refresh(store, small_config()).plan
     assert plan.history == (*released.validated.rows, *rejected.validated.rows)
+
+
+def test_rows_that_seem_wrong_are_not_known_unless_a_human_lets_them_pass(store, runner, released):
+    """They would be released by the refresh after the rejection, with the champion's name."""
+    runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
+    rejected = carry_out(plan := plan_run(store, small_config()))
+    wrong = rejected.judged.model_copy(update={"wrong_spans": (plan.span.name,)})
+    store.write(judgement_key(plan.run_key), wrong.to_json())
+    with pytest.raises(NothingToDo, match="release 1 holds every item"):
+        plan_refresh(store, small_config())
+    let_pass(store, plan, wrong, "Ada", "they are right")
+    assert plan_refresh(store, small_config()).plan.history == (*released.validated.rows, *rejected.validated.rows)
 
 
 def test_rows_of_a_branch_are_known_when_it_is_named_and_replace_older_versions(store, runner, released):

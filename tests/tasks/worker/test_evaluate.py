@@ -3,7 +3,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,9 +17,8 @@ from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
-from tasks.measures.row_results import read_row_results
+from tasks.measures.row_results import RowResults, read_row_results
 from tasks.worker import evaluate
-from tasks.worker.evaluation import corpus
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
@@ -148,34 +146,70 @@ def released(workspace: Workspace, challenger: ModelRef) -> str:
     return infer_vectors(store, tiny_config(CLASSIFIER), rows, challenger).prefix
 
 
-def test_a_large_catalogue_is_ranked_in_part(workspace: Workspace, challenger: ModelRef, released: str):
+@pytest.fixture(scope="module")
+def two(workspace: Workspace, challenger: ModelRef) -> dict[str, tuple[ModelRef, str]]:
+    """Two models with their vectors of all forty items, in more than one partition."""
     store, rows = workspace
-    own = len({row["item_id"] for row in held_rows(store, rows)})
-    share = "evaluate.holdout_share=0.02"
-    few = len({row["item_id"] for row in held_rows(store, rows, 0.02)})
-    assert few < own <= 40
-    alone = run(store, (rows,), challenger, share, "evaluate.corpus_items=7")
-    assert (alone.corpus_items, alone.catalogue_items, alone.near_items) == (few + 7, 40, 0), "no champion, so a sample"
-    twenty = run(store, (rows,), challenger, share, "evaluate.corpus_items=20", champion=challenger,
-                 champion_vectors=released)  # fmt: skip
-    assert twenty.corpus_items == few + 20
-    assert 0 < twenty.near_items <= 10, "the nearest ten of one query, without items of the holdout itself"
-    assert (twenty.champion_read, twenty.champion_embedded) == (few + 20, 0)
+    config = tiny_config(CLASSIFIER, "infer.shard_rows=7")
+    other = model_of(train_model(store, tiny_config(CLASSIFIER, *LABEL_HEADS, "seed=5", "lineage=other"), rows))
+    return {name: (model, infer_vectors(store, config, rows, model).prefix)
+            for name, model in (("one", challenger), ("other", other))}  # fmt: skip
 
 
-def test_the_champions_numbers_on_a_part_are_those_on_all(
-    workspace: Workspace, challenger: ModelRef, released: str, monkeypatch: pytest.MonkeyPatch
+def evaluate_two(
+    store: DirectoryStore,
+    rows: RowsRef,
+    two: dict[str, tuple[ModelRef, str]],
+    challenger: str,
+    champion: str,
+    items: int,
+) -> tuple[EvaluateOutcome, RowResults]:
+    """Evaluate one model against the other among a part of the catalogue of so many items."""
+    config = tiny_config(CLASSIFIER, *LABEL_HEADS, "infer.shard_rows=7", f"evaluate.corpus_items={items}")
+    catalogue = make_catalogue(store, config, rows)
+    inputs = EvaluateInputs(
+        rows=with_held(store, config, rows), catalogue=catalogue, challenger=two[challenger][0], challenger_vectors=two[challenger][1],
+        champion=two[champion][0], champion_vectors=two[champion][1],
+    )  # fmt: skip
+    outcome = evaluate.run(make_job(store, config, inputs))
+    assert outcome.rows_key is not None
+    return outcome, read_row_results(store, outcome.rows_key)
+
+
+@pytest.mark.parametrize("names", [("one", "other"), ("other", "one")])
+def test_models_meet_on_a_whole_catalogue_that_the_corpus_is_a_part_of(
+    workspace: Workspace, two: dict[str, tuple[ModelRef, str]], names: tuple[str, str]
 ):
-    """Its ten nearest items of every query are in the corpus, so no rank up to ten changes."""
+    """Else whichever model chose the corpus would lose to the other one; the answer is that of a whole search."""
     store, rows = workspace
-    monkeypatch.setattr(corpus, "some_rows", lambda rows, count: np.arange(rows.table.num_rows))
-    share = "evaluate.holdout_share=0.02"
-    found = [
-        run(store, (rows,), challenger, share, f"evaluate.corpus_items={items}", champion=challenger,
-            champion_vectors=released).champion
-        for items in (39, 1000)
-    ]  # fmt: skip
-    assert found[0] == pytest.approx(found[1])
+    everything, whole = evaluate_two(store, rows, two, *names, items=1000)
+    outcome, part = evaluate_two(store, rows, two, *names, items=3)
+    assert outcome.corpus_items < outcome.catalogue_items == outcome.ranked_among == 40
+    assert (outcome.whole_items, outcome.shared_items) == (40, {Role.champion: 40})
+    assert everything.champion is not None
+    assert everything.challenger["mrr@10"] != everything.champion["mrr@10"], "two models"
+    for role in (Role.challenger, Role.champion):
+        assert part.shared_ranks[Role.champion][role].tolist() == whole.ranks[role].tolist()
+    assert part.whole_ranks is not None
+    assert part.whole_ranks.tolist() == whole.ranks[Role.challenger].tolist()
+    eased = [part.ranks[role].tolist() != whole.ranks[role].tolist() for role in (Role.challenger, Role.champion)]
+    assert any(eased), "the corpus lacks competitors"
+    ranked = {"recall@1", "recall@10", "mrr@10", "ndcg@10"}
+    assert {name: outcome.challenger[name] for name in ranked} == {name: everything.challenger[name] for name in ranked}
+
+
+def test_items_that_one_model_alone_holds_do_not_compete(
+    workspace: Workspace, two: dict[str, tuple[ModelRef, str]], tmp_path: Path
+):
+    store, rows = workspace
+    config = tiny_config(CLASSIFIER, "infer.shard_rows=7")
+    fewer = change_rows(store, rows, "2026-05", lambda table: table.filter(pc.field("item_id") > "f"), tmp_path)
+    left = set(pq.read_table(store.path(fewer.prefix) / "part-00000.parquet")["item_id"].to_pylist())
+    assert 0 < len(left) < 40
+    vectors = infer_vectors(store, config, fewer, two["other"][0]).prefix
+    outcome, _ = evaluate_two(store, rows, {**two, "other": (two["other"][0], vectors)}, "one", "other", items=3)
+    assert (outcome.whole_items, outcome.shared_items) == (40, {Role.champion: len(left)})
+    assert outcome.ranked_among == len(left)
 
 
 def test_only_items_with_equal_content_keep_their_released_vectors(

@@ -227,7 +227,7 @@ def test_every_holdout_query_is_searched_against_every_vector(releases):
     ranks = (scores >= scores[np.arange(len(own)), own][:, None] - 1e-6).sum(axis=1)
     assert made.outcome.metrics["recall@1"] == pytest.approx((ranks <= 1).mean())
     assert made.outcome.metrics["mrr@10"] == pytest.approx(np.where(ranks <= 10, 1 / ranks, 0).mean())
-    assert (made.outcome.before, made.outcome.metrics_before, made.outcome.changes) == (None, None, None)
+    assert (made.outcome.before, made.outcome.shared, made.outcome.changes) == (None, None, None)
 
 
 def test_a_query_gets_no_feature_that_training_gave_to_items_alone(releases):
@@ -248,14 +248,17 @@ def test_a_release_is_compared_with_the_one_before(releases):
         vectors_prefix=made.vectors.prefix,
     )
     outcome = made.release(before=earlier)
-    assert (outcome.before, outcome.metrics_before) == (1, made.outcome.metrics)
+    assert outcome.before == 1
+    assert outcome.shared is not None
+    assert (outcome.shared.items, outcome.shared.queries) == (70, outcome.queries)
+    assert outcome.shared.metrics_before == outcome.shared.metrics_after == made.outcome.metrics
     assert outcome.changes is not None
     changes = Changes.model_validate_json(made.store.read(outcome.changes))
     assert (changes.items_before, changes.items_after, changes.new_items, changes.gone_items) == (70, 70, 0, 0)
     assert changes.same_item_cosine == pytest.approx(1.0, abs=1e-5)
     assert (changes.overlap_at_10, changes.wins, changes.losses) == (1.0, (), ())
     gone = made.release(before=earlier.model_copy(update={"vectors_prefix": "vectors/pruned"}))
-    assert (gone.metrics, gone.metrics_before, gone.changes) == (made.outcome.metrics, None, None)
+    assert (gone.metrics, gone.shared, gone.changes) == (made.outcome.metrics, None, None)
 
 
 def test_a_damaged_export_is_made_again(releases):

@@ -9,8 +9,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.references import CatalogueRef
-from tasks.data.items import hash_of
-from tasks.worker.catalogue.choose import NEAR, choose
+from tasks.worker.catalogue.choose import choose
 from tests.support.workspace.jobs import FEATURES, make_catalogue, make_workspace, tiny_config
 
 NOTHING = np.empty(0, dtype=np.uint64)
@@ -31,42 +30,32 @@ def ids(table: pa.Table) -> list[str]:
 
 def test_named_items_and_a_sample_come_by_id_each_once(made: Made):
     store, ref = made
-    everything = ids(choose(store, ref, (), NOTHING, 1000, ()))
+    everything = ids(choose(store, ref, (), 1000, ()))
     assert everything == sorted(everything)
     assert len(set(everything)) == 200 == ref.items
     named = everything[:3]
-    part = ids(choose(store, ref, [*named, "never heard of"], NOTHING, 20, ()))
+    part = ids(choose(store, ref, [*named, "never heard of"], 20, ()))
     assert part == sorted(part)
     assert set(named) < set(part)
     assert len(part) == 23
-    assert ids(choose(store, ref, named, NOTHING, 0, ())) == named
-
-
-def test_near_items_come_before_the_sample(made: Made):
-    store, ref = made
-    everything = ids(choose(store, ref, (), NOTHING, 1000, ()))
-    near = np.array([hash_of(item) for item in everything[:12]], dtype=np.uint64)
-    part = choose(store, ref, everything[:2], near, 20, ())
-    assert set(everything[:12]) < set(ids(part))
-    assert part.num_rows == 22
-    assert part.filter(part[NEAR])["item_id"].to_pylist() == everything[2:12], "the two own items are not counted"
+    assert ids(choose(store, ref, named, 0, ())) == named
 
 
 def test_the_sample_of_an_item_does_not_depend_on_the_others(made: Made, tmp_path: Path):
     store, ref = made
-    small, large = (set(ids(choose(store, ref, (), NOTHING, count, ()))) for count in (10, 30))
+    small, large = (set(ids(choose(store, ref, (), count, ()))) for count in (10, 30))
     assert small < large
     other_store, rows = make_workspace(tmp_path, rows=260)
     grown = make_catalogue(other_store, tiny_config("infer.shard_rows=500"), rows)
     assert grown.partitions != ref.partitions
-    sample = set(ids(choose(other_store, grown, (), NOTHING, 30, ())))
-    assert sample & set(ids(choose(store, ref, (), NOTHING, 1000, ()))) <= large, "new items only take places"
+    sample = set(ids(choose(other_store, grown, (), 30, ())))
+    assert sample & set(ids(choose(store, ref, (), 1000, ()))) <= large, "new items only take places"
     assert len(sample & large) >= 20
 
 
 def test_a_feature_that_the_catalogue_lacks_is_null(made: Made):
     store, ref = made
-    table = choose(store, ref, (), NOTHING, 1000, ["price", "weight", "price"])
-    assert table.column_names == ["item_id", "text", "content_sha256", "price", "weight", "near_to_a_query"]
+    table = choose(store, ref, (), 1000, ["price", "weight", "price"])
+    assert table.column_names == ["item_id", "text", "content_sha256", "price", "weight"]
     assert table["weight"].null_count == 200
     assert pc.min(table["price"]).as_py() >= 10.0  # pyright: ignore[reportAttributeAccessIssue]

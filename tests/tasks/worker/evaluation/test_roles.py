@@ -81,14 +81,15 @@ def run(made: Made, given: EvaluateInputs) -> EvaluateOutcome:
 @pytest.fixture(scope="module")
 def outcome(made: Made) -> EvaluateOutcome:
     first = Rival(role=Role.first, release=1, model=made.after.model_copy(update={"version": "other"}), vectors=None)
+    previous = Rival(role=Role.previous, release=1, model=first.model, vectors=None)
     best = Rival(role=Role.best, release=2, model=made.before, vectors=made.vectors)
-    return run(made, inputs(made, rivals=(first, best)))
+    return run(made, inputs(made, rivals=(previous, first, best)))
 
 
 def test_every_role_has_its_numbers(made: Made, outcome: EvaluateOutcome):
     measured = {each.role: each for each in outcome.measured}
     assert list(measured) == list(Role)
-    assert [each.release for each in outcome.measured] == [None, 3, None, 1, 2]
+    assert [each.release for each in outcome.measured] == [None, 3, 1, None, 1, 2]
     assert measured[Role.challenger].metrics == outcome.challenger
     assert measured[Role.champion].metrics == outcome.champion == measured[Role.best].metrics
     assert measured[Role.first].metrics == pytest.approx(outcome.challenger), "the same weights by another name"

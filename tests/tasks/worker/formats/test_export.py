@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tasks.worker.formats.export import export_model
 from tasks.worker.formats.head import score, scoring_code
 from tasks.worker.formats.label_heads import exported_outputs, label_scoring_code
 from tasks.worker.label_heads import LABEL_TASKS
+from tasks.worker.tokens.settings import own_settings
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, LABEL_HEADS, all_rows, make_workspace, tiny_config
@@ -126,7 +128,8 @@ def test_special_tokens_of_either_family_are_known(
     _, parts, config = exported("plain")
     vocabulary = {name: number for number, name in enumerate([*names, "lamp"])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=names[1]))
-    renamed = ModelParts(parts.model, tokenizer, parts.features, parts.encoder_config)
+    settings = own_settings(tokenizer)
+    renamed = dataclasses.replace(parts, tokenizer=tokenizer, tokenizer_settings=settings)
     export_model(renamed, config, "v", tmp_path)
     saved = json.loads((tmp_path / "tokenizer_config.json").read_text())
     roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")

@@ -15,18 +15,20 @@ from tasks.contracts.usage import MinedNegatives
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.labels.pairs import pair_mask
 from tasks.worker.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.negatives.find import find_negatives
 from tasks.worker.negatives.folder import Found
 from tasks.worker.process.job import Rank
+from tasks.worker.tokens.known import open_known
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import side_of
-from tasks.worker.training.pairs import TrainingRows, pair_mask
+from tasks.worker.training.pairs import TrainingRows, said_rows
 from tasks.worker.vectors.reuse import as_matrix
 from tests.support.models.mined import CONFIG, SETTINGS, Made, make_mined
 from tests.support.processes.ranks import run_ranks
-from tests.support.workspace.jobs import make_job, tiny_config
+from tests.support.workspace.jobs import all_rows, make_job, tiny_config
 
 
 @pytest.fixture
@@ -40,7 +42,8 @@ def find(
     inputs = made.inputs.model_copy(update=changes)
     job = make_job(made.store, config, inputs, rank=rank)
     with open_accelerator("cpu", job.rank) as accelerator:
-        found = find_negatives(job, inputs, TrainingRows(made.store, inputs.rows, config), accelerator)
+        known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+        found = find_negatives(job, inputs, TrainingRows(made.store, inputs.rows, config), known, accelerator)
     assert found is not None
     return found
 
@@ -66,7 +69,7 @@ def brute_force(made: Made) -> list[list[str]]:
         queries = embed(parts.model, accelerator, *side_of(rows, "query", parts, CONFIG), settings)
         new = embed(parts.model, accelerator, *side_of(rows, "item", parts, CONFIG), settings)
     answers: dict[str, set[str]] = {}
-    for table in (rows, training(made, made.before)):
+    for table in (all_rows(made.store, [made.rows], CONFIG), all_rows(made.store, [made.before], CONFIG)):
         belongs = table.filter(pa.array(pair_mask(table, CONFIG.heads)))
         for query, item, item_id in zip(*(belongs[name].to_pylist() for name in (QUERY, ITEM, ITEM_ID)), strict=True):
             answers.setdefault(normal_text(query), set()).update((normal_text(item), item_id))
@@ -141,7 +144,8 @@ def find_as(rank: Rank, folder: str, inputs: TrainInputs) -> tuple[list[list[str
     store = DirectoryStore(Path(folder))
     job = make_job(store, CONFIG, inputs, rank=rank)
     with open_accelerator("cpu", rank) as accelerator:
-        found = find_negatives(job, inputs, TrainingRows(store, inputs.rows, CONFIG), accelerator)
+        known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+        found = find_negatives(job, inputs, TrainingRows(store, inputs.rows, CONFIG), known, accelerator)
     assert found is not None
     return ids_of(found[0]), found[1].embedded
 

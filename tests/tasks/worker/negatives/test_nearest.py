@@ -7,15 +7,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.data.rows import normal_text
-from tasks.worker.negatives.known import KnownPairs, id_hashes, text_hashes
-from tasks.worker.negatives.nearest import ReleasedItems, nearest_negatives
+from tasks.worker.negatives.nearest import nearest_negatives
+from tasks.worker.negatives.released import ReleasedItems
+from tasks.worker.negatives.right import RightItems
+from tasks.worker.tokens.known import Known
+from tasks.worker.tokens.positives import Positives
+from tasks.worker.tokens.tokenised import id_keys, text_keys
 
 WIDTH, ITEMS, QUERIES, COUNT = 8, 90, 40, 3
-HEADS = load_config().heads
 RANDOM = np.random.default_rng(3)
 
 
@@ -43,39 +44,35 @@ def released(folder: Path) -> ReleasedItems:
     return ReleasedItems.open(store, "vectors/m", "m", 2**20)
 
 
-def rows_of(pairs: list[tuple[int, int]]) -> pa.Table:
-    """Rows with the query `Query <number>` and an item, whose text is in other capitals."""
-    queries = [f"query {query}" for query, _ in pairs]
-    return pa.table(
-        {
-            "query": pa.array(queries, pa.string()),
-            "item_id": pa.array([IDS[item] for _, item in pairs], pa.string()),
-            "item": pa.array([TEXTS[item].upper() for _, item in pairs], pa.string()),
-        }
-    )
-
-
-@pytest.mark.parametrize("known_items", [0, 4, ITEMS - 5])
-def test_they_are_the_nearest_below_the_limit_that_no_row_pairs_with_the_query(tmp_path: Path, known_items: int):
+@pytest.mark.parametrize("right_items", [1, 4, ITEMS - 8])
+def test_they_are_the_nearest_below_the_limit_that_are_not_right(tmp_path: Path, right_items: int):
     scores = LOOKED_FOR @ VECTORS.T
-    limits = np.sort(scores, axis=1)[:, -8].astype(np.float32)  # seven items are too near
-    # The nearest ones are known, so that the search has to look behind them.
-    pairs = [(q, item) for q in range(QUERIES) for item in np.argsort(-scores[q])[7 : 7 + known_items].tolist()]
-    known = KnownPairs([rows_of(pairs)], HEADS)
-    hashes = text_hashes(pa.chunked_array([[f"Query {q}" for q in range(QUERIES)]]))
-    found = nearest_negatives(released(tmp_path), LOOKED_FOR, hashes, limits, known, COUNT)
+    ranked = np.sort(scores, axis=1)
+    limits = ((ranked[:, -7] + ranked[:, -8]) / 2).astype(np.float32)  # seven items are too near
+    # The nearest ones are right, so that the search has to look behind them. The first is that of the query's own row;
+    # rows call an item by another text than the release does, and each query has the released text of an item too.
+    pairs = [(q, item) for q in range(QUERIES) for item in np.argsort(-scores[q])[7 : 7 + right_items].tolist()]
+    own = np.array([item for _, item in pairs[::right_items]])
+    asked = text_keys(pa.chunked_array([[f"query {query}" for query in range(QUERIES)]]))
+    of_rows = [np.roll(own, 1), own]  # the texts of items, each query with two
+    ids, texts = id_keys(pa.chunked_array([IDS])), text_keys(pa.chunked_array([[text.upper() for text in TEXTS]]))
+    known = Known(
+        Positives.of(asked[[query for query, _ in pairs]], ids[[item for _, item in pairs]]),
+        Positives.of(np.tile(asked, 2), texts[np.concatenate(of_rows)]),
+    )
+    items = released(tmp_path)
+    right = RightItems(known, items, asked, ids[own], text_keys(pa.chunked_array([["of the row"] * QUERIES])))
+    found = nearest_negatives(items, LOOKED_FOR, asked, limits, right, COUNT)
     for query in range(QUERIES):
-        texts = {normal_text(TEXTS[item]) for asked, item in pairs if asked == query}
+        named = {TEXTS[item] for one, item in pairs if one == query} | {TEXTS[each[query]] for each in of_rows}
         allowed = [
             item
             for item in np.argsort(-scores[query]).tolist()
-            if scores[query, item] < limits[query] and normal_text(TEXTS[item]) not in texts
+            if scores[query, item] < limits[query] and TEXTS[item] not in named
         ]
-        wanted = (allowed + [-1] * COUNT)[:COUNT]
-        assert found[query].tolist() == wanted, query
+        assert found[query].tolist() == (allowed + [-1] * COUNT)[:COUNT], query
 
 
 def test_an_item_is_found_by_its_id(tmp_path: Path):
     items = released(tmp_path)
-    places = items.places_of(id_hashes(pa.chunked_array([["i89", "nowhere", "i0"]])))
-    assert places.tolist() == [89, -1, 0]
+    assert items.places_of(id_keys(pa.chunked_array([["i89", "nowhere", "i0"]]))).tolist() == [89, -1, 0]

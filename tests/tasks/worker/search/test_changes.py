@@ -12,7 +12,8 @@ from infra.store.manifest import commit
 from tasks.contracts.search import Changes
 from tasks.worker.search.changes import compare
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import Searched
+from tasks.worker.search.measure import Searched, compare_models
+from tasks.worker.search.shared_items import shared_items
 
 WIDTH = 32
 QUERIES = pa.table({"query": ["q lamp", "q vase", "q chair"], "item": ["lamp", "vase", "chair"],
@@ -40,8 +41,9 @@ def release(folder: Path, model: str, items: dict[str, np.ndarray], texts: dict[
     return Index(store, f"vectors/{model}", model)
 
 
-def searched(index: Index, queries: np.ndarray) -> Searched:
-    return Searched(index, index.search(queries, 10, index.places_of(QUERIES["item_id"].to_pylist())))
+def searched(index: Index, queries: np.ndarray, shared: np.ndarray) -> Searched:
+    own = index.places_of(QUERIES["item_id"].to_pylist())
+    return Searched(index, index.search(queries, 10, own, shared=shared))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,9 @@ def changes(tmp_path_factory: pytest.TempPathFactory) -> Changes:
     )
     before = np.stack([unit(0), unit(2), unit(3)])  # finds the lamp at once, and the vase after the old item
     after = np.stack([unit(4), unit(1), unit(3)])  # finds vase and chair at once, and another item instead of the lamp
-    return compare(searched(first, before), searched(second, after), QUERIES, (1, 2))
+    both = shared_items(first, second)
+    earlier, later = searched(first, before, both[0]), searched(second, after, both[1])
+    return compare(earlier, later, QUERIES, (1, 2), compare_models(earlier, later, int(both[0].sum())))
 
 
 def test_items_are_counted_and_listed(changes: Changes) -> None:
@@ -70,6 +74,13 @@ def test_an_item_without_a_vector_was_not_found(changes: Changes) -> None:
     assert changes.metrics_after["recall@1"] == pytest.approx(2 / 3)
     chair = changes.wins[0]
     assert (chair.item_id, chair.rank_before, chair.rank_after) == ("chair", None, 1)
+
+
+def test_the_models_meet_on_what_both_releases_hold(changes: Changes) -> None:
+    """Chair and old are of one release each, and the vase has another text: what is left is a query about the lamp."""
+    assert (changes.shared.items, changes.shared.queries) == (13, 1)
+    assert (changes.shared.metrics_before["recall@1"], changes.shared.metrics_after["recall@1"]) == (1.0, 0.0)
+    assert changes.shared.metrics_after["mrr@10"] == 0.0, "the 13th of 13: the vase and the chair don't count"
 
 
 def test_wins_and_losses_come_with_ranks_and_hits(changes: Changes) -> None:

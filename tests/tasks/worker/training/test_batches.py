@@ -13,6 +13,7 @@ from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.packing import pack, segments_of
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
+from tasks.worker.tokens.known import Known
 from tasks.worker.tokens.positives import Positives
 from tasks.worker.training import batches
 from tasks.worker.training.batches import Batch, Batches, BatchShape, make_batch, plan_for, shape_for
@@ -38,6 +39,7 @@ def make_pairs(
         np.array(range(rows) if each is None else each) for each in (keys, texts_of, queries)
     )
     belongs = np.array(pair, dtype=np.float32) if pair else (random.random(rows) < 0.7).astype(np.float32)
+    right = belongs > 0
 
     def texts() -> TokenLists:
         offsets = np.concatenate([[0], np.cumsum(random.integers(2, longest + 1, rows))])
@@ -56,7 +58,7 @@ def make_pairs(
         item_key=item_key,
         text_key=text_key,
         query_key=query_key,
-        positives=(Positives.of(query_key, item_key, belongs), Positives.of(query_key, text_key, belongs)),
+        known=Known(*(Positives.of(query_key[right], key[right]) for key in (item_key, text_key))),
         pair=belongs,
         label_class=random.integers(-1, 2, rows),
         class_weight=random.uniform(1, 2, 2).astype(np.float32),

@@ -162,7 +162,7 @@ def test_the_first_workers_clock_decides_for_all(tmp_path: Path, monkeypatch: py
     )
     pace = Pace("auto", None, lambda: 0.0)
     state = checkpoint_state(0, complete=False)
-    recorder = LoopRecorder(job, accelerator, None, None, pace, state, 8, tmp_path)  # type: ignore[arg-type]
+    recorder = LoopRecorder(job, accelerator, None, None, pace, None, state, 8, tmp_path)  # type: ignore[arg-type]
     step = TrainStep(None, None, accelerator, job.config, "fp32")  # type: ignore[arg-type]
     step._add({"loss": torch.tensor(2.0)})
     recorder.losses_if_due(3, step, stop=False)

@@ -15,6 +15,7 @@ from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
 from tasks.worker.tokens.cache import open_tokens
 from tasks.worker.tokens.columns import Column
+from tasks.worker.tokens.known import known_of, open_known
 from tasks.worker.training import pairs
 from tasks.worker.training.batches import plan_for
 from tasks.worker.training.build import build_parts
@@ -23,12 +24,11 @@ from tasks.worker.training.pairs import (
     TrainingRows,
     class_weights,
     first_rows,
-    label_classes,
     make_pairs,
     open_pairs,
-    pair_mask,
     read_training_rows,
     replayed_rows,
+    said_rows,
 )
 from tests.support.workspace.jobs import (
     CLASSIFIER,
@@ -50,7 +50,6 @@ SETTINGS = (
     "train.homogeneous=locale",
     "model.prompts={query: 'want ', item: 'is '}",
 )
-LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
 
 
 def test_balanced_classes_count_the_same_together():
@@ -72,17 +71,6 @@ def test_a_missing_column_is_named(tmp_path: Path):
     store, rows = make_workspace(tmp_path)
     with pytest.raises(DataError, match="span 2026-01: no column 'weight'"):
         all_rows(store, [rows], tiny_config(*FEATURES, "features.numeric=[weight]"))
-
-
-def test_labels_are_mapped_to_classes():
-    assert label_classes(LABELS, tiny_config(CLASSIFIER).heads).tolist() == [0, 0, -1, 1, 1, -1]
-    assert label_classes(LABELS, tiny_config().heads).tolist() == [-1] * 6
-
-
-def test_pairs_are_all_rows_or_the_positive_ones():
-    assert pair_mask(LABELS, tiny_config(CLASSIFIER).heads).all()
-    positives = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
-    assert pair_mask(LABELS, positives.heads).tolist() == [False, False, False, True, True, False]
 
 
 def test_pairs_are_tokens_and_features_of_the_rows(tmp_path: Path):
@@ -162,10 +150,13 @@ def test_a_run_reads_from_files_what_a_batch_reads_from_its_rows(tmp_path: Path,
     parts = build_parts(config, training)
     again, own = list(replayed), sum(table.num_rows for table in training)
     expected = dataclasses.replace(make_pairs([*training, *again], parts, config), own_rows=own)
-    assert all(len(each.queries) for each in expected.positives)
+    said = said_rows(job, inputs)
+    expected = dataclasses.replace(expected, known=known_of(said, said.rows))
+    assert all(len(each.queries) for each in expected.known)
     assert again
     for _ in ("made", "found"):
-        opened = open_pairs(job, training, replayed, parts, lambda: None)
+        known = open_known(job, said, lambda: None)
+        opened = open_pairs(job, training, replayed, known, parts, lambda: None)
         assert_same(opened, expected)
         assert not list(scratch.glob("millrace-*"))
     plans = [plan_for(config, 0, pairs) for pairs in (opened, expected)]
@@ -191,7 +182,8 @@ def test_the_workers_of_a_machine_share_one_copy(tmp_path: Path, scratch: Path, 
     def work(rank: Rank) -> None:
         training = TrainingRows(store, [rows], config)
         job = make_job(store, config, inputs, rank=rank)
-        opened[rank.index] = open_pairs(job, training, replayed_rows(job, inputs), parts, all_there.wait)
+        known = open_known(job, said_rows(job, inputs), all_there.wait)
+        opened[rank.index] = open_pairs(job, training, replayed_rows(job, inputs), known, parts, all_there.wait)
 
     monkeypatch.setattr(pairs, "open_tokens", noted)
     ranks = [Rank(index, 4, index % 2, 2) for index in range(4)]
@@ -208,8 +200,8 @@ def test_the_workers_of_a_machine_share_one_copy(tmp_path: Path, scratch: Path, 
 
 
 def assert_same(one: Pairs, other: Pairs) -> None:
-    every = [one.query, one.item, one.query_features, one.item_features, *one.positives, one]
-    others = [other.query, other.item, other.query_features, other.item_features, *other.positives, other]
+    every = [one.query, one.item, one.query_features, one.item_features, *one.known, one]
+    others = [other.query, other.item, other.query_features, other.item_features, *other.known, other]
     names = ("ids", "offsets", "numeric", "categorical", "queries", "keys", "tokens", "item_key", "text_key")
     for ours, theirs in zip(every, others, strict=True):
         for name in (*names, "query_key", "pair", "label_class", "class_weight", "own_rows"):

@@ -9,10 +9,10 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.data.items import CONTENT, TEXT, VECTORS_KIND, hash_of, part_name
+from tasks.data.items import CONTENT, TEXT, VECTORS_KIND, part_name
 from tasks.worker.process.job import Share
 from tasks.worker.vectors import reuse
-from tasks.worker.vectors.reuse import EarlierVectors, best
+from tasks.worker.vectors.reuse import EarlierVectors
 
 ITEMS, WIDTH = 60, 5
 ALONE = Share(0, 1)
@@ -46,30 +46,6 @@ def earlier(tmp_path: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
     commit(store, "vectors/m/k", folder, VECTORS_KIND, facts)
     monkeypatch.setattr(reuse, "BATCH_VECTORS", 7)
     return EarlierVectors(store, "vectors/m/k", "m")
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_the_nearest_of_all_shards_are_found_by_any_number_of_workers(
-    earlier: EarlierVectors, vectors: np.ndarray, workers: int
-):
-    queries = vectors[[3, 44]] * np.float32(0.9) + vectors[[50, 20]] * np.float32(0.1)
-    parts = [earlier.nearest(queries, 4, Share(index, workers)) for index in range(workers)]
-    scores, places = best(np.hstack([one for one, _ in parts]), np.hstack([one for _, one in parts]), 4)
-    expected = np.argsort(-(queries @ vectors.T), axis=1)[:, :4]
-    hashes = [[hash_of(f"i{row:02d}") for row in rows] for rows in expected]
-    assert places.view(np.uint64).tolist() == hashes
-    assert scores == pytest.approx(np.take_along_axis(queries @ vectors.T, expected, axis=1))
-
-
-def test_fewer_items_than_asked_for_have_no_cosine(earlier: EarlierVectors, vectors: np.ndarray):
-    scores, _ = earlier.nearest(vectors[:1], 100, ALONE)
-    assert np.isfinite(scores).sum() == ITEMS
-    assert earlier.nearest(vectors[:0], 4, ALONE)[0].shape == (0, 4)
-
-
-def test_of_equal_ones_the_lowest_place_is_first():
-    scores, places = best(np.array([[0.5, 0.9, 0.9, 0.9]]), np.array([[1, 7, 5, 6]]), 2)
-    assert (scores.tolist(), places.tolist()) == ([[0.9, 0.9]], [[5, 6]])
 
 
 def test_vectors_are_found_by_id_and_content_or_text(earlier: EarlierVectors, vectors: np.ndarray):

@@ -15,6 +15,7 @@ from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
+from tasks.worker.tokens.known import Known
 from tasks.worker.tokens.positives import Positives
 from tasks.worker.training.batches import BatchShape, make_batch
 from tasks.worker.training.losses import batch_losses
@@ -50,7 +51,7 @@ def made_up() -> tuple[Pairs, HardNegatives]:
         item_key=item,
         text_key=text,
         query_key=query,
-        positives=(Positives.of(query, item, belongs), Positives.of(query, text, belongs)),
+        known=Known(*(Positives.of(query[belongs > 0], key[belongs > 0]) for key in (item, text))),
         pair=belongs,
         label_class=np.full(ROWS, -1),
         class_weight=np.ones(2, dtype=np.float32),

@@ -1,0 +1,67 @@
+"""The forward score over the history: what each release was worth on the span after it, which it had not seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flows.presentation.figures import LINES, MOST_MARKERS, legend, name_positions, whole_ticks
+from flows.presentation.forward import CAPTION, forward_rows, forward_sentence
+from flows.presentation.model import Cell, Figure, Section, table
+from flows.presentation.run.origin import report_key
+from flows.presentation.wording import difference, number
+from tasks.monitoring.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+MOST_ROWS = 60
+
+
+def forward_figure(history: History) -> Figure | None:
+    """Return the lines of four models over the new spans; None before a release was judged on one."""
+    scores = [score for _, score in history.forward]
+    if not scores:
+        return None
+    last = scores[-1]
+    caption = forward_sentence(last)
+    if last.challenger is not None:
+        worth = difference(last.challenger, last.value)
+        caption += f" The model that was then trained on it has {number(last.challenger)} ({worth})."
+    lines = {
+        "the release": [score.value for score in scores],
+        "the one before": [score.previous_value for score in scores],
+        "untrained": [score.untrained for score in scores],
+        "trained on it": [score.challenger for score in scores],
+    }
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        for (label, values), style in zip(lines.items(), LINES, strict=True):
+            known = [(place, value) for place, value in enumerate(values) if value is not None]
+            if known:
+                every = max(1, len(known) // MOST_MARKERS * 3)
+                axes.plot(*zip(*known, strict=True), **style, markevery=every, label=label)
+        name_positions(axes, [score.span for score in scores])
+        whole_ticks(axes, y=5)
+        axes.margins(x=0.03, y=0.1)
+        legend(axes, columns=2)
+
+    title = f"Forward {last.metric}: each release on the span after it"
+    return Figure(title, caption, f"Line chart over {len(scores)} spans: {caption}", draw)
+
+
+def forward_section(history: History) -> Section | None:
+    """Return a row for each release and span after it; None before a release was judged on one."""
+    newest_first = history.forward[::-1][:MOST_ROWS]
+    if not newest_first:
+        return None
+    columns, rows = forward_rows([score for _, score in newest_first])
+    linked = [
+        (Cell(span, key=report_key(run.run_key)), *rest)
+        for (run, _), (span, *rest) in zip(newest_first, rows, strict=True)
+    ]
+    lines = (
+        "Measured in the run of that span, before it is trained: was the last training worth it, on data that neither "
+        "release had seen?",
+    )
+    return Section("Forward scores", lines, id="forward", tables=(table(f"{CAPTION}, newest first", columns, linked),))

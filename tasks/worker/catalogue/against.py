@@ -1,0 +1,191 @@
+"""The items of a span against the catalogue before it: other contents, new items, new ids of known items.
+
+DuckDB joins them, in bounded memory; in this process are a batch of items at a time, and 16 bytes for each new one.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import pandas.util
+import pyarrow as pa
+import pyarrow.compute
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.references import CatalogueRef
+from tasks.data.items import TEXT, UPDATED_AT
+from tasks.data.rows import ITEM_ID, normal_text, plain_ids
+from tasks.worker.catalogue.build import BATCH_ITEMS, Sources, feature_names, feature_types, inputs_of, on_base
+from tasks.worker.catalogue.database import connect
+from tasks.worker.catalogue.records import Source, from_rows, quoted, records_of
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+hash_array: Any = pandas.util.hash_array  # unknown to type checkers
+
+_NOW, _BEFORE = "span_items", "known_items"  # tables: ITEM_ID and _CONTENT
+_CONTENT = "content"  # a struct of UPDATED_AT, TEXT and the features
+_TEXT_NOW, _TEXT_BEFORE = "text_now", "text_before"
+_SHOWN = 3  # examples of each kind
+
+
+class SpanItems(NamedTuple):
+    """The items of a span, counted. An example is `id: text before -> text now`, or `new id (known id)`."""
+
+    span: str
+    items: int
+    known: int  # in the catalogue before
+    changed: int  # of those known, with another text; texts are compared as `normal_text` has them
+    values: dict[str, int]  # of those known, with another value of a feature
+    same_id: int  # of those new, whose id is that of a known item but for its form
+    same_text: int  # of the others that are new, with exactly the text of a known item
+    changes: tuple[str, ...] = ()
+    doubles: tuple[str, ...] = ()
+
+    @property
+    def new(self) -> int:
+        return self.items - self.known
+
+    @property
+    def doubled(self) -> int:
+        """New items that are known ones under another id, as it seems."""
+        return self.same_id + self.same_text
+
+
+def compare_items(
+    store: Store, span: str, rows: Path, before: Sources, bases: Sequence[CatalogueRef], config: Config
+) -> SpanItems | None:
+    """Return how the items of a span differ from what was known of them; None if nothing is known of any item.
+
+    Args:
+        rows: the Parquet file with the span's clean rows.
+        before: the rows and item feeds that the catalogue before the span is made of.
+        bases: earlier catalogues, as for `build`; one that was made of a part of `before` saves reading that part.
+
+    Raises:
+        MissingFolder, CorruptFolder: a source is gone or damaged; names the file.
+    """
+    base, left = on_base(store, bases, before, feature_names(config))
+    known = [*inputs_of(store, left, base)]
+    if not known:
+        return None
+    types = feature_types([from_rows([rows]), *known], config)
+    with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
+        database.execute(f"CREATE TABLE {_NOW} AS {_newest([from_rows([rows])], types)}")
+        mine = f"WHERE {ITEM_ID} IN (SELECT {ITEM_ID} FROM {_NOW})"
+        database.execute(f"CREATE TABLE {_BEFORE} AS {_newest(known, types, mine)}")
+        return _counted(database, span, known, types)
+
+
+def _records(sources: Sequence[Source], types: dict[str, str]) -> str:
+    """Return the query for all contents of all items of the sources."""
+    records = " UNION ALL ".join(f"({records_of(source, types, 1)})" for source in sources)
+    return f"SELECT * FROM ({records}) WHERE {TEXT} IS NOT NULL"
+
+
+def _newest(sources: Sequence[Source], types: dict[str, str], where: str = "") -> str:
+    """Return the query for the newest content of each item: the largest by time, then by text and features."""
+    parts = ", ".join(quoted(each) for each in (UPDATED_AT, TEXT, *types))
+    return f"""
+        SELECT {ITEM_ID}, max(struct_pack({parts})) AS {_CONTENT}
+        FROM ({_records(sources, types)}) {where} GROUP BY {ITEM_ID}
+    """
+
+
+def _counted(
+    database: duckdb.DuckDBPyConnection, span: str, known: Sequence[Source], types: dict[str, str]
+) -> SpanItems:
+    """Count the items of the tables _NOW and _BEFORE, in the order of their ids."""
+    items = there = changed = 0
+    values = dict.fromkeys(types, 0)
+    changes: list[str] = []
+    new_ids: list[pa.Array] = []
+    texts: list[np.ndarray] = []
+    for batch in _joined(database, types):
+        old = pc.is_valid(batch[_TEXT_BEFORE])
+        both, new = batch.filter(old), batch.filter(pc.invert(old))
+        items, there = items + batch.num_rows, there + both.num_rows
+        other = both.filter(pc.not_equal(both[_TEXT_BEFORE], both[_TEXT_NOW]))
+        pairs = zip(*(other[name].to_pylist() for name in (ITEM_ID, _TEXT_BEFORE, _TEXT_NOW)), strict=True)
+        for item, before, now in pairs:
+            if normal_text(before) != normal_text(now):
+                changed += 1
+                changes += [f"{item!r}: {before!r} became {now!r}"] * (len(changes) < _SHOWN)
+        for name in types:
+            values[name] += int(pc.sum(both[_other(name)]).as_py() or 0)
+        new_ids += new[ITEM_ID].chunks
+        texts.append(_hashed(new[_TEXT_NOW]))
+    ids = pa.chunked_array(new_ids, pa.string())
+    same_id, same_text, doubles = _doubles(database, known, types, ids, np.concatenate(texts))
+    return SpanItems(span, items, there, changed, values, same_id, same_text, tuple(changes), doubles)
+
+
+def _other(feature: str) -> str:
+    return f"other {feature}"
+
+
+def _joined(database: duckdb.DuckDBPyConnection, types: dict[str, str]) -> Iterator[pa.Table]:
+    """Yield the span's items with both texts, the one before null for a new item, and which features differ."""
+    now, before = (f"{table}.{_CONTENT}" for table in (_NOW, _BEFORE))
+    others = "".join(
+        f", {now}.{quoted(name)} IS DISTINCT FROM {before}.{quoted(name)} AS {quoted(_other(name))}" for name in types
+    )
+    reader = database.sql(f"""
+        SELECT {ITEM_ID}, {before}.{TEXT} AS {_TEXT_BEFORE}, {now}.{TEXT} AS {_TEXT_NOW}{others}
+        FROM {_NOW} LEFT JOIN {_BEFORE} USING ({ITEM_ID}) ORDER BY {ITEM_ID}
+    """).to_arrow_reader(BATCH_ITEMS)
+    for batch in reader:
+        yield pa.Table.from_batches([batch])
+
+
+def _doubles(
+    database: duckdb.DuckDBPyConnection,
+    known: Sequence[Source],
+    types: dict[str, str],
+    ids: pa.ChunkedArray,
+    texts: np.ndarray,
+) -> tuple[int, int, tuple[str, ...]]:
+    """Return how many new items have a known item's id but for its form, how many others its text, and some ids.
+
+    Args:
+        ids: of the new items.
+        texts: hashes of their texts, uint64 (new items,).
+    """
+    if not len(ids):
+        return 0, 0, ()
+    same_id, same_text = _Sought(_hashed(plain_ids(ids))), _Sought(texts)
+    columns = f"SELECT {ITEM_ID}, {TEXT} FROM ({_records(known, types)})"
+    for batch in database.sql(columns).to_arrow_reader(BATCH_ITEMS):
+        table = pa.Table.from_batches([batch])
+        same_id.look(_hashed(plain_ids(table[ITEM_ID])))
+        same_text.look(_hashed(table[TEXT]))
+    by_id, by_text = same_id.found, same_text.found
+    places = np.flatnonzero(by_id | by_text)[:_SHOWN].tolist()
+    return int(by_id.sum()), int((by_text & ~by_id).sum()), tuple(repr(ids[place].as_py()) for place in places)
+
+
+class _Sought:
+    """Hashes that are looked for among many others, a batch at a time."""
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        self._sorted, self._place = np.unique(hashes, return_inverse=True)
+        self._met = np.zeros(len(self._sorted), dtype=bool)
+
+    def look(self, hashes: np.ndarray) -> None:
+        places = np.minimum(np.searchsorted(self._sorted, hashes), len(self._sorted) - 1)
+        self._met[places[self._sorted[places] == hashes]] = True
+
+    @property
+    def found(self) -> np.ndarray:
+        """Which of the hashes were met, bool."""
+        return self._met[self._place]
+
+
+def _hashed(column: pa.ChunkedArray) -> np.ndarray:
+    """Return uint64 hashes of texts without nulls."""
+    values = np.asarray(column.to_pandas().to_numpy(), dtype=object)
+    hashed: np.ndarray = hash_array(values) if len(values) else np.empty(0, dtype=np.uint64)
+    return hashed

@@ -1,0 +1,215 @@
+"""The rank of each row's own item among a whole catalogue: by the challenger's vectors, and by those of a release.
+
+Two models are compared on the items that both hold, so neither meets easier competitors than the other. The vectors are
+read partition by partition: memory does not grow with the catalogue.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import torch
+
+from tasks.contracts.evaluation import Role, shared_rank_of, whole_rank_of
+from tasks.contracts.progress import report
+from tasks.data.items import CONTENT, TEXT, VECTOR
+from tasks.data.rows import ITEM_ID
+from tasks.worker.accelerators import Accelerator
+from tasks.worker.process.job import Job
+from tasks.worker.ranking.relevant import keys_of_texts
+from tasks.worker.vectors.reuse import EarlierVectors, as_matrix
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+BATCH_ITEMS = 8192
+BATCH_QUERIES = 512  # their scores are in memory at once, 16 MiB
+EQUAL = 1e-6  # scores closer than this are equal: a matrix product rounds in another order for each shape
+
+
+class Side(NamedTuple):
+    """One model: `queries` and `own`, the vectors of each row's query and item, float32 (rows, width), and its release.
+
+    `by`: the column that must be equal as well before an item counts as one that both models hold.
+    """
+
+    queries: np.ndarray
+    own: np.ndarray
+    vectors: EarlierVectors
+    by: str = CONTENT
+
+
+class Shared(NamedTuple):
+    """The ranks of two models among the `items` that both hold, int64 (rows,) each, from 1."""
+
+    items: int
+    challenger: np.ndarray
+    other: np.ndarray
+
+
+class WholeRanks(NamedTuple):
+    """The challenger's ranks among all `items` of the catalogue, int64 (rows,), and its duels with others, by name."""
+
+    items: int
+    ranks: np.ndarray
+    shared: dict[str, Shared]
+
+    def columns_of(self, role: Role, name: str) -> dict[str, pa.Array]:
+        """Return the ranks of a role as columns of the row results, and with those of a baseline the challenger's."""
+        if role is Role.challenger:
+            return {whole_rank_of(role): pa.array(self.ranks.astype(np.int32))}
+        if name not in self.shared:
+            return {}
+        duel = self.shared[name]
+        both = {Role.challenger: duel.challenger, role: duel.other}
+        return {shared_rank_of(each, role): pa.array(ranks.astype(np.int32)) for each, ranks in both.items()}
+
+
+class AsRight(NamedTuple):
+    """The items that don't compete with rows' own: those whose text is one of a row's right answers.
+
+    `texts` uint64 (texts,), sorted: hashes of the texts of all right items; `starts` and `rows`, int64: the rows to
+    which text t is a right answer are rows[starts[t]:starts[t + 1]].
+    """
+
+    texts: np.ndarray
+    starts: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, queries: np.ndarray, own: np.ndarray, pairs: tuple[np.ndarray, np.ndarray]) -> "AsRight":
+        """Return those of rows.
+
+        Args:
+            queries: int64 (rows,), hashes of the rows' queries.
+            own: uint64 (rows,), hashes of the texts of the rows' own items.
+            pairs: hashes of queries, int64 (pairs,), and of the texts that are right for them, uint64 (pairs,).
+        """
+        order = np.argsort(pairs[0], kind="stable")
+        keys, right = pairs[0][order], pairs[1][order]
+        first, last = np.searchsorted(keys, queries), np.searchsorted(keys, queries, side="right")
+        counts = last - first
+        texts = right[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
+        texts = np.concatenate([texts, own])
+        rows = np.concatenate([np.repeat(np.arange(len(queries)), counts), np.arange(len(queries))])
+        distinct, which = np.unique(texts, return_inverse=True)
+        which, rows = np.unique(np.stack([which, rows]), axis=1)  # by text, then by row
+        starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(distinct)))]).astype(np.int64)
+        return cls(distinct, starts, rows)
+
+    def pairs_of(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows and places of these texts that belong together, int64 (pairs,) each, ordered by row."""
+        keys = keys_of_texts(texts)
+        at = np.searchsorted(self.texts, keys).clip(max=max(0, len(self.texts) - 1))
+        places = np.flatnonzero(self.texts[at] == keys) if len(self.texts) else np.zeros(0, np.int64)
+        first, counts = self.starts[at[places]], self.starts[at[places] + 1] - self.starts[at[places]]
+        rows = self.rows[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
+        order = np.argsort(rows, kind="stable")
+        return rows[order], np.repeat(places, counts)[order]
+
+
+def rank_in_whole(
+    job: Job, accelerator: Accelerator, challenger: Side, others: Mapping[str, Side], partitions: int, right: AsRight
+) -> WholeRanks:
+    """Rank each row's own item; the workers share the partitions, and all get the whole answer.
+
+    An item with an equal score ranks before the own item, so that a collapsed model ranks badly, not perfectly; so does
+    every item if a score is NaN.
+
+    Args:
+        others: models by name; an item is shared if both hold it with the same content.
+        partitions: of the catalogue, and so of the challenger's vectors.
+
+    Raises:
+        CorruptFolder: a file of the vectors is damaged.
+    """
+    rows = len(challenger.own)
+    counts = {name: np.zeros((2, rows), dtype=np.int64) for name in others}
+    items = dict.fromkeys(others, 0)
+    whole, held = np.zeros(rows, dtype=np.int64), 0
+    numbers = range(partitions)[job.share.index :: job.share.of]
+    for done, number in enumerate(numbers, start=1):
+        mine = challenger.vectors.table_of_partition(number, [ITEM_ID, TEXT, CONTENT])
+        theirs_of = {
+            name: other.vectors.table_of_partition(number, [ITEM_ID, other.by]) for name, other in others.items()
+        }
+        for table in _batches(mine):
+            masked = right.pairs_of(table[TEXT].to_pylist())
+            shared = {name: _held_by(others[name].by, theirs, table) for name, theirs in theirs_of.items()}
+            vectors = as_matrix(table[VECTOR]).astype(np.float32, copy=False)
+            places = [at for at, _ in shared.values()]
+            above = _above(
+                challenger, vectors, masked, [np.ones(len(vectors), dtype=bool), *(at >= 0 for at in places)]
+            )
+            whole, held = whole + above[0], held + len(vectors)
+            for (name, (at, theirs)), of_challenger in zip(shared.items(), above[1:], strict=True):
+                both = at >= 0
+                items[name] += int(both.sum())
+                counts[name][0] += of_challenger
+                counts[name][1] += _above(others[name], theirs, _moved(masked, both), [np.ones(len(theirs), bool)])[0]
+        report("whole catalogue", done, len(numbers))
+    whole, held = _of_all(accelerator, whole), int(_of_all(accelerator, np.array([held]))[0])
+    duels = {}
+    for name in others:
+        both = _of_all(accelerator, counts[name]) + 1
+        duels[name] = Shared(int(_of_all(accelerator, np.array([items[name]]))[0]), both[0], both[1])
+    return WholeRanks(held, whole + 1, duels)
+
+
+def _batches(table: pa.Table | None) -> Iterator[pa.Table]:
+    for start in range(0, table.num_rows if table is not None else 0, BATCH_ITEMS):
+        assert table is not None
+        yield table.slice(start, BATCH_ITEMS)
+
+
+def _held_by(by: str, theirs: pa.Table | None, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the other model's file has each item, int64 (items,), -1 if it has not; and their vectors."""
+    if theirs is None:
+        return np.full(table.num_rows, -1), np.zeros((0, 0), dtype=np.float32)
+    at = (
+        pc.index_in(table[ITEM_ID], value_set=theirs[ITEM_ID].combine_chunks())
+        .fill_null(-1)
+        .to_numpy()
+        .astype(np.int64)
+    )
+    found = np.flatnonzero(at >= 0)
+    same = pc.equal(table[by].take(pa.array(found)), theirs[by].take(pa.array(at[found]))).to_numpy().astype(bool)
+    at[found[~same]] = -1
+    return at, as_matrix(theirs[VECTOR].take(pa.array(at[at >= 0]))).astype(np.float32, copy=False)
+
+
+def _moved(masked: tuple[np.ndarray, np.ndarray], both: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of rows and places among the items of a batch as those among its shared ones."""
+    rows, places = masked
+    kept = both[places]
+    return rows[kept], (np.cumsum(both) - 1)[places[kept]]
+
+
+def _above(
+    side: Side, vectors: np.ndarray, masked: tuple[np.ndarray, np.ndarray], among: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return how many items score no less than each row's own, int64 (rows,), for each set of items.
+
+    Args:
+        masked: rows and places of items that don't compete, ordered by row.
+        among: bool (items,) each.
+    """
+    limits = np.einsum("rw,rw->r", side.queries, side.own) - EQUAL
+    counts = np.zeros((len(among), len(limits)), dtype=np.int64)
+    sets = torch.from_numpy(np.stack(among, axis=1).astype(np.float32))
+    items = torch.from_numpy(np.ascontiguousarray(vectors.T))
+    for start in range(0, len(limits) if len(vectors) else 0, BATCH_QUERIES):
+        part = slice(start, start + BATCH_QUERIES)
+        scores = torch.from_numpy(side.queries[part]) @ items
+        first, last = np.searchsorted(masked[0], [start, start + BATCH_QUERIES])
+        rows, places = masked[0][first:last] - start, masked[1][first:last]
+        scores[torch.from_numpy(rows), torch.from_numpy(places)] = -torch.inf
+        above = ~(scores < torch.from_numpy(limits[part])[:, None])
+        counts[:, part] = (above.float() @ sets).round().long().numpy().T
+    return list(counts)
+
+
+def _of_all(accelerator: Accelerator, part: np.ndarray) -> np.ndarray:
+    found: np.ndarray = accelerator.sum(torch.from_numpy(part)).numpy()
+    return found

@@ -1,0 +1,149 @@
+"""A span's items next to the catalogue before it: which months are stopped, which are warned of, which pass."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from configs.load import load_config
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import commit
+from tasks.contracts.outcomes import Check
+from tasks.contracts.references import FeedRef, RowsRef
+from tasks.data.items import DELETED, FEED_KIND
+from tasks.worker.catalogue.against import SpanItems, compare_items
+from tasks.worker.catalogue.build import Sources, build
+from tasks.worker.catalogue.item_checks import item_checks
+from tests.support.workspace.spans import FEATURES, SCRATCH, TYPES, row, validated
+
+CONFIG = load_config(None, [SCRATCH, *FEATURES])
+KNOWN = 300
+CHANGED, DOUBLED, NEW = "known items as before", "items not doubled", "items known"
+
+Row = dict[str, Any]
+
+
+def month(start: int = 0, count: int = KNOWN, change: Callable[[Row], Row] = dict) -> list[Row]:
+    return [change(row(number)) for number in range(start, start + count)]
+
+
+def first(some: int, change: Callable[[Row], Row]) -> Callable[[Row], Row]:
+    """Change the items with the first `some` numbers alone."""
+    return lambda each: change(each) if int(each["row_id"][1:]) < some else each
+
+
+@pytest.fixture
+def before(store: DirectoryStore, tmp_path: Path) -> RowsRef:
+    return validated(store, tmp_path, month())
+
+
+def compared(
+    store: DirectoryStore, tmp_path: Path, rows: Sequence[Row], before: Sources, *built: Sources
+) -> SpanItems | None:
+    """Compare, once without an earlier catalogue and once with those of `built`, which must not matter."""
+    path = tmp_path / "now.parquet"
+    pq.write_table(pa.table({name: pa.array([r[name] for r in rows], kind) for name, kind in TYPES.items()}), path)
+    bases = [build(store, sources, (), CONFIG) for sources in built]
+    found = compare_items(store, "2026-03", path, before, bases, CONFIG)
+    assert compare_items(store, "2026-03", path, before, (), CONFIG) == found
+    return found
+
+
+def failed(found: SpanItems | None) -> dict[str, str]:
+    """The failed checks by name, with their severity."""
+    assert found is not None
+    return {check.name: check.severity for check in item_checks([found], CONFIG.validate_.items) if not check.passed}
+
+
+def other_ids(each: Row) -> Row:
+    """The id of the item after it: the join is off by one."""
+    return each | {"item_id": row((int(each["row_id"][1:]) + 1) % KNOWN)["item_id"]}
+
+
+WRONG: dict[str, tuple[Callable[[Row], Row], dict[str, str]]] = {
+    "ids joined wrongly": (other_ids, {CHANGED: "critical", "price of known items as before": "warning",
+                                       "brand of known items as before": "warning"}),
+    "texts are ids": (lambda r: r | {"item": r["item_id"]}, {CHANGED: "critical"}),
+    "a fifth is truncated": (first(60, lambda r: r | {"item": r["item"][:8]}), {CHANGED: "warning"}),
+    "ids in upper case": (lambda r: r | {"item_id": r["item_id"].upper() + " "},
+                          {DOUBLED: "critical", NEW: "warning"}),
+    "ids as floats, of few": (first(20, lambda r: r | {"item_id": f"\u200b{r['item_id']}"}), {DOUBLED: "warning"}),
+    "ids of another system": (lambda r: r | {"item_id": f"sku-{r['item_id'][::-1]}"},
+                              {DOUBLED: "critical", NEW: "warning"}),
+    "another shop": (lambda r: r | {"item_id": f"x{r['item_id']}", "item": f"Chair {r['item']}"}, {NEW: "warning"}),
+    "prices of other items": (lambda r: r | {"price": r["price"] + 1}, {"price of known items as before": "warning"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trap", WRONG)
+def test_a_wrong_month_is_named(store: DirectoryStore, tmp_path: Path, before: RowsRef, trap: str) -> None:
+    change, expected = WRONG[trap]
+    found = compared(store, tmp_path, month(change=change), sources := Sources((before,), ()), sources)
+    assert failed(found) == expected
+
+
+HONEST: dict[str, list[Row]] = {
+    "the same items": month(),
+    "a third new items": month(start=100),
+    "titles edited": month(change=first(25, lambda r: r | {"item": f"{r['item']}, new"})),
+    "another case and blanks": month(change=lambda r: r | {"item": f" {r['item'].upper().replace(' ', '  ')}"}),
+    "few known items, all edited": month(start=250, count=150, change=first(300, lambda r: r | {"item": "new"})),
+}
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_an_honest_month_passes(store: DirectoryStore, tmp_path: Path, before: RowsRef, kind: str) -> None:
+    assert failed(compared(store, tmp_path, HONEST[kind], sources := Sources((before,), ()), sources)) == {}
+
+
+def test_numbers_that_became_fractions_are_known_items(store: DirectoryStore, tmp_path: Path) -> None:
+    numbered = validated(store, tmp_path, month(change=lambda r: r | {"item_id": str(int(r["row_id"][1:]) + 7)}))
+    now = month(change=lambda r: r | {"item_id": f"{int(r['row_id'][1:]) + 7}.0", "item": f"{r['item']}!"})
+    found = compared(store, tmp_path, now, Sources((numbered,), ()))
+    assert found is not None
+    assert (found.new, found.same_id, found.same_text) == (KNOWN, KNOWN, 0)
+    assert found.doubles[0] == "'10.0'"
+
+
+def test_texts_that_an_item_feed_announced_are_known(store: DirectoryStore, tmp_path: Path, before: RowsRef) -> None:
+    """The way out for a shop that rewrites its titles; the released catalogue may lack the feed."""
+    later = month(change=lambda r: r | {"item": f"Now: {r['item']}", DELETED: False})
+    folder = tmp_path / "feed"
+    folder.mkdir()
+    types = {name: kind for name, kind in TYPES.items() if name in ("time", "item", "item_id", "price", "brand")}
+    columns = {name: pa.array([each[name] for each in later], kind) for name, kind in types.items()}
+    moved = [each["time"].replace(day=28) for each in later]
+    columns |= {"time": pa.array(moved, types["time"]), DELETED: pa.array([False] * KNOWN)}
+    pq.write_table(pa.table(columns), folder / "part-00000.parquet")
+    feed = FeedRef(name="2026-03", version=1)
+    commit(store, feed.prefix, folder, FEED_KIND, {"rows": KNOWN})
+    without = Sources((before,), ())
+    assert failed(compared(store, tmp_path, later, without)) == {CHANGED: "critical"}
+    assert failed(compared(store, tmp_path, later, Sources((before,), (feed,)), without)) == {}
+
+
+def test_a_catalogue_with_the_wrong_version_of_the_span_is_not_compared_with(
+    store: DirectoryStore, tmp_path: Path, before: RowsRef
+) -> None:
+    """A correction would be called a change of all items."""
+    wrong = validated(store, tmp_path, month(change=other_ids), "2026-03")
+    assert failed(compared(store, tmp_path, month(), Sources((before,), ()), Sources((before, wrong), ()))) == {}
+
+
+def test_the_first_span_has_nothing_to_differ_from(store: DirectoryStore, tmp_path: Path) -> None:
+    assert compared(store, tmp_path, month(), Sources((), ())) is None
+    assert item_checks([], CONFIG.validate_.items) == []
+
+
+def test_the_worst_span_is_named_with_numbers_and_the_way_out(store: DirectoryStore, tmp_path: Path, before: RowsRef):
+    wrong = compared(store, tmp_path, month(change=other_ids), Sources((before,), ()))
+    assert wrong is not None
+    good = wrong._replace(span="2026-02", changed=0, changes=())
+    checks: dict[str, Check] = {each.name: each for each in item_checks([good, wrong], CONFIG.validate_.items)}
+    said = checks[CHANGED].sentence
+    assert said.startswith("300 of 300 items of span 2026-03 that were known have another text, as 'i0000': 'Lamp No.")
+    assert "--set validate.items.changed.stop=null" in said
+    assert "at most 30.00% is expected" in said

@@ -1,0 +1,102 @@
+"""The layouts of much-used embedding models: what is exported of them is read as they are read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
+
+from configs.schema.config import Config
+from tasks.worker.accelerators import open_accelerator
+from tasks.worker.formats.export import export_model
+from tasks.worker.model.embed import embed, embed_settings
+from tasks.worker.model.features import Side, encode_features
+from tasks.worker.model.tokens import tokenize
+from tasks.worker.process.job import Rank
+from tasks.worker.training.build import build_parts
+from tasks.worker.training.checkpoint import ModelParts, load_parts
+from tests.support.models.layouts import LAYOUTS, settings_for, write_layout
+from tests.support.workspace.jobs import all_rows, make_workspace, model_of, tiny_config, train_model
+
+TEXTS = ["Red LAMP, Model-7", "Crème brûlée für 2 Stück; 赤い靴", "", "want a black kettle " * 30]
+SIDES: tuple[Side, ...] = ("query", "item")
+# A text may have as many tokens as fit into two windows of local attention, and more.
+LENGTHS = ("train.max_tokens={query: 40, item: 40}", "train.sequence_tokens=48", "infer.max_tokens=40",
+           "infer.sequence_tokens=48")  # fmt: skip
+TRAINED = sorted(LAYOUTS.keys() - {"modernbert-embed-base", "embeddinggemma-300m"})
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folders by layout, each written once."""
+    made: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in made:
+            made[name] = write_layout(name, tmp_path_factory.mktemp("layouts") / name)
+        return made[name]
+
+    return get
+
+
+def config_for(name: str, folder: Path, *overrides: str) -> Config:
+    return tiny_config(*LENGTHS, *settings_for(name, folder), *overrides)
+
+
+def ours(parts: ModelParts, config: Config, side: Side) -> np.ndarray:
+    prompt = getattr(parts.model.shape.prompts, side)
+    tokens = tokenize(parts.tokenizer, TEXTS, config.infer.max_tokens, parts.model.pad, prompt)
+    features = encode_features(parts.features, pa.table({"text": TEXTS}), side)
+    with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
+        return embed(parts.model, accelerator, tokens, features, embed_settings(config, accelerator, "fp32"))
+
+
+def theirs(folder: Path, prompt: str, longest: int) -> np.ndarray:
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    model.max_seq_length = longest
+    return np.asarray(model.encode(TEXTS, prompt=prompt, show_progress_bar=False))
+
+
+def read_tokenizer(folder: Path) -> dict[str, Any]:
+    """What a consumer has of a folder's tokenizer, apart from where it cuts texts."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    padded = tokenizer(TEXTS, padding=True, truncation=True, max_length=40)
+    names = ("padding_side", "truncation_side", "model_input_names", "special_tokens_map", "chat_template")
+    return {
+        "class": type(tokenizer),
+        "batch": dict(padded),
+        "added": {number: repr(token) for number, token in tokenizer.added_tokens_decoder.items()},
+        **{name: getattr(tokenizer, name) for name in names},
+    }
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_an_export_is_read_as_the_folder_that_the_lineage_began_with(
+    folder_of: Callable[[str], Path], tmp_path: Path, name: str
+):
+    before, after = folder_of(name), tmp_path / "export"
+    after.mkdir()
+    config = config_for(name, before)
+    store, rows = make_workspace(tmp_path, rows=20)
+    parts = build_parts(config, [all_rows(store, [rows], config)])
+    export_model(parts, config, "main-0", after)
+    assert read_tokenizer(after) == read_tokenizer(before)
+    for side in SIDES:
+        vectors, prompt = ours(parts, config, side), getattr(parts.model.shape.prompts, side)
+        for folder in (before, after):
+            assert (vectors * theirs(folder, prompt, config.infer.max_tokens)).sum(axis=1).min() > 0.9999
+
+
+def test_a_checkpoint_keeps_the_settings_of_a_tokenizer(folder_of: Callable[[str], Path], tmp_path: Path):
+    folder = folder_of("Qwen3-Embedding-0.6B")
+    config = config_for("Qwen3-Embedding-0.6B", folder, "train.epochs=1")
+    store, rows = make_workspace(tmp_path, rows=40)
+    first = train_model(store, config, rows)
+    second = train_model(store, config, rows, parent=first.checkpoint, run_key="second")
+    export_model(load_parts(store, model_of(second).checkpoint), config, "main-1", tmp_path)
+    assert read_tokenizer(tmp_path) == read_tokenizer(folder)
