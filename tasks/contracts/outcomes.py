@@ -191,14 +191,14 @@ class EvaluateOutcome(Record):
     golden_trained: int = Field(default=0, description="rows of the golden set that the challenger was trained on")
 
     @property
-    def ranked_among(self) -> int:
-        """The items among which the ranking metrics of challenger and champion are."""
-        return self.shared_items.get(Role.champion) or self.whole_items or self.corpus_items
-
-    @property
     def sampled_from(self) -> int | None:
         """The holdout rows that the measured ones are a sample of; None where all were measured."""
         return self.holdout_there if self.holdout_there > self.holdout_rows + self.rows_left_out else None
+
+    @property
+    def ranked_among(self) -> int:
+        """The items among which the ranking metrics of challenger and champion are."""
+        return self.shared_items.get(Role.champion) or self.whole_items or self.corpus_items
 
     @property
     def golden_leak(self) -> str:

@@ -30,8 +30,8 @@ class RunReport(Record):
     overrides: tuple[Override, ...] = Field(default=(), description="people who let it pass although gates refused it")
     metrics: dict[str, float] | None
     holdout_rows: int | None = Field(default=None, description="that the metrics are of")
-    items: int | None = Field(default=None, description="that the holdout rows' own were found among")
     sampled_from: int | None = Field(default=None, description="the holdout rows that these are a sample of; null: all")
+    items: int | None = Field(default=None, description="that the holdout rows' own were found among")
     champion: dict[str, float] | None = Field(description="the champion's metrics on the same rows")
     champion_version: str | None = Field(description="null before the first release")
     model_version: str | None = Field(description="of the release")
@@ -70,8 +70,8 @@ def _report(store: Store, plan: RunPlan, release: Release | None, since: str | N
         overrides=judged.overrides if judged else (),
         metrics=judged.outcome.challenger if judged else None,
         holdout_rows=judged.outcome.holdout_rows if judged else None,
-        items=judged.outcome.ranked_among if judged else None,
         sampled_from=judged.outcome.sampled_from if judged else None,
+        items=judged.outcome.ranked_among if judged else None,
         champion=judged.outcome.champion if judged else None,
         champion_version=judged.outcome.champion_version if judged else None,
         model_version=release.model.version if release else None,

@@ -129,19 +129,19 @@ def _sources(inputs: ValidateInputs, rows: tuple[RowsRef, ...]) -> Sources:
     return Sources(newest_rows(inputs.history, rows, inputs.others), inputs.feeds)
 
 
+def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) -> RowsRef:
+    """Return the reference of a span with its held-out side, which this writes."""
+    prefix = f"{job.spec.stage_prefix}/held/{ref.span.name}"
+    rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all of a window have one share
+    return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
+
+
 def _compared_items(job: Job, inputs: ValidateInputs, counts: WindowCounts, scratch: Path) -> list[SpanItems]:
     """Return the items of each span of the window next to what was known before the window."""
     before = Sources(newest_rows(inputs.history, inputs.others), inputs.feeds)
     files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
     found = (compare_items(job.store, span.name, f, before, inputs.bases, job.config) for span, f in files.items())
     return [each for each in found if each is not None]
-
-
-def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) -> RowsRef:
-    """Return the reference of a span with its held-out side, which this writes."""
-    prefix = f"{job.spec.stage_prefix}/held/{ref.span.name}"
-    rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all of a window have one share
-    return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
 
 
 def _judge(

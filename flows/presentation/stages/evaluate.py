@@ -143,7 +143,7 @@ def over(holdout_rows: int, items: int, sampled_from: int | None = None) -> str:
 
 
 def held(rows: int, sampled_from: int | None) -> str:
-    """Return how many holdout rows were measured, as in `20,000 of 1,240,000 holdout rows, a sample by hash`."""
+    """Return how many holdout rows were measured, as in `20,000 of 1,240,000 holdout rows, a sample by hash,`."""
     if sampled_from is None:
         return plural(rows, "holdout row")
     return f"{count(rows)} of {plural(sampled_from, 'holdout row')}, a sample by hash,"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from configs.schema.config import Config
 from infra.store.manifest import CorruptFolder, MissingFolder
 from infra.store.records import find_record
 from tasks.contracts.evaluation import Role
@@ -44,9 +45,13 @@ class Entrant(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A model on the device, the settings that it embeds with, and the vectors that are released with it."""
+    """A model on the device, the settings that it embeds with, and the vectors that are released with it.
+
+    `config` cuts texts where the release did, so that queries are cut as the items were whose vectors are read.
+    """
 
     version: str
+    config: Config
     parts: ModelParts
     settings: EmbedSettings
     released: EarlierVectors | None
@@ -106,9 +111,18 @@ def open_entrant(job: Job, accelerator: Accelerator, entrant: Entrant, like: Mod
             return None
     assert parts is not None
     accelerator.to_device(parts.model)
-    settings = embed_settings(job.config, accelerator, job.config.infer.precision)
     released = _released(job, accelerator, entrant) if entrant.vectors is not None else None
-    return Contender(entrant.version, parts, settings, released)
+    config = job.config if released is None else _cut_as(released, job.config)
+    settings = embed_settings(config, accelerator, config.infer.precision)
+    return Contender(entrant.version, config, parts, settings, released)
+
+
+def _cut_as(released: EarlierVectors, config: Config) -> Config:
+    """Return the configuration with the length of texts that a release was made with, and sequences with room."""
+    longest = released.max_tokens or config.infer.max_tokens
+    room = max(longest, config.infer.sequence_tokens)
+    infer = config.infer.model_copy(update={"max_tokens": longest, "sequence_tokens": room})
+    return config.model_copy(update={"infer": infer})
 
 
 def _released(job: Job, accelerator: Accelerator, entrant: Entrant) -> EarlierVectors | None:

@@ -54,13 +54,7 @@ def choose_corpus(
 
 
 def known_pairs(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, rows: MeasuredRows) -> pa.Table:
-    """Return the items that any row of the lineage, trained on or held out, pairs with the rows' queries, each once.
-
-    The first worker looks up the rows' queries in the pairs that validate wrote, and writes those found for the others.
-
-    Returns:
-        QUERY_KEY, int64, and ITEM_ID, string.
-    """
+    """Return what `find_known_pairs` does: the first worker looks them up and writes them for the others."""
     key = f"{job.spec.attempt_prefix}/known_pairs.parquet"
     if job.rank.is_main:
         _write(job, key, find_known_pairs(job, inputs, rows))

@@ -61,7 +61,7 @@ def measure(
     by = CONTENT if set(model.features) == set(feature_columns(job.config)) else TEXT
     known = _known_vectors(job, accelerator, model, items, by)
     names = [ITEM if name == TEXT else name for name in items.column_names]
-    holdout = make_holdout(rows.table, items.rename_columns(names), model.parts, job.config, relevant)
+    holdout = make_holdout(rows.table, items.rename_columns(names), model.parts, model.config, relevant)
     progress = (lambda done, total: report("evaluate", done, total, model.version)) if job.rank.is_main else None
     embedded = embed_holdout(model.parts, holdout, accelerator, model.settings, known, progress)
     contrastive = job.config.heads.contrastive

@@ -41,14 +41,15 @@ def _shared(there: Sequence[int], rows: int) -> list[int]:
 
 
 def interval_of(results: RowResults) -> tuple[float, float] | None:
-    """Return the interval in which HEADLINE of the challenger on all holdout rows is, by the measured ones.
+    """Return the interval in which HEADLINE of the challenger, next to the champion, is on all holdout rows.
 
     None where it was not measured. Rows that stand and fall together are drawn together, as for the gates.
     """
     if HEADLINE not in RANKING or HEADLINE not in results.metrics(Role.challenger):
         return None
     among = ~results.golden & results.pair
-    values = row_values(results, HEADLINE, Role.challenger)[among]
+    champion = Role.champion if Role.champion in results.roles else None
+    values = row_values(results, HEADLINE, Role.challenger, champion)[among]
     answers = Answers(HEADLINE, results.group[among], truths(results, HEADLINE)[among], (values,))
     low, high = np.quantile(draw(answers, DRAWS, (0,))[0], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)

@@ -32,11 +32,13 @@ class EarlierVectors:
         self._store, self._prefix = store, prefix
         self._files: tuple[FileEntry, ...] = ()
         self._partitions = 1
+        self.max_tokens: int | None = None  # where the texts of these vectors were cut
         if prefix is not None:
             manifest = read_manifest(manifests or store, prefix)
             expect_vectors(store, prefix, manifest, model_version)
             self._files = manifest.files
             self._partitions = manifest.facts["catalogue"]["partitions"]
+            self.max_tokens = manifest.facts["max_tokens"]
 
     def of_partition(self, number: int) -> dict[tuple[str, str], np.ndarray]:
         """Return (item id, content hash) -> vector of the partition that held these items."""

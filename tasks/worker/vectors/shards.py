@@ -115,6 +115,7 @@ class Shards:
             "bad": len(bad),
             "width": max(note.width for note in notes),
             "type": self._job.config.infer.vectors,
+            "max_tokens": self._job.config.infer.max_tokens,
             "ids_sha256": ids,
         }
         files = tuple(note.file for note in notes if note.file is not None)

@@ -12,13 +12,13 @@ from configs.schema.metrics import METRICS
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
-from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.jobs import EvaluateInputs, InferInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
 from tasks.measures.row_results import RowResults, read_row_results
-from tasks.worker import evaluate
+from tasks.worker import evaluate, infer
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
@@ -168,7 +168,8 @@ def evaluate_two(
     config = tiny_config(CLASSIFIER, *LABEL_HEADS, "infer.shard_rows=7", f"evaluate.corpus_items={items}")
     catalogue = make_catalogue(store, config, rows)
     inputs = EvaluateInputs(
-        rows=(rows,), catalogue=catalogue, challenger=two[challenger][0], challenger_vectors=two[challenger][1],
+        rows=with_held(store, config, rows), catalogue=catalogue,
+        challenger=two[challenger][0], challenger_vectors=two[challenger][1],
         champion=two[champion][0], champion_vectors=two[champion][1],
     )  # fmt: skip
     outcome = evaluate.run(make_job(store, config, inputs))
@@ -241,6 +242,23 @@ def test_damaged_vectors_of_the_champion_are_made_again(
     assert (outcome.champion_read, outcome.champion_embedded) == (0, 40)
     assert outcome.champion == outcome.challenger
     assert "released vectors can't be used" in capfd.readouterr().out
+
+
+def test_a_champion_reads_texts_as_far_as_its_release_did(workspace: Workspace, challenger: ModelRef, tmp_path: Path):
+    """All of its vectors are read, so nothing but the cut of its queries can change its numbers."""
+    store, rows = workspace
+    config = tiny_config(CLASSIFIER, "infer.max_tokens=4")
+    catalogue = make_catalogue(store, config, rows)
+    infer_inputs = InferInputs(catalogue=catalogue, model=challenger.model_copy(update={"version": "short"}))
+    vectors = infer.run(make_job(store, config, infer_inputs, "short")).prefix
+    champion = infer_inputs.model
+    then, now = (
+        run(store, (rows,), challenger, f"infer.max_tokens={longest}", champion=champion, champion_vectors=vectors)
+        for longest in (4, 16)
+    )
+    assert then.champion_read == now.champion_read == 40
+    assert now.champion == then.champion
+    assert now.challenger != then.challenger, "today's model reads further"
 
 
 def test_rows_about_deleted_items_do_not_count(workspace: Workspace, challenger: ModelRef, tmp_path: Path):

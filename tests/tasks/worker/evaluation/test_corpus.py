@@ -11,13 +11,13 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, read_rows
 from tasks.evaluating.golden_set import store_golden_set
+from tasks.labels.pairs import pair_mask
 from tasks.worker.accelerators import open_accelerator
-from tasks.worker.evaluation.corpus import relevant_items
+from tasks.worker.evaluation.corpus import known_pairs, relevant_items
 from tasks.worker.evaluation.rows import read_holdout, with_golden_set
 from tasks.worker.held import order
 from tasks.worker.process.job import Rank
 from tasks.worker.ranking.relevant import find_relevant, query_keys, text_numbers
-from tasks.worker.training.pairs import pair_mask
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_job, make_workspace, tiny_config, with_held
 
 
@@ -58,7 +58,7 @@ def test_items_as_right_are_those_of_all_rows_of_all_spans(
     items = sorted({*some, *rows.table[ITEM_ID].to_pylist()})
     corpus = pa.table({ITEM_ID: items, "text": [texts[item] for item in items]})
     with open_accelerator("cpu", Rank(0, 1, 0), config, "fp32") as accelerator:
-        found = relevant_items(job, accelerator, inputs, rows, corpus)
+        found = relevant_items(rows, known_pairs(job, accelerator, inputs, rows), corpus)
 
     right = every.filter(pa.array(pair_mask(every, config.heads)))
     pairs = [*zip(right[QUERY].to_pylist(), right[ITEM_ID].to_pylist(), strict=True)]
