@@ -150,7 +150,7 @@ def _whole(
     others = {
         each.entrant.version: each.measured.side
         for each in found
-        if each.measured.side is not None and not each.entrant.is_challenger
+        if each.measured.side is not None and each.entrant.roles.keys() - {Role.challenger, Role.previous}
     }
     return rank_in_whole(job, accelerator, mine, others, inputs.catalogue.partitions, right)
 
