@@ -184,7 +184,7 @@ def release(store: DirectoryStore, version: str, vectors: np.ndarray) -> None:
             flat = pa.array(vectors[number::partitions].reshape(-1))
             columns = {ITEM_ID: ids, TEXT: ids, VECTOR: pa.FixedSizeListArray.from_arrays(flat, WIDTH), CONTENT: ids}
             pq.write_table(pa.table(columns), Path(folder) / part_name(number))
-        facts = {"model_version": version, "width": WIDTH, "catalogue": {"partitions": partitions}}
+        facts = {"model_version": version, "width": WIDTH, "max_tokens": 1, "catalogue": {"partitions": partitions}}
         commit(store, f"vectors/{version}/k", Path(folder), VECTORS_KIND, facts)
 
 
