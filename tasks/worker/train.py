@@ -192,6 +192,7 @@ def _take_steps(
                 continue  # made ahead of time, before the run was ended early
             accelerator.name_work(f"step {done}, {what}")
             step(batch, done - 1)
+            recorder.parts.model.forget_solutions()
             watchdog.alive(f"step {done} ({what})")
             recorder.losses_if_due(done, step, stop.requested)
             recorder.stop_if_agreed(done)

@@ -143,6 +143,10 @@ class EmbeddingModel(nn.Module):
         """Return the scale that the model has learnt, float32 (), or else the fixed one."""
         return fixed if self.scale is None else self.scale()
 
+    def forget_solutions(self) -> None:
+        """Drop how heads were solved, as soon as a step changes the weights for which the solutions hold."""
+        self.solved, self.labels_solved = None, {}
+
     @property
     def threshold(self) -> float:
         """The probability of class 1 from which on the classifier names that class."""
