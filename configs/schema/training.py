@@ -183,8 +183,9 @@ class TrainConfig(WorkersConfig):
     weight_decay: float = Field(ge=0)
     max_gradient_norm: float = Field(gt=0)
     precision: Literal["auto", "bf16", "bf16-weights", "fp32"] = Field(
-        description="bf16: products only (autocast); bf16-weights: the encoder's weights too, rounded stochastically; "
-        "auto: bf16 where the device is fast at it, else fp32"
+        description="bf16: the whole encoder computes in it, what lies between its products too; weights, pooling, "
+        "heads and losses stay fp32; bf16-weights: the encoder's weights are bf16 too, rounded stochastically; auto: "
+        "bf16 where the device is fast at it, else fp32"
     )
     after_rejection: Literal["accepted", "challenger"] = Field(
         default="accepted",  # configurations of earlier runs lack it
