@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation classification gates verdicts faults chaos \
+.PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts faults chaos \
   success scale train-memory resume
 
 install: $(INSTALLED)
@@ -88,6 +88,10 @@ SEEDS ?= 3
 ablation: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.quality.ablation --seeds $(SEEDS) \
 	  $(if $(REVIEWS),--reviews $(REVIEWS)) $(if $(ONLY),--only '$(ONLY)') $(if $(REPORT),--report '$(REPORT)')
+
+# How well a lineage of three years still learns, by what its learning rate has come to; resumable.
+plasticity: install
+	$(BIN)/python -m tests.benchmarks.quality.plasticity --seeds $(SEEDS) $(if $(ONLY),--only '$(ONLY)')
 
 # The classification head compared with what a user would fit to the same rows; REVIEWS as above.
 classification: install

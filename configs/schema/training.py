@@ -180,6 +180,9 @@ class TrainConfig(WorkersConfig):
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
     warmup_steps: int = Field(ge=0)
     decay_steps: Positive = Field(description="steps after warmup until the rate has fallen to 1/sqrt(2) of the peak")
+    learning_rate_floor: float = Field(
+        ge=0, le=1, description="the part of the peak that the rate never falls below, however old the lineage is"
+    )
     weight_decay: float = Field(ge=0)
     max_gradient_norm: float = Field(gt=0)
     precision: Literal["auto", "bf16", "bf16-weights", "fp32"] = Field(
