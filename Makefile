@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation classification gates faults chaos \
-  success scale train-memory resume
+  success scale train-memory holdout resume
 
 install: $(INSTALLED)
 
@@ -117,6 +117,9 @@ scale: install
 	$(BIN)/python -m tests.benchmarks.scale
 
 # Memory of the first steps of a training on one and on ten million pairs.
+holdout:  ## does an evaluation grow with the history?
+	$(PYTHON) -m tests.benchmarks.holdout
+
 train-memory: install
 	$(BIN)/python -m tests.benchmarks.training_memory
 

@@ -234,4 +234,4 @@ def test_two_workers_give_the_answers_of_one(made: Made, tmp_path: Path):
         assert np.abs(results.ranks[role] - expected.ranks[role]).max() <= 1, (
             "sums of vectors may differ in the last bit"
         )
-    assert results.query_key.tolist() == expected.query_key.tolist()
+    assert results.group.tolist() == expected.group.tolist()
