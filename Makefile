@@ -5,8 +5,8 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation classification gates faults chaos \
-  success scale train-memory holdout resume
+.PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts faults chaos \
+  success scale train-memory holdout resume traps
 
 install: $(INSTALLED)
 
@@ -89,6 +89,10 @@ ablation: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.quality.ablation --seeds $(SEEDS) \
 	  $(if $(REVIEWS),--reviews $(REVIEWS)) $(if $(ONLY),--only '$(ONLY)') $(if $(REPORT),--report '$(REPORT)')
 
+# How well a lineage of three years still learns, by what its learning rate has come to; resumable.
+plasticity: install
+	$(BIN)/python -m tests.benchmarks.quality.plasticity --seeds $(SEEDS) $(if $(ONLY),--only '$(ONLY)')
+
 # The classification head compared with what a user would fit to the same rows; REVIEWS as above.
 classification: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.quality.classification $(if $(REVIEWS),--reviews $(REVIEWS))
@@ -97,9 +101,18 @@ classification: install
 gates: install
 	$(BIN)/python -m tests.benchmarks.quality.gates $(REVIEWS)
 
+# How often a verdict is true at 20,000, 200,000 and a million items, whichever model is the challenger.
+DRAWS ?= 200
+verdicts: install
+	$(BIN)/python -m tests.benchmarks.quality.verdicts --draws $(DRAWS)
+
 # The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults
+
+# docs/traps.md: wrong and honest months of the demo's shop through the whole pipeline; resumable.
+traps: install
+	$(BIN)/python -m tests.benchmarks.traps
 
 # How many of 200 runs come to a result when a fifth of their attempts fails; the rate comes from the ledger.
 success: install
@@ -116,10 +129,11 @@ chaos: install
 scale: install
 	$(BIN)/python -m tests.benchmarks.scale
 
-# Memory of the first steps of a training on one and on ten million pairs.
-holdout:  ## does an evaluation grow with the history?
-	$(PYTHON) -m tests.benchmarks.holdout
+# Whether an evaluation over 104 spans takes more time or memory than one over 8.
+holdout: install
+	$(BIN)/python -m tests.benchmarks.holdout
 
+# Memory of the first steps of a training on one and on ten million pairs.
 train-memory: install
 	$(BIN)/python -m tests.benchmarks.training_memory
 

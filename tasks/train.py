@@ -25,8 +25,9 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
         golden=validated.golden,
     )
     outcome = run_stage(plan, inputs, TrainOutcome)
-    if outcome.communication is not None and outcome.communication.warning:
-        logger().warning("%s", outcome.communication.warning)
+    for use in (outcome.communication, outcome.learning_rate):
+        if use is not None and use.warning:
+            logger().warning("%s", use.warning)
     return outcome
 
 

@@ -43,6 +43,11 @@ class ContrastiveHead(Record):
         default="fixed", description="learnt: the scale is a weight of the model, which begins at `scale`"
     )
     negatives: NegativesConfig | None = Field(default=None, description="null: the other items of the batch alone")
+    logq: bool = Field(
+        default=False,
+        description="other items of the batch count as if all were drawn equally often: popular ones less, rare ones "
+        "more, by their share of the run's rows; hard negatives count as they are",
+    )
     matryoshka: tuple[Positive, ...] = Field(
         default=(),
         description="widths below the embedding's, narrowest first: the first so many numbers of each vector, "
@@ -175,11 +180,15 @@ class TrainConfig(WorkersConfig):
     learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
     warmup_steps: int = Field(ge=0)
     decay_steps: Positive = Field(description="steps after warmup until the rate has fallen to 1/sqrt(2) of the peak")
+    learning_rate_floor: float = Field(
+        ge=0, le=1, description="the part of the peak that the rate never falls below, however old the lineage is"
+    )
     weight_decay: float = Field(ge=0)
     max_gradient_norm: float = Field(gt=0)
     precision: Literal["auto", "bf16", "bf16-weights", "fp32"] = Field(
-        description="bf16: products only (autocast); bf16-weights: the encoder's weights too, rounded stochastically; "
-        "auto: bf16 where the device is fast at it, else fp32"
+        description="bf16: the whole encoder computes in it, what lies between its products too; weights, pooling, "
+        "heads and losses stay fp32; bf16-weights: the encoder's weights are bf16 too, rounded stochastically; auto: "
+        "bf16 where the device is fast at it, else fp32"
     )
     after_rejection: Literal["accepted", "challenger"] = Field(
         default="accepted",  # configurations of earlier runs lack it

@@ -87,6 +87,18 @@ class ItemsConfig(Record):
     )
 
 
+class SignsConfig(Record):
+    """Signs of a wrong export: by how much their share of the rows may be above that of the spans before."""
+
+    query_is_item: Bounds = Field(default=Bounds(warn=0.1, stop=0.5), description="the query is the item's text")
+    one_query: Bounds = Field(default=Bounds(warn=0.1, stop=0.5), description="the commonest query")
+    one_item: Bounds = Field(default=Bounds(warn=0.2, stop=0.6), description="the commonest item text")
+    garbled: Bounds = Field(default=Bounds(warn=0.02, stop=None), description="a text in a wrong character encoding")
+    markup: Bounds = Field(default=Bounds(warn=0.02, stop=None), description="a text with HTML in it")
+    one_time: Bounds = Field(default=Bounds(warn=0.1, stop=None), description="the commonest time")
+    repeated: Bounds = Field(default=Bounds(warn=0.05, stop=None), description="another row but for its id")
+
+
 class ValidateConfig(StageConfig):
     """Limits that great-expectations holds the rows of a run against."""
 
@@ -104,6 +116,7 @@ class ValidateConfig(StageConfig):
     numeric_max: float = Field(description="highest value of any numeric feature")
     drift: DriftConfig = DriftConfig()
     items: ItemsConfig = ItemsConfig()
+    signs: SignsConfig = SignsConfig()
     max_unseen_share: Share = Field(
         default=0.1, description="more rows than this share with a category that the parent has never seen: a warning"
     )

@@ -22,9 +22,10 @@ from tasks.contracts.usage import (
     DeviceUse,
     GraphUse,
     MinedNegatives,
+    RateUse,
     ShapeTiming,
     TokenUse,
-)  # fmt: skip
+)
 from tasks.foundation.records import Record
 
 Action = Literal["proceed", "retry elsewhere", "exclude host", "stop"]
@@ -147,6 +148,7 @@ class TrainOutcome(Record):
     )
     mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were asked for, or found")
     checkpoints: CheckpointUse | None = Field(default=None, description="null: made by a version that did not measure")
+    learning_rate: RateUse | None = Field(default=None, description="null: no step was taken")
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from tasks.foundation.records import Record
 
 MOST_COMMUNICATION = 0.25  # of a step, before it is a warning
+LEAST_RATE = 0.1  # of the peak, likewise: a lineage with less hardly learns what is new
 
 
 class NewGraph(Record):
@@ -98,6 +99,28 @@ class Communication(Record):
             f"{self.share:.0%} of a step of {self.step_seconds:.3g} s is communication between the workers, more than "
             f"{MOST_COMMUNICATION:.0%}: raise train.batch_rows, use fewer machines, or see whether the network is slow "
             "(millrace smoke)"
+        )
+
+
+class RateUse(Record):
+    """The learning rate that the schedule had come to at the last step of a run."""
+
+    rate: float = Field(description="before train.decay_before_release")
+    peak: float = Field(description="train.learning_rate")
+    warmed_up: bool = Field(description="false: the lineage is still on its way to the peak")
+
+    @property
+    def share(self) -> float:
+        return self.rate / self.peak
+
+    @property
+    def warning(self) -> str:
+        """A sentence where it is so low that the lineage hardly learns any more; else empty."""
+        if not self.warmed_up or self.share >= LEAST_RATE:
+            return ""
+        return (
+            f"the learning rate has come down to {self.share:.1%} of its peak: what is new in a span is learnt ever "
+            "more slowly; raise train.learning_rate_floor"
         )
 
 

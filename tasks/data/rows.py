@@ -39,7 +39,7 @@ CORE = {
 }
 # Any other column keeps its source name and is float64, bool or string.
 
-_INVISIBLE = r"[\s\x{a0}\x{ad}\x{200b}-\x{200f}\x{2060}\x{feff}]"  # of a text after NFKC; zero-width ones among them
+NO_WIDTH = r"[\x{ad}\x{200b}-\x{200f}\x{2060}\x{feff}]"  # characters that nobody sees
 
 _TEXT_GROUPS = {QUERY_AND_ITEM: [QUERY, ITEM], QUERY: [QUERY], ITEM: [ITEM]}
 
@@ -107,7 +107,7 @@ def plain_ids(ids: pa.ChunkedArray) -> pa.ChunkedArray:
         ids: texts without nulls.
     """
     plain = pc.utf8_lower(pc.utf8_normalize(ids, form="NFKC"))
-    plain = pc.replace_substring_regex(plain, _INVISIBLE, "")
+    plain = pc.replace_substring_regex(plain, rf"{NO_WIDTH}|[\s\x{{a0}}]", "")
     return pc.replace_substring_regex(plain, r"^0*(\d+)(?:\.0+)?$", r"\1")
 
 

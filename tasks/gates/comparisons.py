@@ -98,6 +98,8 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
 
 def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
     """Return the items that the ranks of `RowResults.ranks_against` are among."""
+    if gate.of == "champion":  # it met no model but the challenger on other items than the corpus
+        return measured.corpus
     if METRICS[gate.metric].family is Family.ranking and gate.width is None:
         return measured.shared.get(role, measured.corpus) if role is not None else measured.whole or measured.corpus
     return measured.corpus
@@ -153,12 +155,13 @@ def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
 
 def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) -> tuple[Comparison, Answers]:
     roles = (Role(gate.of), *((role,) if role else ()))
+    met = role if gate.of == "challenger" else None
     truth = truths(rows, gate.metric)[part.rows]
     answers = Answers(
         gate.metric,
         rows.group[part.rows],
         truth,
-        tuple(row_values(rows, gate.metric, each, role, gate.width)[part.rows] for each in roles),
+        tuple(row_values(rows, gate.metric, each, met, gate.width)[part.rows] for each in roles),
     )
     value, *others = measure(answers)
     many, unknown = len(truth), ""

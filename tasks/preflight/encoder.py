@@ -5,7 +5,7 @@ from pathlib import Path
 
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
-from tasks.pretrained.encoders import kind_of, positions_for_text
+from tasks.pretrained.encoders import check_direction, kind_of, positions_for_text
 from tasks.pretrained.folder import Described, describe, read_settings, text_shape
 from tasks.pretrained.shapes import TextShape
 
@@ -56,6 +56,7 @@ def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape
             raise ConfigError(f"model.pretrained: {encoder} has no {names[0]}; give a local Hugging Face model folder")
     facts = read_settings(encoder / "config.json")
     kind_of(facts.get("model_type"))
+    check_direction(facts)
     longest, positions = config.longest_tokens, positions_for_text(facts)
     if positions is not None and longest > positions:
         raise ConfigError(

@@ -10,16 +10,18 @@ class Encoder(NamedTuple):
     """What a kind of encoder needs beyond token ids.
 
     `after_padding`: its first position has the number of the padding token and one; else it is 0. `causal`: a token
-    sees none after it. `own_attention`: its attention can't be replaced by another implementation.
+    sees none after it. `own_attention`: its attention can't be replaced by another implementation. `decoder`: it is
+    built as a model that writes text is.
     """
 
     after_padding: bool = False
     causal: bool = False
     own_attention: bool = False
+    decoder: bool = False
 
 
-# Each attends in every layer to all tokens that its mask shows, and takes positions from outside, so that several texts
-# can stand in one sequence.
+# Each attends to the tokens that the mask of a layer shows, and takes positions from outside, so that several texts can
+# stand in one sequence.
 ENCODERS = {
     "bert": Encoder(),
     "distilbert": Encoder(),
@@ -28,9 +30,11 @@ ENCODERS = {
     "xlm-roberta": Encoder(after_padding=True),
     "camembert": Encoder(after_padding=True),
     "mpnet": Encoder(after_padding=True, own_attention=True),
-    "qwen2": Encoder(causal=True),
-    "qwen3": Encoder(causal=True),
-    "llama": Encoder(causal=True),
+    "modernbert": Encoder(),
+    "qwen2": Encoder(causal=True, decoder=True),
+    "qwen3": Encoder(causal=True, decoder=True),
+    "llama": Encoder(causal=True, decoder=True),
+    "gemma3_text": Encoder(decoder=True),
 }
 
 
@@ -42,6 +46,16 @@ def kind_of(model_type: str | None) -> Encoder:
             f"of {', '.join(ENCODERS)}"
         )
     return ENCODERS[model_type]
+
+
+def check_direction(encoder_config: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a Gemma by its config.json whose tokens see none after them, as those that write text."""
+    if encoder_config.get("model_type") == "gemma3_text" and not encoder_config.get("use_bidirectional_attention"):
+        raise ConfigError(
+            "an encoder with the model_type 'gemma3_text' can be trained if its tokens see those after them, and its "
+            "config.json has no use_bidirectional_attention: true; give model.pretrained an embedding model, such as "
+            "EmbeddingGemma"
+        )
 
 
 def first_position(model_type: str, padding_id: int) -> int:

@@ -22,6 +22,7 @@ from tasks.contracts.jobs import ImportInputs, TrainInputs
 from tasks.contracts.outcomes import ImportOutcome
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, classify
 from tasks.worker.formats.checkpoint_mapping import Match, match_names, refusal
+from tasks.worker.formats.trial_release import try_release
 from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter
@@ -38,7 +39,8 @@ def run(job: Job) -> ImportOutcome:
 
     Raises:
         DataError: the file is damaged, changed, or holds other things than finite weights.
-        ConfigError: the weights are of another model; the message lists what does not match.
+        ConfigError: the weights are of another model; the message lists what does not match. Or the model of the
+            pretrained folder can't be released.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, ImportInputs)
@@ -61,6 +63,8 @@ def run(job: Job) -> ImportOutcome:
             "Give model.pretrained the folder whose config.json the weights belong to, or save them under the names of "
             "that model, without what does not belong to it. Nothing was written"
         )
+    if config.model.pretrained is not None:
+        try_release(config)
     parts.model.load_state_dict(ours | {own: _float32(path, name, theirs[name]) for own, name in match.mapped.items()})
     state = CheckpointState(
         lineage=config.lineage,

@@ -7,12 +7,13 @@ import contextlib
 
 import torch
 
+from configs.schema.config import Config
 from configs.schema.train.checkpoints import AUTO
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
-from tasks.contracts.usage import TokenUse
+from tasks.contracts.usage import RateUse, TokenUse
 from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checkpoints.failures import Failures, recorded_failures
 from tasks.worker.checkpoints.pace import Pace
@@ -32,6 +33,7 @@ from tasks.worker.training.batches import Batches, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.optimizer import learning_rate
 from tasks.worker.training.pairs import (
     TrainingRows,
     open_pairs,
@@ -135,7 +137,15 @@ def run(job: Job) -> TrainOutcome:
         communication=clock.communication(job.store, config.health.machine, start.parts.model),
         mined=mined.counts if mined else None,
         checkpoints=recorder.checkpoints,
+        learning_rate=_rate(config, range(state.first_step, recorder.last_step)),
     )
+
+
+def _rate(config: Config, steps: range) -> RateUse | None:
+    if not steps:
+        return None
+    rate, settings = learning_rate(steps[-1], config.train), config.train
+    return RateUse(rate=rate, peak=settings.learning_rate, warmed_up=steps[-1] >= settings.warmup_steps)
 
 
 def _failures(job: Job) -> Failures | None:
@@ -192,6 +202,7 @@ def _take_steps(
                 continue  # made ahead of time, before the run was ended early
             accelerator.name_work(f"step {done}, {what}")
             step(batch, done - 1)
+            recorder.parts.model.forget_solutions()
             watchdog.alive(f"step {done} ({what})")
             recorder.losses_if_due(done, step, stop.requested)
             recorder.stop_if_agreed(done)

@@ -4,7 +4,7 @@ All items known by then become the catalogue of the run.
 
 great-expectations judges the columns, every row, and the window as a whole, which is also compared with the spans
 before it. Clean rows become one folder for each span, with a profile; bad rows become a Parquet file with their
-reasons. It needs no torch.
+reasons. It needs no torch, except where a lineage begins with a pretrained folder: that is tried first.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.progress import report
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.foundation.errors import CodeError
+from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.catalogue.item_checks import item_checks
@@ -34,6 +35,7 @@ from tasks.worker.validation.counts import WindowCounts
 from tasks.worker.validation.drifts import judge_columns, judge_drift, judge_places, read_earlier
 from tasks.worker.validation.known import read_known
 from tasks.worker.validation.profile import SpanReader
+from tasks.worker.validation.signs import judge_signs
 from tasks.worker.validation.suites import OwnExpectations
 
 
@@ -43,7 +45,8 @@ def run(job: Job) -> ValidateOutcome:
     Raises:
         DataError: a column is missing (nothing is written), or a critical check failed (bad rows and the checks are
             written, clean rows are not); the message names each check with its numbers, and the files.
-        ConfigError: an expectation of the configuration can't be judged on the values that are there.
+        ConfigError: an expectation of the configuration can't be judged on the values that are there; or the lineage
+            would begin with a pretrained folder whose model can't be released.
         MissingFolder, CorruptFolder: a span, or the rows of an earlier span, are missing or damaged.
         StoreError: the parent checkpoint can't be read.
     """
@@ -51,6 +54,7 @@ def run(job: Job) -> ValidateOutcome:
     if not isinstance(inputs, ValidateInputs):
         raise CodeError(f"validate was given the inputs of {inputs.stage.value}")
     config = job.config
+    _try_pretrained(job, inputs)
     if not inputs.window:  # a refresh: no new rows, but perhaps new items
         return _only_catalogue(job, inputs)
     spans = [open_span(job.store, span) for span in inputs.window]
@@ -73,6 +77,7 @@ def run(job: Job) -> ValidateOutcome:
         checks += window.row_checks(counts, config)
         checks += window.window_checks(counts, features, inputs.window[-1], config)
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
+        checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs)
         checks += item_checks(_compared_items(job, inputs, counts, scratch), config.validate_.items)
         outcome = ValidateOutcome(
             rows=(),
@@ -105,6 +110,19 @@ def run(job: Job) -> ValidateOutcome:
             return outcome
         catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config)
         return outcome.model_copy(update={"catalogue": catalogue})
+
+
+def _try_pretrained(job: Job, inputs: ValidateInputs) -> None:
+    """Try the release of the model that the lineage begins with, if it begins here and with a pretrained folder."""
+    name = job.config.model.pretrained
+    if name is None or inputs.parent is not None or not inputs.window or not inputs.catalogue:
+        return
+    if not pretrained_folder(name).is_dir():
+        print(f"there is no folder {name} where validate runs, so a release of its model is not tried", flush=True)
+        return
+    from tasks.worker.formats.trial_release import try_release  # torch and its libraries
+
+    try_release(job.config)
 
 
 def _sources(inputs: ValidateInputs, rows: tuple[RowsRef, ...]) -> Sources:

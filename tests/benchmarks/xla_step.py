@@ -103,6 +103,8 @@ def _batch(sequences: int, rows: int, seed: int) -> Batch:
         pair=torch.ones(rows),
         excluded=torch.zeros(rows, rows, dtype=torch.bool),
         excluded_queries=torch.zeros(rows, 0, dtype=torch.bool),
+        popularity=torch.zeros(0),
+        popularity_queries=torch.zeros(0),
         position=torch.arange(rows),
         pairs_in_all=torch.tensor(float(rows)),
         labels_in_all=torch.tensor(0.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flows.presentation.figures import LINES, MOST_MARKERS, legend, name_positions, whole_ticks
-from flows.presentation.forward import CAPTION, forward_rows, forward_sentence
+from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.model import Cell, Figure, Section, table
 from flows.presentation.run.origin import report_key
 from flows.presentation.wording import difference, number
@@ -23,10 +23,12 @@ def forward_figure(history: History) -> Figure | None:
     if not scores:
         return None
     last = scores[-1]
-    caption = forward_sentence(last)
-    if last.challenger is not None:
-        worth = difference(last.challenger, last.value)
-        caption += f" The model that was then trained on it has {number(last.challenger)} ({worth})."
+    caption = f"release {last.release} on span {last.span}, which it had not seen: {number(last.value)}"
+    if last.previous is not None:
+        gain = difference(last.value, last.previous_value)
+        caption += (
+            f"; release {last.previous}, before it: {number(last.previous_value)}, so its training was worth {gain}"
+        )
     lines = {
         "the release": [score.value for score in scores],
         "the one before": [score.previous_value for score in scores],
@@ -46,8 +48,10 @@ def forward_figure(history: History) -> Figure | None:
         axes.margins(x=0.03, y=0.1)
         legend(axes, columns=2)
 
-    title = f"Forward {last.metric}: each release on the span after it"
-    return Figure(title, caption, f"Line chart over {len(scores)} spans: {caption}", draw)
+    title = f"Forward {last.metric}"
+    return Figure(
+        title, caption, f"{title} of each release on the span after it, over {len(scores)} spans: {caption}.", draw
+    )
 
 
 def forward_section(history: History) -> Section | None:

@@ -12,7 +12,7 @@ from flows.presentation.wording import count, difference, number, plural, share
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
-from tasks.contracts.usage import CheckpointUse, Communication, DeviceUse, EfaUse, MinedNegatives, TokenUse
+from tasks.contracts.usage import CheckpointUse, Communication, DeviceUse, EfaUse, MinedNegatives, RateUse, TokenUse
 
 # Which numbers of the holdout share a figure.
 ON_THE_HOLDOUT = {
@@ -31,6 +31,7 @@ def section(of: StageFacts) -> Section:
         ("steps of the lineage", f"{count(value.first_step)} to {count(value.last_step)}"),
         ("resumed at step", "not at all" if value.resumed_at_step is None else count(value.resumed_at_step)),
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
+        *_rate(value.learning_rate),
         *_communication(value.communication),
         *_tokens(value.tokens),
         *_mined(value.mined),
@@ -43,7 +44,7 @@ def section(of: StageFacts) -> Section:
     ]
     return Section(
         f"{plural(value.last_step - value.first_step, 'step')} over {plural(value.rows_trained, 'pair')}",
-        (_sentence(value), *_head(value), *_label_heads(value), *_too_much(value.communication)),
+        (_sentence(value), *_head(value), *_label_heads(value), *_warnings(value)),
         figures=tuple(_figures(value)),
         tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
                 *_points("Losses", value.losses), *_points("Holdout metrics", value.curve),
@@ -60,8 +61,16 @@ def _sentence(value: TrainOutcome) -> str:
     return f"The loss went from {number(first['loss'])} to {number(last['loss'])}."
 
 
-def _too_much(use: Communication | None) -> tuple[str, ...]:
-    return (f"{use.warning}.",) if use is not None and use.warning else ()
+def _warnings(value: TrainOutcome) -> tuple[str, ...]:
+    uses = (value.communication, value.learning_rate)
+    return tuple(f"{use.warning}." for use in uses if use is not None and use.warning)
+
+
+def _rate(use: RateUse | None) -> Iterator[tuple[str, str | Cell]]:
+    """Yield what the learning rate had come to, marked where that is too little."""
+    if use is not None:
+        said = f"{use.rate:.3g}, {share(use.share)} of its peak"
+        yield "learning rate at the last step", Cell(said, "!", "refused") if use.warning else said
 
 
 def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:

@@ -25,11 +25,13 @@ def matmul_attention(
     attention_mask: torch.Tensor,
     dropout: float = 0.0,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """softmax(scaling * q k^T + mask) v; q, k, v (B, H, T, D), mask (B, 1 or H, T, T) additive -> (B, T, H, D).
 
-    A mask of integers is the groups of texts in line, in a batch of one.
+    A mask of integers is the groups of texts in line, in a batch of one; only for them `sliding_window` is read, the
+    distance from which on a token of a layer with a local window is not seen: other masks leave such tokens out.
     """
     batch, heads, tokens, width = query.shape
     if (shared := heads // key.shape[1]) > 1:  # several heads of queries share one of keys and values
@@ -37,7 +39,7 @@ def matmul_attention(
     if not attention_mask.is_floating_point():
         queries, keys, values = (side[0].transpose(0, 1) for side in (query, key, value))
         causal = getattr(module, "is_causal", False)
-        return attention_in_line(queries, keys, values, attention_mask, scaling, causal)[None], None
+        return attention_in_line(queries, keys, values, attention_mask, scaling, causal, sliding_window)[None], None
     queries, keys, values = (side.reshape(batch * heads, tokens, width) for side in (query, key, value))
     mask = attention_mask.to(query.dtype).expand(batch, heads, tokens, tokens).reshape(batch * heads, tokens, tokens)
     scores = torch.baddbmm(mask, queries, keys.mT, alpha=width**-0.5 if scaling is None else scaling)
@@ -52,19 +54,27 @@ def attention_in_line(
     groups: torch.Tensor,
     scaling: float | None = None,
     causal: bool = False,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Return what the tokens of texts in line take from the tokens of their own text; (N, H, D) each -> (N, H, D).
 
     Args:
         groups: as `InLine` has them, on the host.
         causal: a token sees none after it.
+        window: the distance from which on a token is not seen; None: all are.
     """
     out, start = torch.empty(query.shape, dtype=query.dtype), 0
     for size in groups.flatten(0, 2).tolist():
         part = slice(start, start := start + size[0] * size[1])
         # (texts, H, T, D) each
         queries, keys, values = (side[part].unflatten(0, size).transpose(1, 2) for side in (query, key, value))
-        seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=scaling)
+        if window is not None and size[1] > window:
+            at = torch.arange(size[1])
+            distance = at[:, None] - at
+            near = (distance.abs() < window) & (distance >= 0) if causal else distance.abs() < window
+            seen = F.scaled_dot_product_attention(queries, keys, values, attn_mask=near, scale=scaling)
+        else:
+            seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=scaling)
         out[part].unflatten(0, size).copy_(seen.transpose(1, 2))
     out[start:] = 0.0  # padding
     return out

@@ -103,7 +103,7 @@ class Accelerator(ABC):
         return requested
 
     def autocast(self, precision: Precision) -> contextlib.AbstractContextManager[Any]:
-        """Compute matrix products in bf16 inside the block; weights, sums and losses stay fp32."""
+        """Let the model compute its encoder in bf16 inside the block; weights, heads and losses stay fp32."""
         if precision != "bf16":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)

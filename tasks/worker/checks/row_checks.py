@@ -21,7 +21,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
-from tasks.data.rows import CORE, ITEM, LABEL, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
+from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
 from tasks.gates.expectations import Finding, in_set, judge, not_null
 from tasks.labels.columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
@@ -200,8 +200,8 @@ def as_typed(table: pa.Table, config: Config) -> pa.Table:
 
 
 def characters(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the length in characters, without white space around the text."""
-    return pc.utf8_length(pc.utf8_trim_whitespace(text))
+    """Return the length in characters, without white space around the text and without what has no width."""
+    return pc.utf8_length(pc.utf8_trim_whitespace(pc.replace_substring_regex(text, NO_WIDTH, "")))
 
 
 def judge_rows(
@@ -258,7 +258,7 @@ def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> p
     frame = {f"value:{c}": typed[c].to_pandas() for c in (*CORE, *config.features.numeric)}
     days = frame[f"value:{TIME}"].dt.date
     frame["outside"] = ((days < first_day(span.name)) | (days > last_day(span.name))).astype("int64")
-    frame |= {f"characters:{c}": characters(typed[c]).to_pandas() for c in (QUERY, ITEM)}
+    frame |= {f"characters:{c}": characters(typed[c]).to_pandas() for c in (QUERY, ITEM, ITEM_ID)}
     for column in config.features.numeric:
         frame[f"unreadable:{column}"] = pd.Series(_unreadable(table[column], typed[column]).astype("int64"))
     unusable = {f"heads.{name}.column": cant_be_learnt(typed, head) for name, head in config.heads.of_labels.items()}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from configs.schema.config import Config
-from tasks.data.rows import CORE, ITEM, LABEL, QUERY
+from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY
 from tasks.gates.expectations import Expectation, between, not_null
 
 
@@ -36,6 +36,7 @@ def row_rules(config: Config) -> list[Rule]:
             Rule(f"{text} length", between(short, f"characters:{text}", low, None)),
             Rule(f"{text} length", between(f"{text} longer than {high} characters", f"characters:{text}", None, high)),
         ]
+    rules.append(Rule(f"{ITEM_ID} length", between(f"{ITEM_ID} is blank", f"characters:{ITEM_ID}", 1, None)))
     rules += [
         Rule(f"{column} readable", between(f"{column} is not a number", f"unreadable:{column}", 0, 0))
         for column in config.features.numeric

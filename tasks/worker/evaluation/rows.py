@@ -55,7 +55,8 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
         MissingFolder, CorruptFolder: the held-out rows of a span are gone or damaged.
     """
     tables, facts, spans = [], [], held_spans(job, inputs)
-    there, group = [span.count() for span in spans], HoldoutRule.of(job.config.evaluate).group
+    group = HoldoutRule.of(job.config.evaluate, inputs.rows).group
+    there = [span.count() for span in spans]
     for span, most in zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True):
         held = span.rows(features, most)
         tables.append(held.select([*CORE, *dict.fromkeys(features)]))

@@ -35,6 +35,7 @@ ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "sigmoid": torch.sigmoid,
 }
+LayerMasks = torch.Tensor | dict[str, torch.Tensor]
 MASKED = -1e4  # far below any attention score, and representable in bf16; -inf would make padding rows NaN
 
 
@@ -94,16 +95,17 @@ class EmbeddingModel(nn.Module):
         super().__init__()
         kind = kind_of(encoder_config.model_type)
         attention = "eager" if kind.own_attention else "sdpa"
-        if kind.causal:
+        if kind.decoder:
             encoder_config.use_cache = False  # of tokens to come, of which there are none
         # In fp32, whatever type its pretrained weights are saved in: how training keeps weights is not theirs to say.
         self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention, dtype=torch.float32)
         self.causal = kind.causal
+        self._reach = local_reach(encoder_config)
         self.shape = shape
         self.width = shape.width
         self.pad: int = encoder_config.pad_token_id or 0
         self._heads: int = encoder_config.num_attention_heads
-        self._embeddings = "embed_tokens" if kind.causal else "embeddings"  # the encoder's name for them
+        self._embeddings = "embed_tokens" if kind.decoder else "embeddings"  # the encoder's name for them
         self.first_position = first_position(encoder_config.model_type, self.pad)
         self.dense = nn.ModuleList(nn.Linear(each.inputs, each.outputs, bias=each.bias) for each in shape.dense)
         text_width = shape.text_width(encoder_config.hidden_size)
@@ -143,6 +145,10 @@ class EmbeddingModel(nn.Module):
         """Return the scale that the model has learnt, float32 (), or else the fixed one."""
         return fixed if self.scale is None else self.scale()
 
+    def forget_solutions(self) -> None:
+        """Drop how heads were solved, as soon as a step changes the weights for which the solutions hold."""
+        self.solved, self.labels_solved = None, {}
+
     @property
     def threshold(self) -> float:
         """The probability of class 1 from which on the classifier names that class."""
@@ -152,7 +158,8 @@ class EmbeddingModel(nn.Module):
         """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""
         if isinstance(texts, Texts):
             return self.vectors(self.pool(texts), texts)
-        hidden = self._encode(texts.ids, texts.groups, texts.positions + self.first_position).float()
+        groups = self._for_layers(texts.groups, texts.groups)
+        hidden = self._encode(texts.ids, groups, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
             return self._finish(in_line.pool(hidden[0], texts.groups, self.shape.pooling), texts)
 
@@ -164,13 +171,24 @@ class EmbeddingModel(nn.Module):
         apart = segments[:, :, None] != segments[:, None, :]
         if self.causal:
             apart = apart | (texts.positions[:, :, None] < texts.positions[:, None, :])
-        apart = apart[:, None]
-        dtype = _autocast_dtype(apart.device) or next(self.encoder.parameters()).dtype
-        mask = torch.zeros(apart.shape, device=apart.device, dtype=dtype).masked_fill_(apart, MASKED)
-        mask = mask.expand(-1, self._heads, -1, -1).contiguous()
+        mask = near = self._additive(apart)
+        if self._reach is not None:
+            distance = (texts.positions[:, :, None] - texts.positions[:, None, :]).abs()
+            near = self._additive(apart | (distance > self._reach))
+        mask = self._for_layers(mask, near)
         hidden = self._encode(texts.ids, mask, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
             return self._pool(hidden, texts)
+
+    def _additive(self, apart: torch.Tensor) -> torch.Tensor:
+        """Return a mask of each head, (R, heads, T, T), from bool (R, T, T): which tokens don't see each other."""
+        dtype = _autocast_dtype(apart.device) or next(self.encoder.parameters()).dtype
+        mask = torch.zeros(apart[:, None].shape, device=apart.device, dtype=dtype).masked_fill_(apart[:, None], MASKED)
+        return mask.expand(-1, self._heads, -1, -1).contiguous()
+
+    def _for_layers(self, all_tokens: torch.Tensor, near: torch.Tensor) -> LayerMasks:
+        """Return what the encoder takes as its mask; encoders with local windows take one for each kind of layer."""
+        return all_tokens if self._reach is None else {"full_attention": all_tokens, "sliding_attention": near}
 
     def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E), of the pooled segments; it needs places and features."""
@@ -187,7 +205,7 @@ class EmbeddingModel(nn.Module):
             pooled = self.projection(pooled)
         return F.normalize(pooled, dim=1)
 
-    def _encode(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def _encode(self, ids: torch.Tensor, mask: LayerMasks, positions: torch.Tensor) -> torch.Tensor:
         """Return hidden states (R, T, D); `mask` is additive, or the groups of texts in line.
 
         Inside autocast all of the encoder computes in its type, not products alone. Autocast would convert the input of
@@ -245,6 +263,15 @@ class EmbeddingModel(nn.Module):
     def label_outputs(self, head: str, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """Return the outputs of a head that learns one value of each row, float32 (B, outputs), likewise."""
         return self.label_heads[head](_seen(self.shape.label_heads[head].input, query, item))
+
+
+def local_reach(encoder_config: PretrainedConfig) -> int | None:
+    """Return how far a token sees to either side in the layers with a local window; None: there are none."""
+    if "sliding_attention" not in (getattr(encoder_config, "layer_types", None) or ()):
+        return None
+    if encoder_config.model_type == "modernbert":
+        return encoder_config.local_attention // 2
+    return encoder_config.sliding_window - 1  # its first token that is not seen
 
 
 def _seen(kind: str | None, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:

@@ -48,6 +48,9 @@ class Batch:
     # query: its own, known positives, padding, and what stands there before.
     excluded: torch.Tensor
     excluded_queries: torch.Tensor  # bool (b, B): likewise the queries that are no negatives of an item; or (b, 0)
+    # float32 (B * (1 + n),), likewise, or (0,) without `heads.contrastive.logq`: the log of an item's popularity.
+    popularity: torch.Tensor
+    popularity_queries: torch.Tensor  # float32 (B,), or (0,): that of the queries
     position: torch.Tensor  # int64 (b,): where each row's own item is among the B
     pairs_in_all: torch.Tensor  # float32 (): rows of the global batch that are pairs
     label_weight: torch.Tensor  # float32 (b,): what a row counts in the loss of its class; 0: it has none
@@ -176,12 +179,15 @@ def make_batch(
     excluded[np.arange(part), position] = False
     if shape.both_ways:
         excluded_queries[np.arange(part), position] = False
+    popularity, popularity_queries = _popularity(pairs, whole, len(extra), shape)
     return Batch(
         texts=_texts(pairs, rows, shape, negatives, extra.reshape(len(whole), shape.extra)[mine].reshape(-1)),
         label_class=torch.from_numpy(label_class[mine]),
         pair=torch.from_numpy((pair * weight)[mine]),
         excluded=torch.from_numpy(np.hstack([excluded, excluded_extra])),
         excluded_queries=torch.from_numpy(excluded_queries),
+        popularity=torch.from_numpy(popularity),
+        popularity_queries=torch.from_numpy(popularity_queries),
         position=torch.from_numpy(position),
         pairs_in_all=torch.tensor(float(pair.sum())),
         label_weight=torch.from_numpy(
@@ -192,6 +198,15 @@ def make_batch(
         head_weight=torch.from_numpy(np.where(known, weight[:, None] * _balanced(pairs, labels), np.float32(0))[mine]),
         known_in_all=torch.from_numpy(known.sum(axis=0).astype(np.float32)),
     )
+
+
+def _popularity(pairs: Pairs, whole: np.ndarray, extra: int, shape: BatchShape) -> tuple[np.ndarray, np.ndarray]:
+    """Return that of the batch's items and hard negatives, which nothing is known of, and that of its queries."""
+    none = np.zeros(0, dtype=np.float32)
+    if pairs.popularity is None:
+        return none, none
+    items, queries = (np.where(whole >= 0, values[whole], np.float32(0)) for values in pairs.popularity)
+    return np.pad(items, (0, extra)), queries if shape.both_ways else none
 
 
 def _balanced(pairs: Pairs, labels: np.ndarray) -> np.ndarray:

@@ -35,7 +35,10 @@ RELEASED = "model.safetensors"  # what is evaluated and released
 TRAINED = "trained.safetensors"  # what training goes on from, where that is not the same
 SHAPE_FILE = "shape.json"
 # The names that kinds of encoders have for it.
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+DROPOUTS = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",
+    "mlp_dropout",
+)  # fmt: skip
 PARTIAL_KEPT = 2  # of one run: the newest, and the one before in case the newest is corrupt
 
 

@@ -1,6 +1,15 @@
 """The losses of a global batch. Each worker computes its part; the sum of the parts is the loss of the whole batch.
 
 Formulas: softmax over in-batch negatives as in Henderson et al. 2017 (arXiv:1705.00652, section 4.4); cross entropy.
+
+With `heads.contrastive.logq` log(M * q) is subtracted from the logit of each other item of the batch, where q is its
+share of the run's rows, so how probable it is as a draw, and M the number of distinct items. exp(logit) / q is the
+importance-sampled term of the sum over all items (Bengio and Senecal 2008, "Adaptive importance sampling to
+accelerate training of a neural probabilistic language model"), and log q the correction of Yi et al. 2019
+("Sampling-bias-corrected neural modeling for large corpus item recommendations", section 3). M keeps the sum at the
+number of the batch's items, so equally frequent items change nothing. The own item was not drawn and keeps its logit,
+which Yi et al. correct too; hard negatives keep theirs. Items that look for their queries count those by their share
+of the run's pairs.
 """
 
 from collections.abc import Callable
@@ -67,18 +76,27 @@ def contrastive_part(
 
     Unit vectors: query (b, E), items (B * (1 + n), E).
     """
-    return _own_among(query, items, batch.excluded, batch, scale)
+    return _own_among(query, items, batch.excluded, batch.popularity, batch, scale)
 
 
 def reverse_part(item: torch.Tensor, queries: torch.Tensor, batch: Batch, scale: float | torch.Tensor) -> torch.Tensor:
     """Return -log softmax of the own query among all queries of the batch; item (b, E), queries (B, E), likewise."""
-    return _own_among(item, queries, batch.excluded_queries, batch, scale)
+    return _own_among(item, queries, batch.excluded_queries, batch.popularity_queries, batch, scale)
 
 
 def _own_among(
-    these: torch.Tensor, others: torch.Tensor, excluded: torch.Tensor, batch: Batch, scale: float | torch.Tensor
+    these: torch.Tensor,
+    others: torch.Tensor,
+    excluded: torch.Tensor,
+    popularity: torch.Tensor,
+    batch: Batch,
+    scale: float | torch.Tensor,
 ) -> torch.Tensor:
-    logits = (scale * these @ others.T).masked_fill(excluded, EXCLUDED)
+    logits = scale * these @ others.T
+    if len(popularity):
+        own = batch.position[:, None] == torch.arange(len(others), device=logits.device)
+        logits = logits - popularity.masked_fill(own, 0.0)
+    logits = logits.masked_fill(excluded, EXCLUDED)
     each = F.cross_entropy(logits, batch.position, reduction="none")
     return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
 

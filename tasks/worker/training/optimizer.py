@@ -18,11 +18,12 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     """Return the rate of global step `step` (from 0): linear warmup, then peak / sqrt(1 + steps since / decay_steps).
 
     The inverse square root has no end, like incremental training; a schedule that must know its last step would start
-    again with each span.
+    again with each span. It ends its fall at `learning_rate_floor`, so that a lineage of many years still learns.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    return float(config.learning_rate / (1 + (step - config.warmup_steps) / config.decay_steps) ** 0.5)
+    left = (1 + (step - config.warmup_steps) / config.decay_steps) ** -0.5
+    return config.learning_rate * max(left, config.learning_rate_floor)
 
 
 def decay_factor(step: int, steps: range, settings: DecayConfig | None) -> float:

@@ -18,6 +18,7 @@ from tasks.worker.tokens.known import Known
 from tasks.worker.tokens.tokenised import ROW
 
 CLASSES = 2  # of labels
+POPULARITY = ("item.popularity", "query.popularity")  # files, where `heads.contrastive.logq` asks for them
 _FACTS = "facts.json"
 
 
@@ -48,7 +49,8 @@ class Pairs:
     `balance` learns of a row, NaN where that is nothing; `balance` has what a row of each value counts for a head,
     float32 (values,), or nothing where all count the same. `weight` float32 is what a row counts in all losses, and
     `mean_weight` the mean of that. `entity` int32 is equal for rows with one value of `features.entity`. The first
-    `own_rows` are of the run's own spans, the others are replayed.
+    `own_rows` are of the run's own spans, the others are replayed. `popularity` float32 (rows,) is that of each row's
+    item, and of its query among the pairs, as `write_popularity` makes it; None where no loss asks.
     """
 
     query: TokenLists
@@ -69,6 +71,7 @@ class Pairs:
     mean_weight: float
     entity: np.ndarray
     own_rows: int
+    popularity: tuple[np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.query)
@@ -155,4 +158,12 @@ def _pairs(
         mean_weight=facts["mean_weight"],
         entity=of("entity"),
         own_rows=facts["own_rows"],
+        popularity=_popularity(folder),
     )
+
+
+def _popularity(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    if not (folder / POPULARITY[0]).exists():
+        return None
+    item, query = (cast(np.ndarray, Column(File(folder / name, np.float32))) for name in POPULARITY)
+    return item, query

@@ -27,10 +27,19 @@ from tasks.worker.retention.best import without_development_rows
 from tasks.worker.retention.replay import Replay, ReplayedRows
 from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
 from tasks.worker.tokens.known import SAID, Known, SaidRows, known_of
+from tasks.worker.tokens.popularity import write_popularity
 from tasks.worker.tokens.positives import ROWS_AT_ONCE
 from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.pair_arrays import CLASSES, Pairs, open_pair_files, read_pair_files, row_type, write_facts
+from tasks.worker.training.pair_arrays import (
+    CLASSES,
+    POPULARITY,
+    Pairs,
+    open_pair_files,
+    read_pair_files,
+    row_type,
+    write_facts,
+)
 
 MADE = "pairs"  # names the folder that the first worker of a machine has made
 
@@ -189,6 +198,10 @@ def _write_pairs(
         out[ROWS].write(last.tobytes())
     mean = sums.weight / max(sum(counts), 1)
     balance = {name: LABEL_TASKS[name].balance(sums.by_value[name], head) for name, head in heads.items()}
+    if config.heads.contrastive is not None and config.heads.contrastive.logq:
+        item, query = (folder / name for name in POPULARITY)  # rows that are no pairs have negatives, but no queries
+        write_popularity(folder / ROWS, kind, sum(counts), "item_key", item)
+        write_popularity(folder / ROWS, kind, sum(counts), "query_key", query, only="pair")
     write_facts(folder, sum(counts[:own]), class_weights(sums.by_class, config.heads), balance, mean)
 
 

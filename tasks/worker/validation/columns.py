@@ -12,6 +12,7 @@ from tasks.contracts.profiles import ColumnKind
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, TIME
 from tasks.worker.checks.row_checks import characters
 from tasks.worker.validation.languages import languages
+from tasks.worker.validation.signs import SIGNS, count_signs
 from tasks.worker.validation.word_counts import word_counts
 
 LANGUAGE_ROWS = 2_000  # of a table, whose texts are looked at for language and words
@@ -23,13 +24,14 @@ class Compared:
     """Rows as they are compared with others.
 
     `series` by the name of what is compared: float64 for numbers and lengths, names otherwise. `words` by text
-    column: int64 (bins,), how often words occur. `types` by column.
+    column: int64 (bins,), how often words occur. `types` by column. `signs` as `count_signs` counts them.
     """
 
     rows: int
     series: Mapping[str, pd.Series]
     words: Mapping[str, np.ndarray]
     types: Mapping[str, str]
+    signs: Mapping[str, int]
 
 
 def length_of(column: str) -> str:
@@ -83,7 +85,7 @@ def compared(table: pa.Table, config: Config) -> Compared:
             series[language_of(column)] = pd.Series(languages(texts), dtype=object)
             words[column] = word_counts(texts)
     types = {field.name: str(field.type) for field in table.schema}
-    return Compared(len(table), series, words, types)
+    return Compared(len(table), series, words, types, count_signs(table))
 
 
 def joined(parts: Sequence[Compared]) -> Compared:
@@ -92,7 +94,8 @@ def joined(parts: Sequence[Compared]) -> Compared:
     series = {name: _joined([part.series[name] for part in parts if name in part.series]) for name in names}
     texts = list(dict.fromkeys(name for part in parts for name in part.words))
     words = {name: np.sum([part.words[name] for part in parts if name in part.words], axis=0) for name in texts}
-    return Compared(sum(part.rows for part in parts), series, words, parts[-1].types if parts else {})
+    signs = {name: sum(part.signs[name] for part in parts) for name in SIGNS}
+    return Compared(sum(part.rows for part in parts), series, words, parts[-1].types if parts else {}, signs)
 
 
 def _joined(series: Sequence[pd.Series]) -> pd.Series:

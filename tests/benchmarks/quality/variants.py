@@ -16,6 +16,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "batch 256": ("train.batch_rows=256",),
     "batch 512 in 4 chunks": ("train.batch_rows=512", "train.chunks=4"),
     "symmetric": ("heads.contrastive.symmetric=true",),
+    "logq": ("heads.contrastive.logq=true",),
     "learnt temperature": ("heads.contrastive.temperature=learnt",),
     "hard negatives": ("heads.contrastive.negatives={per_query: 1}",),
     "replay": ("train.replay=0.2",),

@@ -20,6 +20,7 @@ from tests.support.pages.html import Page
 from tests.support.workspace.past import week, write_run
 
 SOON = dt.datetime(2026, 3, 4, 12, tzinfo=dt.UTC)  # two days and a half after the end of the newest released week
+ENDED = ("✓ Released as 5, serves", "✕ Rejected", "! Failed: CODE")
 LATE = dt.datetime(2026, 4, 1, tzinfo=dt.UTC)
 
 
@@ -37,7 +38,11 @@ def many(history: History, count: int) -> History:
         began = (dt.datetime(2026, 1, 5, 6, tzinfo=dt.UTC) + dt.timedelta(weeks=number)).isoformat()
         made = release.model_copy(update={"number": number + 1, "span": span, "created_at": began})
         asked = (run.invocations[0].model_copy(update={"began_at": began}),)
-        changes = {"run_key": f"{number:016x}", "span": span.name, "release": made, "invocations": asked}
+        assert run.judged is not None
+        assert run.judged.forward is not None
+        forward = run.judged.forward.model_copy(update={"release": number, "span": span.name})
+        changes: dict[str, object] = {"run_key": f"{number:016x}", "span": span.name, "release": made}
+        changes |= {"invocations": asked, "judged": run.judged.model_copy(update={"forward": forward})}
         runs.append(run.model_copy(update=changes))
         releases.append(made)
     return history._replace(runs=tuple(runs), releases=tuple(releases), current=releases[-1])
@@ -57,11 +62,11 @@ def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:
     assert soon.row("HOST")[1] == "2"  # one of them was tried again
     assert soon.row("HANG")[1] == "1"
     links = [link["href"] for link in soon.all("a") if link["href"].startswith("../runs/")]
-    assert links[:10] == [f"../runs/{past.keys[number]}/report.html" for number in reversed(range(10))]
-    assert soon.row("2026-W09")[1] == "✓ Released as 5, serves"
-    assert soon.row("2026-W03")[1] == "✕ Rejected"
-    assert soon.row("2026-W06")[1] == "! Failed: CODE"
-    assert soon.row("2026-W06")[-1] == "evaluate: KeyError: 'locale' <script>alert(1)</script>"
+    scores = len(read_history(past.store).forward)
+    assert links[scores : scores + 10] == [f"../runs/{past.keys[number]}/report.html" for number in reversed(range(10))]
+    runs = {row[0]: row[1:] for row in soon.rows if row[1] in ENDED}
+    assert list(runs) == ["2026-W09", "2026-W06", "2026-W03"]
+    assert runs["2026-W06"][-1] == "evaluate: KeyError: 'locale' <script>alert(1)</script>"
     (span,) = [row for row in soon.rows if row[0] == "2026-W09" and row[2] == "v1"]
     assert (span[1], span[-1][:10]) == ("✓ Released", "2026-03-02")
 
@@ -120,7 +125,7 @@ def test_the_page_stays_small_with_many_runs(past: Past, count: int) -> None:
     found = Page(data)
     assert f"{count} run" in found.text
     listed = [link for link in found.all("a") if link["href"].startswith("../runs/0000")]
-    assert len(listed) == min(count, MOST_ROWS) + len([row for row in history.spans if row.run_key])
+    assert len(listed) == 2 * min(count, MOST_ROWS) + len([row for row in history.spans if row.run_key])
     assert (f"The newest {MOST_ROWS} of 365 runs" in found.text) is (count > MOST_ROWS)
     assert ("each bar is the mean of about 6 runs" in found.text) is (count == 365)
     assert len(data) < 700_000

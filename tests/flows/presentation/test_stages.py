@@ -26,6 +26,7 @@ from tasks.contracts.usage import (
     EfaUse,
     GraphUse,
     NewGraph,
+    RateUse,
     ShapeTiming,
     TokenUse,
 )  # fmt: skip
@@ -193,6 +194,7 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
         Stage.train, trained, curve=curve, losses=losses, resumed_at_step=15, pairs_per_second=1234.5, graphs=GRAPHS,
         device_use=(use,), tokens=TokenUse(real=970, cut=30, computed=1000),
         communication=Communication(seconds=0.3, step_seconds=1.0, measured=False),
+        learning_rate=RateUse(rate=4e-6, peak=5e-5, warmed_up=True),
     )  # fmt: skip
     assert made.title == "Train: 10 steps over 40 pairs"
     assert "2.0000 to 1.5000" in made.lines[0]
@@ -211,7 +213,9 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
         ["8", "1,234.6", "2.0", "1,200 rx_drops"],
     ]
     assert row(made, "communication in a step") == ["! 30.0 % of 1 s, estimated from the rates of health"]
+    assert row(made, "learning rate at the last step") == ["! 4e-06, 8.0 % of its peak"]
     assert "more than 25%: raise train.batch_rows" in " ".join(map(str, made.lines))
+    assert "8.0% of its peak" in " ".join(map(str, made.lines))
     assert part(made, "Graphs")
 
 

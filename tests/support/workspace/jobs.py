@@ -89,7 +89,7 @@ def write_rows(store: DirectoryStore, span: str, count: int, folder: Path, disti
             "gift": pa.array([None if i % 7 == 0 else i % 3 == 0 for i in index], pa.bool_()),
         }
     )
-    return _commit_rows(store, span, table, folder)
+    return commit_rows(store, span, table, folder)
 
 
 def change_rows(
@@ -97,10 +97,10 @@ def change_rows(
 ) -> RowsRef:
     """Another span, whose rows are those of `rows` after `change`."""
     table = change(pq.read_table(store.path(rows.prefix) / "part-00000.parquet"))
-    return _commit_rows(store, span, table, folder)
+    return commit_rows(store, span, table, folder)
 
 
-def _commit_rows(store: DirectoryStore, span: str, table: pa.Table, folder: Path) -> RowsRef:
+def commit_rows(store: DirectoryStore, span: str, table: pa.Table, folder: Path) -> RowsRef:
     source = folder / f"rows-{span}"
     source.mkdir(parents=True)
     pq.write_table(table, source / "part-00000.parquet")

@@ -20,12 +20,13 @@ from tasks.contracts.results import Phases, StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import FailureClass
+from tasks.runs import releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.results import Judgement, judgement_key, result_key
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
-from tests.support.workspace.past_outcomes import VECTORS, catalogue, outcome_of, quality, verdicts
+from tests.support.workspace.past_outcomes import VECTORS, catalogue, forward, outcome_of, quality, verdicts
 
 End = Literal["Released", "Rejected", "Failed", "Cancelled", "Running"]
 
@@ -179,7 +180,12 @@ def _result(store: Store, plan: RunPlan, stage: Stage, attempt: int, outcome: Ou
     )
     store.write(result_key(plan.run_key, stage), result.to_json())
     if isinstance(outcome, EvaluateOutcome):
-        judgement = Judgement(outcome=outcome, verdicts=verdicts(outcome, rejected))
+        number, released = plan.parent.step // 400 if plan.parent else 0, len(releases.numbers(store))
+        judgement = Judgement(
+            outcome=outcome,
+            verdicts=verdicts(outcome, rejected),
+            forward=forward(plan.span.name, number, released),
+        )
         store.write(judgement_key(plan.run_key), judgement.to_json())
 
 

@@ -6,7 +6,7 @@ import math
 import random
 
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.evaluation import Answer, SliceMetrics, Verdict
+from tasks.contracts.evaluation import Answer, ForwardScore, SliceMetrics, Verdict
 from tasks.contracts.outcomes import (
     Check,
     EvaluateOutcome,
@@ -51,6 +51,21 @@ def quality(number: int) -> dict[str, float]:
         "recall@1": recall * 0.45, "recall@10": recall, "mrr@10": recall * 0.61, "ndcg@10": recall * 0.7,
         "accuracy": 0.86 + noise, "macro_f1": 0.81 + noise, "auc": 0.88 + noise / 2,
     }  # fmt: skip
+
+
+def forward(span: str, number: int, released: int) -> ForwardScore | None:
+    """What the release that served was worth on the span; None before there was one."""
+    if not released:
+        return None
+    recall = quality(number - 1)["recall@10"] - 0.03
+    before = quality(number - 2)["recall@10"] - 0.05 if released > 1 else None
+    gain = recall - before if before is not None else None
+    return ForwardScore(
+        release=released, span=span, rows=412, metric="recall@10", value=recall,
+        previous=released - 1 or None, previous_value=before,
+        low=gain - 0.021 if gain is not None else None, high=gain + 0.021 if gain is not None else None,
+        untrained=0.27, challenger=quality(number)["recall@10"],
+    )  # fmt: skip
 
 
 def outcome_of(plan: RunPlan, stage: Stage, rows: RowsRef, number: int, rejected: bool) -> Outcome:

@@ -147,6 +147,11 @@ def test_a_gate_on_the_champion_judges_it_on_a_span_that_it_has_not_seen() -> No
         (known,) = verdicts(rows, forward, newest="2026-02", seen_by=frozenset({seen}))
         assert known.answer is None
         assert f"the {who} has seen span 2026-02 already" in known.sentence
+    # Of a large catalogue challenger and previous meet on all items; champion and previous on the corpus alone.
+    shared = {Role.previous: {CHALLENGER: np.full(80, HIT), Role.previous: np.full(80, HIT)}}
+    large = dataclasses.replace(rows, shared_ranks=shared)
+    (same,) = verdicts(large, forward, newest="2026-02", whole="among all items", shared={Role.previous: "among both"})
+    assert (same.value, same.baseline, same.over) == (0.75, 0.25, "40 holdout rows among 50 items")
     (whole,) = verdicts(rows, gate(of="champion", baseline="none"), newest="2026-02", seen_by=frozenset({CHAMPION}))
     assert (whole.answer, whole.value) == ("pass", 0.875), "over all spans it has seen most of the rows"
     (only,) = verdicts(row_results(ranks, span=span), forward, newest="2026-02")

@@ -108,8 +108,11 @@ def test_what_a_pretrained_folder_has_and_cannot_be_honoured_is_refused(store: D
     with pytest.raises(ConfigError, match="names width 384, and the embedding is 384 wide"):
         check(store, f"model.pretrained={folder}", f"evaluate.gates=[{gate}]")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "modernbert"}))
-    with pytest.raises(ConfigError, match="model_type 'modernbert' can't be trained"):
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
+    with pytest.raises(ConfigError, match="model_type 't5' can't be trained"):
+        check(store, f"model.pretrained={folder}")
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "gemma3_text"}))
+    with pytest.raises(ConfigError, match="no use_bidirectional_attention: true"):
         check(store, f"model.pretrained={folder}")
 
 

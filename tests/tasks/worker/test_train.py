@@ -11,6 +11,7 @@ from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.results import StageResult
+from tasks.contracts.usage import RateUse
 from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, HostError, StoreError
 from tasks.worker import train
@@ -171,6 +172,8 @@ def test_the_next_run_continues_at_the_last_checkpoint(tmp_path: Path, monkeypat
     second = train.run(make_job(store, config, inputs, run_key="second"))
     assert sorted(set(steps)) == list(range(first.last_step, second.last_step)), "the rate goes on along the lineage"
     assert (second.first_step, second.resumed_at_step) == (first.last_step, None)
+    rate = learning_rate(second.last_step - 1, config.train)
+    assert second.learning_rate == RateUse(rate=rate, peak=config.train.learning_rate, warmed_up=True)
     state = state_of(store, second)
     assert state.consumed == (rows, later)
     assert state.parent == first.checkpoint

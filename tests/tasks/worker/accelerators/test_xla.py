@@ -133,7 +133,7 @@ def test_mined_negatives_and_chunks_make_no_new_graphs(tmp_path: Path):
     """Another batch has other negatives, and fewer of them; each chunk is another part of its batch."""
     made = make_mined(tmp_path)
     settings = (*MINED, "heads.multiclass=null", "heads.regression=null", "heads.contrastive.symmetric=true")
-    settings = (*settings, "train.chunks=2", "train.learning_rate=1e-3")
+    settings = (*settings, "heads.contrastive.logq=true", "train.chunks=2", "train.learning_rate=1e-3")
     root = made.store.root
     compiled = run_ranks(1, warm_up_or_train, root, made.inputs, "warmup", *settings)[0].compiled
     inputs = made.inputs.model_copy(update={"compiled": compiled})

@@ -62,15 +62,18 @@ def test_the_solved_head_finds_the_rare_class_that_steps_do_not(made: Made, tmp_
     assert {name for name in ours if not ours[name].equal(theirs[name])} == {"classifier.weight", "classifier.bias"}
 
 
-def test_the_threshold_is_that_of_the_checkpoint_and_stays_with_the_lineage(made: Made, tmp_path: Path):
+def test_the_threshold_is_that_of_the_checkpoint_and_goes_with_the_weights_it_is_of(made: Made, tmp_path: Path):
+    """Its probabilities are of other weights after a step: kept, it would name rows by chance."""
     store, rows, outcome = made
     assert outcome.head is not None
     assert load_parts(store, outcome.checkpoint).model.threshold == outcome.head.threshold != 0.5
     shutil.copytree(store.root, tmp_path / "copy")
     copy = DirectoryStore(tmp_path / "copy")
-    later = train_model(copy, tiny_config(HEAD + "}"), rows, parent=outcome.checkpoint, run_key="later")
-    assert later.head is None, "it was solved in the run before"
-    assert load_parts(copy, later.checkpoint).model.threshold == outcome.head.threshold
+    few = change_rows(copy, rows, "2026-03", lambda table: table.slice(0, 32), tmp_path)
+    later = train_model(copy, tiny_config(*SOLVED), few, parent=outcome.checkpoint, run_key="later")
+    assert later.head is None, "a class has too few rows"
+    model = load_parts(copy, later.checkpoint).model
+    assert (model.threshold, model.solved) == (0.5, None)
 
 
 def test_a_run_killed_while_the_head_is_solved_ends_the_same(made: Made, tmp_path: Path, monkeypatch):

@@ -18,7 +18,7 @@ from tasks.worker.training.pairs import make_pairs
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config, train_model
 
 ALONE = Rank(0, 1, 0)
-SETTINGS = (*FEATURES, CLASSIFIER, "heads.contrastive.symmetric=true")
+SETTINGS = (*FEATURES, CLASSIFIER, "heads.contrastive.symmetric=true", "heads.contrastive.logq=true")
 
 
 def made(folder: Path, config: Config) -> tuple[ModelParts, Batch]:

@@ -21,7 +21,9 @@ from tasks.worker.training.optimizer import (
 from tests.support.workspace.jobs import tiny_config
 
 CPU = CpuAccelerator(Rank(0, 1, 0))
-CONFIG = tiny_config("train.learning_rate=0.01", "train.warmup_steps=10", "train.decay_steps=100").train
+CONFIG = tiny_config(
+    "train.learning_rate=0.01", "train.warmup_steps=10", "train.decay_steps=100", "train.learning_rate_floor=0"
+).train
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,14 @@ CONFIG = tiny_config("train.learning_rate=0.01", "train.warmup_steps=10", "train
 )
 def test_the_rate_at_known_steps(step: int, rate: float):
     assert learning_rate(step, CONFIG) == pytest.approx(rate)
+
+
+def test_the_rate_stops_falling_at_the_floor_and_never_was_below_the_schedule():
+    config = CONFIG.model_copy(update={"learning_rate_floor": 0.4})
+    steps = range(10, 1000)
+    assert [learning_rate(step, config) for step in steps] == [max(learning_rate(s, CONFIG), 0.004) for s in steps]
+    assert learning_rate(10**6, config) == pytest.approx(0.004)
+    assert learning_rate(0, config) == learning_rate(0, CONFIG), "the warmup begins below it"
 
 
 def test_the_rate_has_no_jump_at_the_end_of_the_warmup():

@@ -30,6 +30,11 @@ HEAD = ContrastiveHead(weight=1.0, scale=4.0, positives_only=False, symmetric=Tr
 HEADS = HeadsConfig(contrastive=HEAD, classification=None)
 
 
+def popularity_of(key: np.ndarray) -> np.ndarray:
+    _, which, counts = np.unique(key, return_inverse=True, return_counts=True)
+    return counts[which] * len(counts) / len(key)
+
+
 def made_up() -> tuple[Pairs, HardNegatives]:
     """Rows that share items, texts and queries; every text is one token, its number."""
     random = np.random.default_rng(11)
@@ -61,6 +66,7 @@ def made_up() -> tuple[Pairs, HardNegatives]:
         mean_weight=1.0,
         entity=np.zeros(ROWS, dtype=np.int32),
         own_rows=ROWS,
+        popularity=(np.log(popularity_of(item)).astype(np.float32), np.log(popularity_of(query)).astype(np.float32)),
     )
     negatives = HardNegatives(
         of_row=random.integers(-1, ITEMS, (ROWS, EXTRA)).astype(np.int32),
@@ -105,6 +111,7 @@ def vector(model: Table, text: int) -> np.ndarray:
 def by_the_rules() -> float:
     """The loss of the batch, pair by pair."""
     pairs, negatives = made_up()
+    often = [popularity_of(key) for key in (pairs.item_key, pairs.query_key)]
     model = Table()
     rows = [row for row in WHOLE.tolist() if row != PADDING]
     answers = {
@@ -132,18 +139,25 @@ def by_the_rules() -> float:
     assert len(counted) < len(rows)
     for row in counted:
         query, item = vector(model, 1 + row), vector(model, 1 + ROWS + row)
-        others = [vector(model, 1 + ROWS + other) for other in rows if other != row and not right(row, other)]
+        others = [
+            (vector(model, 1 + ROWS + other), often[0][other])
+            for other in rows
+            if other != row and not right(row, other)
+        ]
         asked = pairs.query_key[row]
         others += [
-            vector(model, 1 + 2 * ROWS + number)
+            (vector(model, 1 + 2 * ROWS + number), 1.0)
             for number in extra
             if (asked, "id", negatives.item_key[number]) not in answers
             and (asked, "text", negatives.text_key[number]) not in answers
         ]
-        queries = [vector(model, 1 + other) for other in counted if other != row and not right(other, row)]
+        queries = [
+            (vector(model, 1 + other), often[1][other]) for other in counted if other != row and not right(other, row)
+        ]
         own = 4.0 * query @ item
-        for against in ([4.0 * query @ other for other in others], [4.0 * item @ other for other in queries]):
-            total += math.log(sum(math.exp(score) for score in [own, *against])) - own
+        for one, against in ((query, others), (item, queries)):
+            wrong = sum(math.exp(4.0 * one @ other) / times for other, times in against)
+            total += math.log(math.exp(own) + wrong) - own
     return float(total / 2 / len(counted))
 
 

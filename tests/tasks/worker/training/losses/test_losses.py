@@ -39,6 +39,8 @@ def batch_of(
         pair=torch.tensor(pair),
         excluded=torch.tensor(excluded),
         excluded_queries=torch.zeros(rows, 0, dtype=torch.bool),
+        popularity=torch.zeros(0),
+        popularity_queries=torch.zeros(0),
         position=torch.arange(rows),
         pairs_in_all=torch.tensor(sum(pair)),
         label_weight=torch.tensor([float(one >= 0) for one in label_class]),
@@ -64,6 +66,13 @@ def test_the_contrastive_loss_of_known_cosines():
 def test_an_excluded_item_is_no_negative():
     loss = contrastive_part(QUERY, ITEMS, batch_of([[False, True], [False, False]]), scale=2.0)
     assert loss.item() == pytest.approx((0.0 + ROW_1) / 2)
+
+
+def test_popular_negatives_count_less_and_the_own_item_as_it_is():
+    batch = dataclasses.replace(batch_of(NONE_EXCLUDED), popularity=torch.tensor([math.log(3.0), -math.log(2.0)]))
+    loss = contrastive_part(QUERY, ITEMS, batch, scale=2.0)
+    rows = math.log(1 + 2 * math.exp(2 * (0.6 - 1.0))), math.log(1 + math.exp(2 * (0.0 - 0.8)) / 3)
+    assert loss.item() == pytest.approx(sum(rows) / 2)
 
 
 def test_a_row_that_is_no_pair_does_not_count_but_its_item_is_a_negative():

@@ -1,0 +1,163 @@
+"""`make traps`: wrong and honest months through the real pipeline, after four months of the demo's shop; docs/traps.md.
+
+    python -m tests.benchmarks.traps [--folder workspace/traps] [--only NAME] [--list]
+
+Each month is ingested into a copy of one workspace and run by the command, with real workers and the settings of
+configs/demo.yaml. What came of it is kept in the folder, and a month that is there is not run again: delete its file
+after a change of code. The page is written once all are there; the exit code is 1 if a wrong month was released in
+silence, or an honest one refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flows.shop.search_log import Row, month_start, write_shop
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import data_report_key
+from tasks.contracts.outcomes import ValidateOutcome
+from tasks.contracts.stages import Stage
+from tasks.runs import releases
+from tasks.runs.plan import planned_runs
+from tasks.runs.results import read_judgement, read_result
+from tests.benchmarks.traps.months import BEFORE, FIRST, MONTH, MONTHS, ROWS, SEED, clean_rows, rows_of
+from tests.benchmarks.traps.page import PAGE, Failed, Outcome, page_of
+
+MILLRACE = Path(sys.executable).with_name("millrace")
+CONFIG = "configs/demo.yaml"
+COLUMNS = "query=query,item=product,id=query_id,item_id=product_id,label=bought"
+QUERIES = 400  # clean ones that the current release is searched with
+TOP = 10
+
+
+def main() -> int:
+    """Run the months that are not done; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("workspace/traps"))
+    parser.add_argument("--only", choices=MONTHS, help="one month")
+    parser.add_argument("--list", action="store_true", help="print the names of the months that are not done")
+    options = parser.parse_args()
+    left = [name for name in MONTHS if not _kept(options.folder, name).exists()]
+    if options.list:
+        print("\n".join(left))
+        return 0
+    for name in [each for each in left if options.only in (None, each)]:
+        outcome = run_month(options.folder, name)
+        print(f"{name}: {outcome.state}; {'; '.join(each.name for each in outcome.failed)}", flush=True)
+    if options.only:
+        return 0
+    found = {name: Outcome.model_validate_json(_kept(options.folder, name).read_text()) for name in MONTHS}
+    text, holds = page_of(found)
+    PAGE.write_text(text)
+    return 0 if holds else 1
+
+
+def run_month(folder: Path, name: str) -> Outcome:
+    """Ingest the month into a copy of the workspace, run it, and keep what came of it."""
+    before = _before(folder)
+    place = folder / "now"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    shutil.copytree(before, place / "workspace")
+    store = DirectoryStore(place / "workspace")
+    earlier = set(planned_runs(store))
+    source = place / "month.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in MONTHS[name].change(rows_of(BEFORE))))
+    _millrace(folder, store, "ingest", "--source", str(source), *_FORM)
+    done = _millrace(folder, store, "run", "--config", CONFIG, "--span", MONTH, "--json", check=False)
+    (key,) = [each for each in planned_runs(store) if each not in earlier and not each.startswith("refresh")] or [""]
+    outcome = _outcome(store, key, done)
+    _kept(folder, name).write_text(outcome.to_json().decode())
+    shutil.rmtree(place)
+    return outcome
+
+
+def _before(folder: Path) -> Path:
+    """Return the workspace with the months before, made unless it is there."""
+    workspace = folder / "before"
+    store = DirectoryStore(workspace)
+    current = releases.current(store) if workspace.exists() else None
+    if current is None or current.number < BEFORE:
+        shutil.rmtree(workspace, ignore_errors=True)
+        source = folder / "before.jsonl.gz"
+        write_shop(source, BEFORE, ROWS, SEED, FIRST)
+        _millrace(folder, store, "ingest", "--source", str(source), *_FORM)
+        for month in range(BEFORE):
+            span = f"{month_start(FIRST, month):%Y-%m}"
+            _millrace(folder, store, "run", "--config", CONFIG, "--span", span)
+    return workspace
+
+
+_FORM = ("--format", "jsonl", "--time-column", "searched_at", "--span", "month", "--map", COLUMNS)
+
+
+def _millrace(folder: Path, store: DirectoryStore, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PREFECT_HOME": str((folder / "prefect").resolve()), "MILLRACE_WORKSPACE": store.uri}
+    done = subprocess.run([str(MILLRACE), *arguments], env=environment, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        sys.exit(f"millrace {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return done
+
+
+def _outcome(store: DirectoryStore, run_key: str, done: subprocess.CompletedProcess) -> Outcome:
+    result = read_result(store, run_key, Stage.validate) if run_key else None
+    if result is not None and isinstance(result.outcome, ValidateOutcome):
+        checks = result.outcome.checks
+        state = json.loads(done.stdout)["state"] if done.stdout.startswith("{") else f"Failed, {done.returncode}"
+    elif run_key and store.exists(report := data_report_key(f"runs/{run_key}/validate/attempt-1")):
+        checks = ValidateOutcome.model_validate_json(store.read(report)).checks
+        state = "Stopped"
+    else:
+        sys.exit(f"the run has no checks:\n{done.stderr[-3000:]}")
+    if state.startswith("Failed"):
+        sys.exit(f"the run failed:\n{done.stderr[-3000:]}")
+    judged = read_judgement(store, run_key)
+    failed = [Failed(name=e.name, severity=e.severity, sentence=e.sentence) for e in checks if not e.passed]
+    failed += [
+        Failed(name=f"gate {v.metric}{f', {v.where}' if v.where else ''}{f' against {v.against}' if v.against else ''}",
+               severity=v.severity, sentence=v.sentence)
+        for v in (judged.all_verdicts if judged else ()) if v.answer == "fail"
+    ]  # fmt: skip
+    if judged is not None and judged.contradicted:
+        failed.append(Failed(name="labels contradicted", severity="warning", sentence=judged.contradicted))
+    current = releases.current(store)
+    assert current is not None
+    return Outcome(state=state, failed=tuple(failed), vectors=current.vectors, recall=_recall(store))
+
+
+def _recall(store: DirectoryStore) -> float:
+    """Return recall@10 of clean queries by the ids of the products, over all vectors of the current release."""
+    from tasks.worker.search.consumer import Consumer
+
+    release = releases.current(store)
+    assert release is not None
+    rows: list[Row] = clean_rows()[:QUERIES]
+    table = pa.table({name: [row[name] for row in rows] for name in ("query", "locale")})
+    queries = Consumer(store.local(release.model_prefix)).queries(table)
+    files = sorted(store.path(release.vectors_prefix).glob("part-*.parquet"))
+    items = pa.concat_tables([pq.read_table(file, columns=["item_id", "vector"]) for file in files])
+    vectors = np.stack(items["vector"].to_numpy()).astype(np.float32)
+    nearest = np.argpartition(-(queries @ vectors.T), TOP, axis=1)[:, :TOP]
+    ids = np.array(items["item_id"].to_pylist(), dtype=object)[nearest]
+    return float(np.mean([row["product_id"] in found for row, found in zip(rows, ids, strict=True)]))
+
+
+def _kept(folder: Path, name: str) -> Path:
+    results = folder / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    return results / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.json"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
