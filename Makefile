@@ -131,7 +131,7 @@ scale: install
 
 # Whether an evaluation over 104 spans takes more time or memory than one over 8.
 holdout: install
-	$(BIN)/python -m tests.benchmarks.holdout
+	$(BIN)/python -m tests.benchmarks.speed.holdout
 
 # Memory of the first steps of a training on one and on ten million pairs.
 train-memory: install

@@ -1,6 +1,6 @@
 """Whether an evaluation grows with the history: seconds and peak memory of evaluate over few spans and over many.
 
-    python -m tests.benchmarks.holdout [--few 8] [--many 104] [--rows 1000] [--share 0.1] [--max-rows 400]
+    python -m tests.benchmarks.speed.holdout [--few 8] [--many 104] [--rows 1000] [--share 0.1] [--max-rows 400]
 
 Spans are made up and go through what validate writes of them; a tiny model, trained for a few steps, is measured as
 challenger and champion. Each evaluation is a process of its own, and both sizes take turns. The items are the same few
@@ -104,7 +104,7 @@ def config_of(max_rows: int, share: float) -> Any:
 
 def apart(given: Path, spans: int, max_rows: int, share: float) -> dict[str, Any]:
     """Evaluate over the newest `spans` in a process of its own."""
-    command = [sys.executable, "-m", "tests.benchmarks.holdout", "--share", repr(share)]
+    command = [sys.executable, "-m", "tests.benchmarks.speed.holdout", "--share", repr(share)]
     command += ["--evaluate", str(given), str(spans), str(max_rows)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
