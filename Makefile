@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts faults chaos \
-  success scale train-memory resume traps
+  success scale train-memory holdout resume traps
 
 install: $(INSTALLED)
 
@@ -128,6 +128,10 @@ chaos: install
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install
 	$(BIN)/python -m tests.benchmarks.scale
+
+# Whether an evaluation over 104 spans takes more time or memory than one over 8.
+holdout: install
+	$(BIN)/python -m tests.benchmarks.speed.holdout
 
 # Memory of the first steps of a training on one and on ten million pairs.
 train-memory: install

@@ -4,6 +4,7 @@ With it are the pairs of a query and an item of all rows of the span, by which a
 right as a row's own, and hashes of the texts of its training rows. DuckDB sorts in bounded memory.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def write_held(
         "rows_in": rows_in,
         "pairs_in": pairs_in,
     }
+    (folder / "facts.json").write_text(json.dumps(facts))  # so that other facts are another folder
     return ref.model_copy(update={"held": commit_by_content(store, prefix, folder, HELD_KIND, facts)})
 
 

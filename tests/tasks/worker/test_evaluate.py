@@ -97,7 +97,7 @@ def test_the_holdout_is_pooled_over_the_spans(workspace: Workspace, challenger: 
 
 def test_of_more_rows_than_the_cap_a_sample_is_measured(workspace: Workspace, challenger: ModelRef, tmp_path: Path):
     store, rows = workspace
-    later = write_rows(store, "2026-05", 200, tmp_path, distinct=60)
+    later = write_rows(store, "2026-12", 200, tmp_path, distinct=60)
     whole, half, few = (
         run(store, (rows, later), challenger, f"evaluate.max_rows={most}", run_key=f"at-most-{most}")
         for most in (1000, 40, 20)
