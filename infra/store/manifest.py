@@ -6,7 +6,6 @@ Every artifact (span, validated rows, checkpoint, vectors, model) is written wit
 
 import functools
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -136,31 +135,25 @@ def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
     Raises:
         MissingFolder, CorruptFolder: as they say; the message names the file.
     """
-    manifest = _of_kind(store, prefix, kind)
+    manifest = open_manifest(store, prefix, kind)
     folder = store.local(prefix)
     for entry in manifest.files:
         _check(folder / entry.name, entry)
     return folder, manifest
 
 
-def open_files(store: Store, prefix: str, kind: str, names: Sequence[str]) -> tuple[list[Path], Manifest]:
-    """Return local paths to some files of a complete folder, and its manifest; no other file is read.
-
-    Raises:
-        MissingFolder, CorruptFolder: as `open_folder`, of these files.
-    """
-    manifest = _of_kind(store, prefix, kind)
-    entries = {entry.name: entry for entry in manifest.files}
-    paths = []
-    for name in names:
-        if name not in entries:
-            raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST} names no {name}; restore it from a backup")
-        paths.append(store.local(f"{prefix}/{name}"))
-        _check(paths[-1], entries[name])
-    return paths, manifest
+def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
+    """Return the local path to one file of a folder with this manifest. Raises CorruptFolder: it is gone or damaged."""
+    entry = next((entry for entry in manifest.files if entry.name == name), None)
+    if entry is None:
+        raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST} names no {name}; restore it from a backup")
+    path = store.local(f"{prefix}/{name}")
+    _check(path, entry)
+    return path
 
 
-def _of_kind(store: Store, prefix: str, kind: str) -> Manifest:
+def open_manifest(store: Store, prefix: str, kind: str) -> Manifest:
+    """Return the manifest of a complete folder. Raises MissingFolder, CorruptFolder: there is none of this kind."""
     manifest = read_manifest(store, prefix)
     if manifest.kind != kind:
         raise CorruptFolder(f"{store.uri}/{prefix} holds a {manifest.kind}, expected a {kind}")

@@ -13,7 +13,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_files
+from infra.store.manifest import open_file, open_manifest
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.rows import ROW_ID, below_share, group_columns, group_hashes, read_rows
@@ -70,5 +70,5 @@ def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
     """Return the ids of the rows of a span that are on neither side, string."""
     if ref.sides is None:
         return pa.array([], pa.string())
-    (file,), _ = open_files(store, ref.sides, SIDES_KIND, [LEFT_OUT])
+    file = open_file(store, ref.sides, open_manifest(store, ref.sides, SIDES_KIND), LEFT_OUT)
     return pq.read_table(file, columns=[ROW_ID])[ROW_ID].combine_chunks()

@@ -9,7 +9,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_files
+from infra.store.manifest import open_file, open_manifest
 from tasks.contracts.references import RowsRef
 from tasks.data.rows import CORE, below_share
 from tasks.foundation.errors import DataError
@@ -40,7 +40,8 @@ class HeldSpan:
         assert ref.held is not None, f"validate wrote the held-out rows of {ref.span.name}"
         self.ref, self.share = ref, share
         self._store, self._prefix = store, ref.held
-        facts = open_files(store, ref.held, HELD_KIND, ())[1].facts
+        self._manifest = open_manifest(store, ref.held, HELD_KIND)
+        facts = self._manifest.facts
         self._rows_in, self._pairs_in = facts["rows_in"], facts["pairs_in"]
         self._whole = share >= facts["share"]
         self.kept_out: str | None = facts["kept_out"]  # the golden set that no training row has a text pair of
@@ -96,7 +97,7 @@ class HeldSpan:
 
     def trained(self, texts: np.ndarray) -> np.ndarray:
         """Return which hashes of texts a training row of the span has, bool; uint64, as TEXTS_HASH."""
-        (file,), _ = open_files(self._store, self._prefix, HELD_KIND, [TRAINED])
+        file = open_file(self._store, self._prefix, self._manifest, TRAINED)
         return np.isin(texts, pq.read_table(file)[TEXTS_HASH].to_numpy())
 
     @staticmethod
@@ -106,7 +107,7 @@ class HeldSpan:
         return [*CORE, *(name for name in table.column_names if name not in CORE and name not in own)]
 
     def _read(self, what: str, number: int, columns: list[str] | None = None) -> pa.Table:
-        (file,), _ = open_files(self._store, self._prefix, HELD_KIND, [file_name(what, number)])
+        file = open_file(self._store, self._prefix, self._manifest, file_name(what, number))
         return pq.read_table(file, columns=columns)
 
 
