@@ -265,7 +265,7 @@ def changed(key: str, value: Any) -> list[str]:
         return BOUND[key]
     if isinstance(value, str):
         return [f"{key}={value}x"]
-    if value is None and key.endswith((".warn", ".stop")):
+    if value is None:  # a bound of a check
         return [f"{key}=0.99"]
     return [f"{key}={value / 2 if isinstance(value, float) and 0 < value < 1 else value + 1}"]
 

@@ -113,7 +113,7 @@ CORRUPTIONS = {
     ),
     "another language": Corruption(
         lambda row: row | {"text": f"wo finde ich bitte eine schöne Lampe {row['id']} für die Küche oben"},
-        {"query language drift": WARNING, "query length drift": WARNING},
+        {"query language drift": WARNING, "query length drift": WARNING, "unknown tokens": WARNING},
         0.7,
     ),
     "truncated texts": Corruption(

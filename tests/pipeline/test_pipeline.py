@@ -154,7 +154,7 @@ def test_a_release_says_what_it_was_made_of_and_what_its_users_get(runs: Runs) -
     assert [rows["span"]["name"] for rows in second["rows"]] == list(SPANS[:2])
     assert {"torch", "sentence-transformers"} <= set(second["libraries"])
     assert second["code"] == first["code"]
-    assert second["verdicts"][-1]["metric"] == "recall@10 of the whole catalogue"
+    assert second["verdicts"][-1]["metric"] == "recall@10 of the items that both hold"
     changes = read_json(runs.shop.workspace / "runs" / second["run_key"] / "release" / "changes.json")
     assert changes["metrics_after"] == second["catalogue_metrics"]
     # The corpus of the evaluation is the same while it is small: every item that the rows know.

@@ -192,10 +192,10 @@ def test_the_models_that_evaluations_compare_with_can_still_be_measured(store, r
         runner.of_champion = {"recall@10": champion, "mrr@10": 0.3}
         carry_out(plan_run(store, small_config()))
     before = {release.number for release in compared_with(store, small_config()).values()}
-    assert before == {1, 7}
+    assert before == {1, 7, 8}, "the first, the best, and the one before the champion"
     assert pruned(store, keep=1).kept == (8, 9)
     assert {release.number for release in compared_with(store, small_config()).values()} == before
-    assert before <= releases.pruned(store), "they can't be rolled back to"
+    assert {1, 7} <= releases.pruned(store), "they can't be rolled back to"
 
 
 def test_imported_weights_stay_since_evaluations_measure_them_as_untrained(store, runner):

@@ -26,7 +26,7 @@ def test_the_report_of_a_released_run_has_its_results(store, runner):
     assert report.champion == {"recall@10": 0.4, "mrr@10": 0.4}
     assert report.vectors == 30
     assert report.verdicts[:-1] == run.judged.verdicts
-    assert report.verdicts[-1].metric == "recall@10 of the whole catalogue"
+    assert report.verdicts[-1].metric == "recall@10 of the items that both hold"
     assert report.seconds == pytest.approx(8 * WALL)
     assert report.cached == ()
 
