@@ -31,7 +31,6 @@ from tasks.data.known_spans import Known
 from tasks.data.sources import Format
 from tasks.data.span_versions import latest_version, list_spans
 from tasks.foundation.errors import ConfigError, HostError
-from tasks.runs import releases
 from tasks.runs.plan import read_plan
 from tasks.runs.run_report import RunReport, all_reports, run_report
 
@@ -79,7 +78,7 @@ def show(workspace: str, first: dt.date, *overrides: str) -> None:
         console.note("starting the Prefect server, whose pages show the runs")
         ui_url = server.result().ui_url
     reports = list(_reports(store, months, overrides))
-    _print_table(reports, kept=next(release.number for release in releases.history(store) if release.refreshed))
+    _print_table(reports)
     console.say(f"{time.monotonic() - began:.0f} s in all. The runs are in the Prefect UI: {ui_url}", "")
 
 
@@ -134,7 +133,7 @@ def _run(store: Store, month: str, overrides: Sequence[str]) -> RunReport:
     return report
 
 
-def _print_table(reports: Sequence[RunReport], kept: int) -> None:
+def _print_table(reports: Sequence[RunReport]) -> None:
     columns = ("span", "state", ">recall@10", ">champion", ">release", ">vectors", ">seconds")
     rows: list[tuple[Cell | str, ...]] = []
     for place, report in enumerate(reports):
@@ -154,7 +153,7 @@ def _print_table(reports: Sequence[RunReport], kept: int) -> None:
     console.say(
         "",
         _judged(reports[BROKEN]),
-        f"Its export was broken: {REASON}. Release {kept} is the champion with the month's new items.",
+        f"Its export was broken: {REASON}. The champion stayed released; new items waited for the correction.",
         _judged(reports[-1]),
     )
 
