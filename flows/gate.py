@@ -12,9 +12,9 @@ from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
-from tasks.evaluate import evaluate, needs_vectors
+from tasks.evaluate import evaluate
 from tasks.health import health
-from tasks.infer import infer
+from tasks.infer import infer, infer_to_judge
 from tasks.judging.again import plan_again
 from tasks.publish import publish_release
 from tasks.release import release
@@ -52,7 +52,7 @@ def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overr
             warm = warmup(plan, validated, after=health(plan, after=validated))
             trained = train(plan, validated, warm)
             model, catalogue = model_of(trained), catalogue_of(plan, validated)
-            inferred = infer(plan, catalogue, model, warm.compiled) if needs_vectors(plan, validated) else None
+            inferred = infer_to_judge(plan, catalogue, model, warm.compiled)
             judged = evaluate(plan, validated, warm, trained, inferred)
             made: Release | Refusal | Judgement = judged
             if not judged.refused:

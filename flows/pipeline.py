@@ -19,9 +19,9 @@ from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, W
 from flows.running.recorded_invocation import record_invocation
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
-from tasks.evaluate import evaluate, needs_vectors
+from tasks.evaluate import evaluate
 from tasks.health import health
-from tasks.infer import infer
+from tasks.infer import infer, infer_to_judge
 from tasks.planning.next_run import plan_run
 from tasks.planning.scheduled_span import due_span, missed, require_arrived, run_of
 from tasks.planning.start import adopt_branch, next_start
@@ -98,7 +98,7 @@ def pipeline(
             trained = train(plan, validated, warm)
             adopt_branch(store, plan)
             model, catalogue = model_of(trained), catalogue_of(plan, validated)
-            inferred = infer(plan, catalogue, model, warm.compiled) if needs_vectors(plan, validated) else None
+            inferred = infer_to_judge(plan, catalogue, model, warm.compiled)
             judged = evaluate(plan, validated, warm, trained, inferred)
             made: Release | Refusal | Judgement = judged
             if not judged.refused or releases.of_run(store, plan.run_key):  # a release outlives stricter gates

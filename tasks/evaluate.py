@@ -34,7 +34,7 @@ def evaluate(
     A refused gate is no error: it is in the verdicts.
 
     Args:
-        inferred: the challenger's vectors, if `needs_vectors`.
+        inferred: what `infer_to_judge` returned.
     """
     store = open_store(plan.workspace)
     champion = champion_for(store, model_of(trained))
@@ -64,14 +64,6 @@ def evaluate(
     for sentence in undecided(judged.verdicts):
         logger().warning("undecided: %s", sentence)
     return judged
-
-
-def needs_vectors(plan: RunPlan, validated: ValidateOutcome) -> bool:
-    """Return whether infer comes before evaluate: models are compared by their vectors of a large catalogue.
-
-    Those of an accepted model are released, so they are made once.
-    """
-    return catalogue_of(plan, validated).items > plan.config.evaluate.corpus_items
 
 
 def champion_for(store: Store, challenger: ModelRef) -> Release | None:

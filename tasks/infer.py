@@ -4,7 +4,9 @@ from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CatalogueRef, CompileRef, ModelRef
 from tasks.contracts.runs import RunPlan
+from tasks.foundation.errors import CodeError
 from tasks.running.stage import run_stage, stage_task
+from tasks.running.stage_output import logger
 from tasks.runs.results import Judgement
 
 
@@ -24,3 +26,20 @@ def infer(
         after: orders the stages.
     """
     return run_stage(plan, InferInputs(catalogue=catalogue, model=model, reuse=reuse, compiled=compiled), InferOutcome)
+
+
+def infer_to_judge(
+    plan: RunPlan, catalogue: CatalogueRef, model: ModelRef, compiled: CompileRef | None
+) -> InferOutcome | None:
+    """Return the vectors by which a model that is not judged yet meets the released ones, in a large catalogue.
+
+    If the model is accepted they are released, so they are made once. None: the catalogue is small, so evaluate
+    measures all of it; or the model gives no usable vectors, and its gates say so.
+    """
+    if catalogue.items <= plan.config.evaluate.corpus_items:
+        return None
+    try:
+        return infer(plan, catalogue, model, compiled)
+    except CodeError as error:
+        logger().warning("the model is judged without its vectors: %s", error)
+        return None

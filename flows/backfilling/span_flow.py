@@ -14,9 +14,9 @@ from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunPlan
-from tasks.evaluate import evaluate, forget_outdated, needs_vectors
+from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
-from tasks.infer import infer
+from tasks.infer import infer, infer_to_judge
 from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import within
@@ -50,7 +50,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
                 return infer(plan, catalogue_of(plan, validated), model_of(trained), warm.compiled, after=judged)
 
             def judge() -> Judgement:
-                vectors = infer_all() if needs_vectors(plan, validated) else None
+                vectors = infer_to_judge(plan, catalogue_of(plan, validated), model_of(trained), warm.compiled)
                 return evaluate(plan, validated, warm, trained, vectors)
 
             if "evaluate" in stages or releasing:
@@ -65,7 +65,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
         with run.step("release"):
             if forget_outdated(store, plan, trained, judged):
                 logger().warning("another release was made meanwhile: the model is evaluated again, against that one")
-                judged = evaluate(plan, validated, warm, trained, inferred if needs_vectors(plan, validated) else None)
+                judged = judge()
             made: Release | Refusal | Judgement = judged
             if not judged.refused:
                 made = release(plan, model_of(trained), inferred, judged, (*plan.history, *validated.rows))

@@ -153,7 +153,7 @@ def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
 
 
 def open_manifest(store: Store, prefix: str, kind: str) -> Manifest:
-    """Return the manifest of a complete folder. Raises MissingFolder, CorruptFolder: there is none of this kind."""
+    """Return the manifest of a complete folder. Raises MissingFolder, CorruptFolder: as `open_folder`."""
     manifest = read_manifest(store, prefix)
     if manifest.kind != kind:
         raise CorruptFolder(f"{store.uri}/{prefix} holds a {manifest.kind}, expected a {kind}")

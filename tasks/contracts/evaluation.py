@@ -18,7 +18,7 @@ from tasks.foundation.records import Record
 ROW_ID = "row_id"  # string, as in the rows of the span
 SPAN = "span"  # string: the span that the row is from; GOLDEN for a row of the golden set
 QUERY_KEY = "query_key"  # int64: a hash of the normalised query
-GROUP = "group"  # int64: rows that stand and fall together are resampled together: those of one user, else of one query
+GROUP = "group"  # int64: rows of one user, else of one query, are resampled together
 ITEM_ID = "item_id"  # string
 PAIR = "pair"  # bool: the row counts for the ranking metrics
 LABEL_CLASS = "label_class"  # int8: 0, 1, or -1 without a class

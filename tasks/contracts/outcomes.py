@@ -192,7 +192,7 @@ class EvaluateOutcome(Record):
 
     @property
     def sampled_from(self) -> int | None:
-        """The holdout rows that the measured ones are a sample of; None where all were measured."""
+        """The holdout rows that the measured ones are a sample of; None if all were measured."""
         return self.holdout_there if self.holdout_there > self.holdout_rows + self.rows_left_out else None
 
     @property

@@ -78,7 +78,7 @@ class RowResults:
         return self.span == GOLDEN
 
     def ranks_against(self, role: Role, baseline: Role | None) -> np.ndarray:
-        """Return a role's ranks where it is compared with a baseline, int32 (rows,); None: with nothing.
+        """Return a role's ranks for a comparison with a baseline, int32 (rows,); None: with nothing.
 
         They are those among the items that both hold, or among the whole catalogue, if these were measured.
 

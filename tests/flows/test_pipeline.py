@@ -17,7 +17,15 @@ from flows.running import recorded_invocation
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import CancelledError, ConfigError, DataError, FailureClass, HostError, StoreError
+from tasks.foundation.errors import (
+    CancelledError,
+    CodeError,
+    ConfigError,
+    DataError,
+    FailureClass,
+    HostError,
+    StoreError,
+)
 from tasks.runs import ledger, releases
 from tasks.runs.plan import NothingToDo
 from tasks.runs.run_report import RunReport, run_report
@@ -69,6 +77,22 @@ def test_a_second_run_of_the_same_span_shows_every_stage_as_cached(prefect, stor
     assert runner.stages == list(Stage)
     assert again == first.model_copy(update={"cached": tuple(Stage)})
     assert {task.state_name for task in prefect.task_runs(prefect.last_run(), 7)} == {"Cached"}
+
+
+def test_a_large_catalogue_is_embedded_once_before_its_model_is_judged(store, runner):
+    assert run(store, "evaluate.corpus_items=10").state == "Released"
+    judged_last = [stage for stage in Stage if stage not in (Stage.evaluate, Stage.release)]
+    assert runner.stages == [*judged_last, Stage.evaluate, Stage.release]
+    inferred, evaluated = (spec.inputs for spec in runner.specs[4:6])
+    assert evaluated.challenger_vectors == inferred.vectors
+
+
+def test_a_model_without_usable_vectors_is_refused_by_its_gates_at_any_size(store, runner):
+    """Else its run would end as a bug, and so would each rerun: nobody could go on from the champion."""
+    run(store, "evaluate.corpus_items=10")
+    runner.metrics = {"recall@10": 0.0, "mrr@10": 0.0}
+    runner.fail(Stage.infer, CodeError("all vectors are NaN"))
+    assert run(store, "evaluate.corpus_items=10", span="2021-Q2").state == "Rejected"
 
 
 def test_without_a_span_the_next_one_runs_until_there_is_none(store, runner):
