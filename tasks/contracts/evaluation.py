@@ -183,7 +183,7 @@ class Verdict(Record):
 
     @property
     def judges(self) -> str:
-        """The number that is judged: the metric, the model where it is not the challenger, and the part of the rows."""
+        """The metric, with the model unless that is the challenger, and with the part of the rows."""
         whose = "" if self.of == "challenger" else self.of
         return ", ".join(filter(None, (self.metric, whose, self.where)))
 

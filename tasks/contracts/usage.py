@@ -115,7 +115,7 @@ class RateUse(Record):
 
     @property
     def warning(self) -> str:
-        """A sentence where it is so low that the lineage hardly learns any more; else empty."""
+        """A warning if the rate is below LEAST_RATE of its peak; else empty."""
         if not self.warmed_up or self.share >= LEAST_RATE:
             return ""
         return (

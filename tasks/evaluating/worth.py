@@ -17,7 +17,7 @@ DECIMALS = 9  # of a sum of differences, so that equal models stay equal
 
 
 def paired_difference(outcome: EvaluateOutcome, metric: str) -> float | None:
-    """Return challenger minus champion on the same rows; None without a champion, or where it is no finite number."""
+    """Return challenger minus champion on the same rows; None without a champion, or if it is not finite."""
     champion = outcome.champion or {}
     difference = outcome.challenger.get(metric, math.nan) - champion.get(metric, math.nan)
     return difference if math.isfinite(difference) else None

@@ -106,7 +106,7 @@ def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
 
 
 def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
-    """Return why there is nothing to compare, or nothing to compare with; empty where there is."""
+    """Return the reason why a gate does not apply; empty if it does."""
     if gate.of == "champion":
         if Role.champion not in measured.metrics:
             return "no champion yet to judge"

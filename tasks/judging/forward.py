@@ -24,7 +24,7 @@ _WORTH = GateConfig(
 
 
 def judged_releases(store: Store, outcome: EvaluateOutcome) -> dict[Role, Release]:
-    """Return the releases that brought the models of champion and previous; without those that are not there.
+    """Return the releases of the champion's model and of the previous one, as far as they exist.
 
     Raises:
         StoreError: a release is not readable; names the file.

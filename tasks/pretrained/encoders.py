@@ -49,7 +49,7 @@ def kind_of(model_type: str | None) -> Encoder:
 
 
 def check_direction(encoder_config: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a Gemma by its config.json whose tokens see none after them, as those that write text."""
+    """Raise ConfigError if a config.json describes a Gemma that writes text: its tokens see none after them."""
     if encoder_config.get("model_type") == "gemma3_text" and not encoder_config.get("use_bidirectional_attention"):
         raise ConfigError(
             "an encoder with the model_type 'gemma3_text' can be trained if its tokens see those after them, and its "

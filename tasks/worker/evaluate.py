@@ -98,13 +98,13 @@ def _field(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, entrants:
     """Return rows, items, and which items are as right as others."""
     features = feature_names(job, entrants)
     with job.clock.phase("restoring"):
-        rows = with_golden_set(job, read_holdout(job, inputs, features), inputs)
+        rows = with_golden_set(job, read_holdout(job, inputs, features), inputs.golden)
     corpus = choose_corpus(job, accelerator, inputs, rows, features)
     live = rows.where(pc.is_in(rows.table[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()))
     held, left = pc.sum(rows.holdout).as_py(), pc.sum(live.holdout).as_py() or 0
     if not left:
         raise DataError(f"all {held} holdout rows are about deleted items; evaluate after more spans")
-    pairs = known_pairs(job, accelerator, inputs, live)
+    pairs = known_pairs(job, accelerator, live)
     return Field(live, corpus, pairs, relevant_items(live, pairs, corpus), held - left)
 
 

@@ -53,11 +53,11 @@ def choose_corpus(
     return pq.read_table(job.shared.local(key))
 
 
-def known_pairs(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, rows: MeasuredRows) -> pa.Table:
+def known_pairs(job: Job, accelerator: Accelerator, rows: MeasuredRows) -> pa.Table:
     """Return what `find_known_pairs` does: the first worker looks them up and writes them for the others."""
     key = f"{job.spec.attempt_prefix}/known_pairs.parquet"
     if job.rank.is_main:
-        _write(job, key, find_known_pairs(job, inputs, rows))
+        _write(job, key, find_known_pairs(rows, job.config.heads))
     accelerator.barrier()
     return pq.read_table(job.shared.local(key))
 

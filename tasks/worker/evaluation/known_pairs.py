@@ -6,20 +6,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from configs.schema.training import HeadsConfig
 from tasks.contracts.evaluation import QUERY_KEY
-from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.rows import ITEM_ID, QUERY
 from tasks.labels.pairs import pair_mask
-from tasks.worker.evaluation.rows import MeasuredRows, held_spans
+from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.held.order import query_places
 from tasks.worker.held.write import QUERY_PLACE
-from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
-def find_known_pairs(job: Job, inputs: EvaluateInputs, rows: MeasuredRows) -> pa.Table:
+def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
     """Return the items that any row of the spans, trained on or held out, pairs with the rows' queries, each once.
 
     The pairs of the golden set are among them.
@@ -33,9 +32,9 @@ def find_known_pairs(job: Job, inputs: EvaluateInputs, rows: MeasuredRows) -> pa
     queries, places = queries[order], places[order]
     golden = rows.table.filter(pc.invert(rows.holdout))
     found = [pa.table({QUERY_KEY: query_keys(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]})]
-    for span in held_spans(job, inputs):
+    for span in rows.spans:
         pairs = span.pairs(places)
-        pairs = pairs.filter(pa.array(pair_mask(pairs, job.config.heads)))
+        pairs = pairs.filter(pa.array(pair_mask(pairs, heads)))
         keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
         found.append(pa.table({QUERY_KEY: keys, ITEM_ID: pairs[ITEM_ID]}))
     return pa.concat_tables(found).group_by([QUERY_KEY, ITEM_ID]).aggregate([])

@@ -33,6 +33,7 @@ class MeasuredRows(NamedTuple):
     table: pa.Table
     facts: pa.Table
     there: int = 0  # holdout rows of the spans, of which the measured ones may be a sample
+    spans: tuple[HeldSpan, ...] = ()  # that they are from, oldest first
     golden_trained: int = 0  # rows of the golden set whose texts a training row of the spans has
 
     def where(self, mask: pa.ChunkedArray) -> Self:
@@ -54,35 +55,29 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
         DataError: the spans have no holdout row, or lack a feature.
         MissingFolder, CorruptFolder: the held-out rows of a span are gone or damaged.
     """
-    tables, facts, spans = [], [], held_spans(job, inputs)
-    group = HoldoutRule.of(job.config.evaluate, inputs.rows).group
+    tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate, inputs.rows)
+    spans = tuple(HeldSpan(job.shared, ref, rule.measured_share) for ref in inputs.rows)
     there = [span.count() for span in spans]
     for span, most in zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True):
         held = span.rows(features, most)
         tables.append(held.select([*CORE, *dict.fromkeys(features)]))
         others = [name for name in held.column_names if name not in CORE]
-        facts.append(_facts(held, span.ref.span.name, job.config.heads, others, group))
+        facts.append(_facts(held, span.ref.span.name, job.config.heads, others, rule.group))
     if not any(table.num_rows for table in tables):
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
             f"no holdout row among the {rows} rows up to span {job.spec.span.name}; evaluate after more spans, or "
             "begin a new lineage with a higher share: --set lineage=NAME --set evaluate.holdout_share=SHARE"
         )
-    return MeasuredRows(_joined(tables), _joined(facts), sum(there))
+    return MeasuredRows(_joined(tables), _joined(facts), sum(there), spans)
 
 
-def held_spans(job: Job, inputs: EvaluateInputs) -> list[HeldSpan]:
-    """Return what is held out of each span of an evaluation, oldest first; nothing is read but the manifests."""
-    rule = HoldoutRule.of(job.config.evaluate, inputs.rows)
-    return [HeldSpan(job.shared, ref, rule.measured_share) for ref in inputs.rows]
-
-
-def with_golden_set(job: Job, rows: MeasuredRows, inputs: EvaluateInputs) -> MeasuredRows:
+def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRows:
     """Return the rows with those of the golden set after them, which have neither label nor features."""
-    if inputs.golden is None:
+    if key is None:
         return rows
-    golden = pq.read_table(job.shared.local(inputs.golden)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
-    trained = _trained(job, golden, inputs)
+    golden = pq.read_table(job.shared.local(key)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
+    trained = _trained(rows.spans, golden, key)
     for field in rows.table.schema:
         if field.name not in golden.column_names:
             golden = golden.append_column(field, pa.nulls(golden.num_rows, field.type))
@@ -91,18 +86,18 @@ def with_golden_set(job: Job, rows: MeasuredRows, inputs: EvaluateInputs) -> Mea
     pairs = pa.array([True] * golden.num_rows)  # without labels, all would be none where only positives are pairs
     facts = facts.set_column(facts.column_names.index(PAIR), PAIR, pairs)
     table = pa.concat_tables([rows.table, golden])
-    return MeasuredRows(table, _joined([rows.facts, facts]), rows.there, trained)
+    return rows._replace(table=table, facts=_joined([rows.facts, facts]), golden_trained=trained)
 
 
-def _trained(job: Job, golden: pa.Table, inputs: EvaluateInputs) -> int:
+def _trained(spans: Sequence[HeldSpan], golden: pa.Table, key: str) -> int:
     """Return how many rows of the golden set have the texts of a training row.
 
     Spans that were validated with this golden set have no such row, so only those before are searched.
     """
     texts = group_hashes(golden, QUERY_AND_ITEM)
     found = np.zeros(len(texts), dtype=bool)
-    for span in held_spans(job, inputs):
-        if span.kept_out != inputs.golden:
+    for span in spans:
+        if span.kept_out != key:
             found |= span.trained(texts)
     return int(found.sum())
 

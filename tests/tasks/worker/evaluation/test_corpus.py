@@ -50,7 +50,7 @@ def test_items_as_right_are_those_of_all_rows_of_all_spans(
     key = store_golden_set(store, str(golden))
     inputs = EvaluateInputs(rows=refs, catalogue=catalogue, challenger=model, champion=None, golden=key)
     job = make_job(store, config, inputs)
-    rows = with_golden_set(job, read_holdout(job, inputs, ()), inputs)
+    rows = with_golden_set(job, read_holdout(job, inputs, ()), inputs.golden)
 
     every = pa.concat_tables(read_rows(store, refs, []))
     texts = dict(zip(every[ITEM_ID].to_pylist(), every[ITEM].to_pylist(), strict=True)) | {"new": "x", "tin": "y"}
@@ -58,7 +58,7 @@ def test_items_as_right_are_those_of_all_rows_of_all_spans(
     items = sorted({*some, *rows.table[ITEM_ID].to_pylist()})
     corpus = pa.table({ITEM_ID: items, "text": [texts[item] for item in items]})
     with open_accelerator("cpu", Rank(0, 1, 0), config, "fp32") as accelerator:
-        found = relevant_items(rows, known_pairs(job, accelerator, inputs, rows), corpus)
+        found = relevant_items(rows, known_pairs(job, accelerator, rows), corpus)
 
     right = every.filter(pa.array(pair_mask(every, config.heads)))
     pairs = [*zip(right[QUERY].to_pylist(), right[ITEM_ID].to_pylist(), strict=True)]
