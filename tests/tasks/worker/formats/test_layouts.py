@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -21,16 +20,14 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.pretrained.folder import describe
 from tasks.worker import release, train
-from tasks.worker.accelerators import open_accelerator
 from tasks.worker.accelerators.base import Precision
 from tasks.worker.formats.export import export_model
-from tasks.worker.model.embed import embed, embed_settings
-from tasks.worker.model.features import Side, encode_features
-from tasks.worker.model.tokens import tokenize
+from tasks.worker.model.features import Side
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.fakes.encoding import encode_here
+from tests.support.models.embedding import embed_texts
 from tests.support.models.layouts import LAYOUTS, settings_for, write_layout
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
@@ -69,11 +66,7 @@ def config_for(name: str, folder: Path, *overrides: str) -> Config:
 
 
 def ours(parts: ModelParts, config: Config, side: Side, precision: Precision = "fp32") -> np.ndarray:
-    prompt = getattr(parts.model.shape.prompts, side)
-    tokens = tokenize(parts.tokenizer, TEXTS, config.infer.max_tokens, parts.model.pad, prompt)
-    features = encode_features(parts.features, pa.table({"text": TEXTS}), side)
-    with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
-        return embed(parts.model, accelerator, tokens, features, embed_settings(config, accelerator, precision))
+    return embed_texts(parts, config, TEXTS, side, precision)
 
 
 def theirs(folder: Path, prompt: str, longest: int) -> np.ndarray:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -13,15 +12,12 @@ from configs.schema.config import Config
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.pretrained.folder import describe
 from tasks.worker import release
-from tasks.worker.accelerators import open_accelerator
 from tasks.worker.accelerators.base import Precision
-from tasks.worker.model.embed import embed, embed_settings
-from tasks.worker.model.features import Side, encode_features
-from tasks.worker.model.tokens import tokenize
-from tasks.worker.process.job import Rank
+from tasks.worker.model.features import Side
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.fakes.encoding import encode_here
+from tests.support.models.embedding import embed_texts
 from tests.support.models.pretrained import KINDS, write_pretrained
 from tests.support.workspace.jobs import (
     FEATURES,
@@ -62,11 +58,7 @@ def new_parts(config: Config, folder: Path) -> ModelParts:
 
 
 def ours(parts: ModelParts, config: Config, side: Side, precision: Precision = "fp32") -> np.ndarray:
-    prompt = getattr(parts.model.shape.prompts, side)
-    tokens = tokenize(parts.tokenizer, TEXTS, config.infer.max_tokens, parts.model.pad, prompt)
-    features = encode_features(parts.features, pa.table({"text": TEXTS}), side)
-    with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
-        return embed(parts.model, accelerator, tokens, features, embed_settings(config, accelerator, precision))
+    return embed_texts(parts, config, TEXTS, side, precision)
 
 
 def theirs(folder: Path, config: Config, side: Side) -> np.ndarray:
