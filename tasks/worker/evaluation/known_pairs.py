@@ -12,6 +12,7 @@ from tasks.data.rows import ITEM_ID, QUERY
 from tasks.labels.pairs import pair_mask
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.held.order import query_places
+from tasks.worker.held.read import at_once
 from tasks.worker.held.write import QUERY_PLACE
 from tasks.worker.ranking.relevant import query_keys
 
@@ -32,8 +33,7 @@ def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
     queries, places = queries[order], places[order]
     golden = rows.table.filter(pc.invert(rows.holdout))
     found = [pa.table({QUERY_KEY: query_keys(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]})]
-    for span in rows.spans:
-        pairs = span.pairs(places)
+    for pairs in at_once(lambda span: span.pairs(places), rows.spans):
         pairs = pairs.filter(pa.array(pair_mask(pairs, heads)))
         keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
         found.append(pa.table({QUERY_KEY: keys, ITEM_ID: pairs[ITEM_ID]}))

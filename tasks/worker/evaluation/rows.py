@@ -17,7 +17,7 @@ from tasks.foundation.errors import DataError
 from tasks.labels.columns import label_values
 from tasks.labels.pairs import label_classes, pair_mask
 from tasks.worker.evaluation.sample import rows_of_spans
-from tasks.worker.held.read import HeldSpan
+from tasks.worker.held.read import HeldSpan, at_once
 from tasks.worker.process.job import Job
 from tasks.worker.ranking.relevant import query_keys
 
@@ -56,10 +56,10 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
         MissingFolder, CorruptFolder: the held-out rows of a span are gone or damaged.
     """
     tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate, inputs.rows)
-    spans = tuple(HeldSpan(job.shared, ref, rule.measured_share) for ref in inputs.rows)
-    there = [span.count() for span in spans]
-    for span, most in zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True):
-        held = span.rows(features, most)
+    spans = tuple(at_once(lambda ref: HeldSpan(job.shared, ref, rule.measured_share), inputs.rows))
+    there = at_once(HeldSpan.count, spans)
+    shares = list(zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True))
+    for span, held in zip(spans, at_once(lambda share: share[0].rows(features, share[1]), shares), strict=True):
         tables.append(held.select([*CORE, *dict.fromkeys(features)]))
         others = [name for name in held.column_names if name not in CORE]
         facts.append(_facts(held, span.ref.span.name, job.config.heads, others, rule.group))
@@ -96,9 +96,8 @@ def _trained(spans: Sequence[HeldSpan], golden: pa.Table, key: str) -> int:
     """
     texts = group_hashes(golden, QUERY_AND_ITEM)
     found = np.zeros(len(texts), dtype=bool)
-    for span in spans:
-        if span.kept_out != key:
-            found |= span.trained(texts)
+    for trained in at_once(lambda span: span.trained(texts), [span for span in spans if span.kept_out != key]):
+        found |= trained
     return int(found.sum())
 
 

@@ -1,6 +1,6 @@
 """`make traps`: wrong and honest months through the real pipeline, after four months of the demo's shop; docs/traps.md.
 
-    python -m tests.benchmarks.traps [--folder workspace/traps] [--only NAME] [--list]
+    python -m tests.benchmarks.traps [--folder workspace/traps] [--only NAME] [--jobs 2] [--list]
 
 Each month is ingested into a copy of one workspace and run by the command, with real workers and the settings of
 configs/demo.yaml. What came of it is kept in the folder, and a month that is there is not run again: delete its file
@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -46,15 +47,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("workspace/traps"))
     parser.add_argument("--only", choices=MONTHS, help="one month")
+    parser.add_argument("--jobs", type=int, default=1, help="months at once")
     parser.add_argument("--list", action="store_true", help="print the names of the months that are not done")
     options = parser.parse_args()
     left = [name for name in MONTHS if not _kept(options.folder, name).exists()]
     if options.list:
         print("\n".join(left))
         return 0
-    for name in [each for each in left if options.only in (None, each)]:
-        outcome = run_month(options.folder, name)
+    before = _before(options.folder)
+
+    def run(name: str) -> None:
+        outcome = run_month(options.folder, before, name)
         print(f"{name}: {outcome.state}; {'; '.join(each.name for each in outcome.failed)}", flush=True)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(run, [each for each in left if options.only in (None, each)]))
     if options.only:
         return 0
     found = {name: Outcome.model_validate_json(_kept(options.folder, name).read_text()) for name in MONTHS}
@@ -63,19 +70,18 @@ def main() -> int:
     return 0 if holds else 1
 
 
-def run_month(folder: Path, name: str) -> Outcome:
-    """Ingest the month into a copy of the workspace, run it, and keep what came of it."""
-    before = _before(folder)
-    place = folder / "now"
+def run_month(folder: Path, before: Path, name: str) -> Outcome:
+    """Ingest the month into a copy of the workspace `before`, run it, and keep what came of it."""
+    place = folder / "now" / _kept(folder, name).stem
     shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
+    place.mkdir(parents=True)
     shutil.copytree(before, place / "workspace")
     store = DirectoryStore(place / "workspace")
     earlier = set(planned_runs(store))
     source = place / "month.jsonl"
     source.write_text("".join(f"{json.dumps(row)}\n" for row in MONTHS[name].change(rows_of(BEFORE))))
-    _millrace(folder, store, "ingest", "--source", str(source), *_FORM)
-    done = _millrace(folder, store, "run", "--config", CONFIG, "--span", MONTH, "--json", check=False)
+    _millrace(place, store, "ingest", "--source", str(source), *_FORM)
+    done = _millrace(place, store, "run", "--config", CONFIG, "--span", MONTH, "--json", check=False)
     (key,) = [each for each in planned_runs(store) if each not in earlier and not each.startswith("refresh")] or [""]
     outcome = _outcome(store, key, done)
     _kept(folder, name).write_text(outcome.to_json().decode())
