@@ -80,8 +80,8 @@ def run_month(folder: Path, before: Path, name: str) -> Outcome:
     earlier = set(planned_runs(store))
     source = place / "month.jsonl"
     source.write_text("".join(f"{json.dumps(row)}\n" for row in MONTHS[name].change(rows_of(BEFORE))))
-    _millrace(place, store, "ingest", "--source", str(source), *_FORM)
-    done = _millrace(place, store, "run", "--config", CONFIG, "--span", MONTH, "--json", check=False)
+    _millrace(folder, store, "ingest", "--source", str(source), *_FORM)
+    done = _millrace(folder, store, "run", "--config", CONFIG, "--span", MONTH, "--json", check=False)
     (key,) = [each for each in planned_runs(store) if each not in earlier and not each.startswith("refresh")] or [""]
     outcome = _outcome(store, key, done)
     _kept(folder, name).write_text(outcome.to_json().decode())
