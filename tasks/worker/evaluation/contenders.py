@@ -91,11 +91,14 @@ def feature_names(job: Job, entrants: Sequence[Entrant]) -> list[str]:
     return list(found)
 
 
-def open_entrant(job: Job, accelerator: Accelerator, entrant: Entrant, like: ModelParts | None) -> Contender | None:
+def open_entrant(
+    job: Job, accelerator: Accelerator, entrant: Entrant, like: ModelParts | None, max_tokens: int | None = None
+) -> Contender | None:
     """Return a model on the device; None for new weights that can't be made, with a line in the log.
 
     Args:
         like: the challenger; new weights get its shape, tokenizer and features.
+        max_tokens: of a text; None: as long as those of its vectors, or else as the configuration says.
 
     Raises:
         StoreError: a checkpoint is missing, corrupt, or not the one that is named.
@@ -112,14 +115,14 @@ def open_entrant(job: Job, accelerator: Accelerator, entrant: Entrant, like: Mod
     assert parts is not None
     accelerator.to_device(parts.model)
     released = _released(job, accelerator, entrant) if entrant.vectors is not None else None
-    config = job.config if released is None else _cut_as(released, job.config)
+    config = _cut_at(max_tokens or (released.max_tokens if released else None), job.config)
     settings = embed_settings(config, accelerator, config.infer.precision)
     return Contender(entrant.version, config, parts, settings, released)
 
 
-def _cut_as(released: EarlierVectors, config: Config) -> Config:
+def _cut_at(max_tokens: int | None, config: Config) -> Config:
     """Return the configuration with the length of texts that a release was made with, and sequences with room."""
-    longest = released.max_tokens or config.infer.max_tokens
+    longest = max_tokens or config.infer.max_tokens
     room = max(longest, config.infer.sequence_tokens)
     infer = config.infer.model_copy(update={"max_tokens": longest, "sequence_tokens": room})
     return config.model_copy(update={"infer": infer})

@@ -58,7 +58,8 @@ def open_release(job: Job, accelerator: Accelerator, release: MinedRelease) -> R
     """
     memory = MEMORY_BYTES // job.rank.local_world
     items = ReleasedItems.open(job.shared, release.vectors, release.model.version, memory)
-    model = open_entrant(job, accelerator, Entrant(release.model.version, {}, release.model.checkpoint), None)
+    entrant = Entrant(release.model.version, {}, release.model.checkpoint)
+    model = open_entrant(job, accelerator, entrant, None, items.vectors.max_tokens)
     assert model is not None, "only new weights may not be there"
     if missing := sorted(set(model.features) - set(feature_columns(job.config))):
         raise ConfigError(
@@ -109,7 +110,7 @@ def _of_table(
     model, items = release
     columns = [QUERY, *model.parts.features.query_columns]
     first, which = _distinct(pairs, columns)
-    queries = _embed(job, accelerator, model, pairs.take(pa.array(first)), "query")[which]
+    queries = _embed(accelerator, model, pairs.take(pa.array(first)), "query")[which]
     ids = id_keys(pairs[ITEM_ID])
     own = items.places_of(ids)
     vectors = items.vectors.at(own)
@@ -117,7 +118,7 @@ def _of_table(
     made = 0
     if new.num_rows:
         others, whose = _distinct(new, [ITEM, *model.features])
-        vectors[own < 0] = _embed(job, accelerator, model, new.take(pa.array(others)), "item")[whose]
+        vectors[own < 0] = _embed(accelerator, model, new.take(pa.array(others)), "item")[whose]
         made = len(others)
     scores = np.einsum("qw,qw->q", queries, vectors)
     limits = scores - (1.0 - settings.max_share) * np.abs(scores)  # below the score even where that is negative
@@ -127,8 +128,8 @@ def _of_table(
     return found, len(first) + made
 
 
-def _embed(job: Job, accelerator: Accelerator, model: Contender, rows: pa.Table, side: Side) -> np.ndarray:
-    tokens, features = side_of(rows, side, model.parts, job.config)
+def _embed(accelerator: Accelerator, model: Contender, rows: pa.Table, side: Side) -> np.ndarray:
+    tokens, features = side_of(rows, side, model.parts, model.config)
     return embed(model.parts.model, accelerator, tokens, features, model.settings, shared=False)
 
 

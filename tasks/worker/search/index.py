@@ -63,6 +63,7 @@ class Index:
         folder = store.local(prefix)
         self.paths = [folder / entry.name for entry in manifest.files]
         self.width = read_fact(store, prefix, "width", int)
+        self.max_tokens: int | None = manifest.facts.get("max_tokens")  # where the texts were cut
         rows = [_rows_in(path) for path in self.paths]
         self.starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
         self.vectors = int(self.starts[-1])

@@ -156,3 +156,8 @@ def test_two_workers_find_what_one_finds(made: Made):
     together = run_ranks(2, find_as, str(made.store.path("")), inputs)
     made.store.delete("negatives")
     assert together == [find_as(Rank(0, 1, 0), str(made.store.path("")), inputs)] * 2
+
+
+def test_texts_are_read_as_far_as_the_release_was_made_for(made: Made):
+    shorter = tiny_config(*SETTINGS, "infer.max_tokens=3")
+    assert ids_of(find(made, config=shorter)[0]) == brute_force(made)
