@@ -99,6 +99,19 @@ class SignsConfig(Record):
     repeated: Bounds = Field(default=Bounds(warn=0.05, stop=None), description="another row but for its id")
 
 
+class BeforeConfig(Record):
+    """How the rows of a window may be like those of the spans before it, and how many may be missing."""
+
+    missing: Bounds = Field(
+        default=Bounds(warn=0.6, stop=None), description="of the rows of the median span before, those that are missing"
+    )
+    again: Bounds = Field(
+        default=Bounds(warn=0.3, stop=0.6),
+        description="rows with the query and item of a row of the span before: by how much their share may be above "
+        "the same share of that span",
+    )
+
+
 class ValidateConfig(StageConfig):
     """Limits that great-expectations holds the rows of a run against."""
 
@@ -117,6 +130,7 @@ class ValidateConfig(StageConfig):
     drift: DriftConfig = DriftConfig()
     items: ItemsConfig = ItemsConfig()
     signs: SignsConfig = SignsConfig()
+    before: BeforeConfig = BeforeConfig()
     max_unseen_share: Share = Field(
         default=0.1, description="more rows than this share with a category that the parent has never seen: a warning"
     )

@@ -8,7 +8,7 @@ reasons. It needs no torch, except where a lineage begins with a pretrained fold
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from tasks.worker.duplicates.sides import check_left_out, find_sides
 from tasks.worker.held.write import write_held
 from tasks.worker.process.job import Job
 from tasks.worker.validation import outputs, window
+from tasks.worker.validation.before import judge_before
 from tasks.worker.validation.columns import joined
 from tasks.worker.validation.counts import WindowCounts
 from tasks.worker.validation.drifts import judge_columns, judge_drift, judge_places, read_earlier
@@ -78,7 +79,9 @@ def run(job: Job) -> ValidateOutcome:
         checks += window.window_checks(counts, features, inputs.window[-1], config)
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs)
-        checks += item_checks(_compared_items(job, inputs, counts, scratch), config.validate_.items)
+        files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
+        checks += judge_before(job.store, inputs.history, counts.clean, list(files.values()), config.validate_.before)
+        checks += item_checks(_compared_items(job, inputs, files), config.validate_.items)
         outcome = ValidateOutcome(
             rows=(),
             rows_in=counts.rows_in,
@@ -136,10 +139,9 @@ def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) ->
     return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
 
 
-def _compared_items(job: Job, inputs: ValidateInputs, counts: WindowCounts, scratch: Path) -> list[SpanItems]:
+def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Path]) -> list[SpanItems]:
     """Return the items of each span of the window next to what was known before the window."""
     before = Sources(newest_rows(inputs.history, inputs.others), inputs.feeds)
-    files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
     found = (compare_items(job.store, span.name, f, before, inputs.bases, job.config) for span, f in files.items())
     return [each for each in found if each is not None]
 

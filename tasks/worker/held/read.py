@@ -108,8 +108,12 @@ class HeldSpan:
 
     def trained(self, texts: np.ndarray) -> np.ndarray:
         """Return which hashes of texts a training row of the span has, bool; uint64, as TEXTS_HASH."""
+        return np.isin(texts, self.trained_texts())
+
+    def trained_texts(self) -> np.ndarray:
+        """Return the hashes of the texts of the span's training rows, each once, lowest first; uint64."""
         file = open_file(self._store, self._prefix, self._manifest, TRAINED)
-        return np.isin(texts, pq.read_table(file)[TEXTS_HASH].to_numpy())
+        return pq.read_table(file)[TEXTS_HASH].to_numpy()
 
     @staticmethod
     def names(table: pa.Table) -> list[str]:
