@@ -27,18 +27,18 @@ def asked_in(month: int) -> Callable[[pa.Table], pa.Table]:
 @pytest.mark.parametrize(
     ("month", "rows", "failed"),
     [
-        (3, ROWS, {}),
-        (3, ROWS // 2, {}),
-        (3, ROWS // 4, {MISSING: "warning"}),
-        (2, ROWS, {AGAIN: "critical"}),
+        (4, ROWS, {}),
+        (4, ROWS // 2, {}),
+        (4, ROWS // 4, {MISSING: "warning"}),
+        (3, ROWS, {AGAIN: "critical"}),
     ],
 )
 def test_a_window_is_held_against_the_spans_before(
     tmp_path: Path, month: int, rows: int, failed: dict[str, str]
 ) -> None:
     store, first = make_workspace(tmp_path, rows=ROWS)
-    history = [change_rows(store, first, f"2026-0{each}", asked_in(each), tmp_path) for each in (1, 2)]
-    now = change_rows(store, first, "2026-03", lambda table: asked_in(month)(table).slice(0, rows), tmp_path)
+    history = [change_rows(store, first, f"2026-0{each}", asked_in(each), tmp_path) for each in (2, 3)]
+    now = change_rows(store, first, "2026-04", lambda table: asked_in(month)(table).slice(0, rows), tmp_path)
     files = [store.path(now.prefix) / "part-00000.parquet"]
     checks = judge_before(store, with_held(store, CONFIG, *history), {now.span: now.rows}, files, BeforeConfig())
     assert {check.name: check.severity for check in checks if not check.passed} == failed
