@@ -80,7 +80,9 @@ def run(job: Job) -> ValidateOutcome:
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs)
         files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
-        checks += judge_before(job.store, inputs.history, counts.clean, list(files.values()), config.validate_.before)
+        checks += judge_before(
+            job.store, inputs.history, [*counts.clean.values()], [*files.values()], config.validate_.before
+        )
         checks += item_checks(_compared_items(job, inputs, files), config.validate_.items)
         outcome = ValidateOutcome(
             rows=(),

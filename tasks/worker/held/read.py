@@ -30,7 +30,8 @@ from tasks.worker.held.write import (
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
-S, T = TypeVar("S"), TypeVar("T")
+S = TypeVar("S")
+T = TypeVar("T")
 _READERS = 16  # files at once: a history has hundreds of small ones, and a bucket answers in tens of milliseconds
 
 

@@ -1,6 +1,6 @@
 """The rows of a window against the spans before it: how many there are, and how many of them were there already."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -12,7 +12,7 @@ from configs.schema.validation import BeforeConfig
 from infra.store.base import Store
 from tasks.contracts.checkpoints import QUERY_AND_ITEM
 from tasks.contracts.outcomes import Check
-from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.references import RowsRef
 from tasks.data.rows import ITEM, QUERY, group_hashes
 from tasks.worker.checks.bounds import check_share, not_judged
 from tasks.worker.checks.drift import MIN_ROWS
@@ -24,7 +24,7 @@ MISSING, AGAIN = "rows as many as before", "rows new"
 
 
 def judge_before(
-    store: Store, history: Sequence[RowsRef], window: Mapping[SpanRef, int], files: Sequence[Path], limits: BeforeConfig
+    store: Store, history: Sequence[RowsRef], window: Sequence[int], files: Sequence[Path], limits: BeforeConfig
 ) -> list[Check]:
     """Return a check of the number of rows, and one of those that the span before has too.
 
@@ -42,9 +42,9 @@ def judge_before(
     return [_missing(history, window, limits), _again(store, history, files, limits)]
 
 
-def _missing(history: Sequence[RowsRef], window: Mapping[SpanRef, int], limits: BeforeConfig) -> Check:
+def _missing(history: Sequence[RowsRef], window: Sequence[int], limits: BeforeConfig) -> Check:
     usual = median(ref.rows for ref in history[-USUAL_SPANS:])
-    rows = sum(window.values()) / len(window)
+    rows = sum(window) / len(window)
     sentence = (
         f"{rows:.0f} clean rows a span, where {usual:.0f} are usual: {max(0.0, 1 - rows / usual):.2%} are missing"
     )

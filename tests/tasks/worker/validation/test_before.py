@@ -40,11 +40,11 @@ def test_a_window_is_held_against_the_spans_before(
     history = [change_rows(store, first, f"2026-0{each}", asked_in(each), tmp_path) for each in (2, 3)]
     now = change_rows(store, first, "2026-04", lambda table: asked_in(month)(table).slice(0, rows), tmp_path)
     files = [store.path(now.prefix) / "part-00000.parquet"]
-    checks = judge_before(store, with_held(store, CONFIG, *history), {now.span: now.rows}, files, BeforeConfig())
+    checks = judge_before(store, with_held(store, CONFIG, *history), [now.rows], files, BeforeConfig())
     assert {check.name: check.severity for check in checks if not check.passed} == failed
 
 
 def test_a_second_span_is_not_judged(tmp_path: Path) -> None:
     store, first = make_workspace(tmp_path, rows=ROWS)
-    checks = judge_before(store, with_held(store, CONFIG, first), {first.span: 1}, [], BeforeConfig())
+    checks = judge_before(store, with_held(store, CONFIG, first), [1], [], BeforeConfig())
     assert [(check.passed, check.observed) for check in checks] == [(True, None)] * 2
