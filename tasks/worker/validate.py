@@ -27,10 +27,10 @@ from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.catalogue.item_checks import item_checks
 from tasks.worker.checks.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
 from tasks.worker.duplicates.sides import check_left_out, find_sides
+from tasks.worker.held.before import judge_before
 from tasks.worker.held.write import write_held
 from tasks.worker.process.job import Job
 from tasks.worker.validation import outputs, window
-from tasks.worker.validation.before import judge_before
 from tasks.worker.validation.columns import joined
 from tasks.worker.validation.counts import WindowCounts
 from tasks.worker.validation.drifts import judge_columns, judge_drift, judge_places, read_earlier

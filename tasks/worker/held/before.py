@@ -36,8 +36,8 @@ def judge_before(
     Raises:
         MissingFolder, CorruptFolder: what validate kept of a span before is gone or damaged.
     """
-    if len(history) < ENOUGH_SPANS:
-        why = f"{len(history)} spans before; {ENOUGH_SPANS} are needed"
+    if len(history) < ENOUGH_SPANS or any(ref.held is None for ref in history[-ENOUGH_SPANS:]):
+        why = f"{len(history)} spans before; {ENOUGH_SPANS} are needed, with what validate keeps of them"
         return [not_judged(MISSING, limits.missing, why), not_judged(AGAIN, limits.again, why)]
     return [_missing(history, window, limits), _again(store, history, files, limits)]
 
@@ -53,7 +53,7 @@ def _missing(history: Sequence[RowsRef], window: Sequence[int], limits: BeforeCo
 
 
 def _again(store: Store, history: Sequence[RowsRef], files: Sequence[Path], limits: BeforeConfig) -> Check:
-    last, one_before = (HeldSpan(store, ref, 0.0) for ref in (history[-1], history[-2]))
+    one_before, last = (HeldSpan(store, ref, 0.0) for ref in history[-ENOUGH_SPANS:])
     texts = np.unique(np.concatenate([np.zeros(0, np.uint64), *_texts(files)]))
     of_last = last.trained_texts()
     if min(len(texts), len(of_last)) < MIN_ROWS:
