@@ -100,15 +100,15 @@ class SignsConfig(Record):
 
 
 class BeforeConfig(Record):
-    """How the rows of a window may be like those of the spans before it, and how many may be missing."""
+    """How many of the usual rows a window may lack, and how many it may share with the span before it."""
 
     missing: Bounds = Field(
-        default=Bounds(warn=0.6, stop=None), description="of the rows of the median span before, those that are missing"
+        default=Bounds(warn=0.6, stop=None),
+        description="share of the usual rows, the median of the spans before, that a span lacks",
     )
     again: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.6),
-        description="rows with the query and item of a row of the span before: by how much their share may be above "
-        "the same share of that span",
+        description="share of rows whose query and item the span before has too, less the same share of that span",
     )
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from tasks.foundation.records import Record
 
 MOST_COMMUNICATION = 0.25  # of a step, before it is a warning
-LEAST_RATE = 0.1  # of the peak: below it, a lineage hardly learns what is new, which is a warning
+LEAST_RATE = 0.1  # of the peak; a lower rate is a warning, since the lineage hardly learns any more
 
 
 class NewGraph(Record):

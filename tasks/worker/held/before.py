@@ -26,7 +26,7 @@ MISSING, AGAIN = "rows as many as before", "rows new"
 def judge_before(
     store: Store, history: Sequence[RowsRef], window: Sequence[int], files: Sequence[Path], limits: BeforeConfig
 ) -> list[Check]:
-    """Return a check of the number of rows, and one of those that the span before has too.
+    """Return the check of how many rows are missing, and the check of how many the span before has too.
 
     Args:
         history: the spans before, oldest first.
@@ -36,8 +36,8 @@ def judge_before(
     Raises:
         MissingFolder, CorruptFolder: what validate kept of a span before is gone or damaged.
     """
-    if len(history) < ENOUGH_SPANS or any(ref.held is None for ref in history[-ENOUGH_SPANS:]):
-        why = f"{len(history)} spans before; {ENOUGH_SPANS} are needed, with what validate keeps of them"
+    if len(history) < ENOUGH_SPANS:
+        why = f"{len(history)} spans before; {ENOUGH_SPANS} are needed"
         return [not_judged(MISSING, limits.missing, why), not_judged(AGAIN, limits.again, why)]
     return [_missing(history, window, limits), _again(store, history, files, limits)]
 
@@ -45,14 +45,15 @@ def judge_before(
 def _missing(history: Sequence[RowsRef], window: Sequence[int], limits: BeforeConfig) -> Check:
     usual = median(ref.rows for ref in history[-USUAL_SPANS:])
     rows = sum(window) / len(window)
-    sentence = (
-        f"{rows:.0f} clean rows a span, where {usual:.0f} are usual: {max(0.0, 1 - rows / usual):.2%} are missing"
-    )
+    missing = max(0.0, 1 - rows / usual)
+    sentence = f"{rows:.0f} clean rows a span, and {usual:.0f} are usual: {missing:.2%} are missing"
     advice = "Is the export whole? Rows that come later: millrace ingest --merge."
-    return check_share(MISSING, max(0.0, 1 - rows / usual), limits.missing, "before.missing", sentence, advice)
+    return check_share(MISSING, missing, limits.missing, "before.missing", sentence, advice)
 
 
 def _again(store: Store, history: Sequence[RowsRef], files: Sequence[Path], limits: BeforeConfig) -> Check:
+    if any(ref.held is None for ref in history[-ENOUGH_SPANS:]):
+        return not_judged(AGAIN, limits.again, "the spans before have no held-out side")
     one_before, last = (HeldSpan(store, ref, 0.0) for ref in history[-ENOUGH_SPANS:])
     texts = np.unique(np.concatenate([np.zeros(0, np.uint64), *_texts(files)]))
     of_last = last.trained_texts()
