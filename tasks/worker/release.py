@@ -15,10 +15,11 @@ from tasks.contracts.jobs import ReleaseInputs, changes_key
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.search import SharedSearch
 from tasks.foundation.code_version import code_version
-from tasks.foundation.errors import CodeError
+from tasks.foundation.errors import CodeError, ConfigError
 from tasks.worker.formats.export import export_model
 from tasks.worker.formats.head_proof import head_difference, label_difference
 from tasks.worker.formats.model_card import NAME, model_card
+from tasks.worker.model.released_code import needs_trust
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
 from tasks.worker.search.index import Index
@@ -105,12 +106,15 @@ def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) ->
 
 
 def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
-    """Return the folder of the model of the release before; None where there is none, or it can't be read any more."""
+    """Return the folder of the model of the release before; None: there is none, or it can't be opened any more."""
     if inputs.before is None:
         return None
     try:
-        return open_folder(store, inputs.before.model_prefix, MODEL_KIND)[0]
-    except (MissingFolder, CorruptFolder) as error:  # it may be pruned; the new release does not depend on it
+        folder, _ = open_folder(store, inputs.before.model_prefix, MODEL_KIND)
+        needs_trust(folder)
+        return folder
+    # It may be pruned, or by another version of Millrace; the new release does not depend on it.
+    except (MissingFolder, CorruptFolder, ConfigError) as error:
         print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
         return None
 

@@ -3,9 +3,7 @@
 The layout is sentence-transformers' own: encoder and tokenizer at the top, one folder per module, modules.json.
 """
 
-import inspect
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from tasks.pretrained.prompts import to_names
 from tasks.pretrained.shapes import Activation
 from tasks.worker.formats.head import write_head
 from tasks.worker.formats.label_heads import write_label_heads
-from tasks.worker.model import features, interaction, tokens
+from tasks.worker.model import features, released_code, tokens
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.tokens.settings import lower_cases, write_settings
 from tasks.worker.training.checkpoint import ModelParts
@@ -83,9 +81,7 @@ def _write_interaction(parts: ModelParts, folder: Path, path: str) -> None:
     weights = {name: value.cpu().contiguous() for name, value in model.interaction.state_dict().items()}
     save_file(weights, folder / path / "model.safetensors")
     (folder / features.FILE).write_bytes(parts.features.to_json())
-    code = Path(inspect.getfile(interaction))
-    for name in (code.name, "released_modules.py"):  # the latter imports sentence-transformers, which takes seconds
-        shutil.copyfile(code.with_name(name), folder / name)
+    released_code.copy_code(folder)
 
 
 def _dense_layers(model: EmbeddingModel) -> Iterator[tuple[nn.Linear, Activation]]:

@@ -16,6 +16,7 @@ from tasks.data.items import TEXT
 from tasks.data.rows import QUERY
 from tasks.foundation.errors import CodeError, HostError
 from tasks.worker.model.features import FILE, FeatureTable
+from tasks.worker.model.released_code import needs_trust
 from tasks.worker.process.libraries import QUIET
 from tasks.worker.search import encode_released
 
@@ -33,10 +34,10 @@ class Consumer:
     """Makes vectors of queries in this process."""
 
     def __init__(self, folder: Path) -> None:
+        """Open the folder. Raises ConfigError: its code is not this installation's own."""
         from sentence_transformers import SentenceTransformer
 
-        # Its code, where it has any, is the pipeline's own file.
-        self._model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+        self._model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=needs_trust(folder))
         self._features = _features(folder).queries
 
     def queries(self, rows: pa.Table) -> np.ndarray:
@@ -60,6 +61,7 @@ def encode_apart(*given: Given) -> tuple[Encoded, ...]:
     It knows the folders and sentence-transformers alone.
 
     Raises:
+        ConfigError: the code in a folder is not this installation's own; nothing was opened.
         CodeError: a folder can't be opened, or can't encode what is given.
         HostError: the process was killed.
     """
@@ -68,6 +70,7 @@ def encode_apart(*given: Given) -> tuple[Encoded, ...]:
         for number, (folder, queries, items, entity) in enumerate(given):
             features = _features(folder)
             entries = {
+                "trust": needs_trust(folder),
                 "items": [] if items is None else _entries(items, TEXT, features.items),
                 "queries": _entries(queries, QUERY, features.queries),
                 "item_entities": _entities(items, entity),

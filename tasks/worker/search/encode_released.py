@@ -1,9 +1,10 @@
 """Encodes queries and items with the model in a folder, as any program of a consumer does.
 
 `python encode_released.py FOLDER ENTRIES VECTORS ...`: ENTRIES is a JSON file with the lists `queries` and `items`,
-texts or dicts with features, and `query_entities` and `item_entities`, what each is about or null; VECTORS becomes an
-.npz file of the first two names, float32 (entries, width). Three more for each further model. Nothing of the pipeline
-is imported, and no vector is changed.
+texts or dicts with features, and `query_entities` and `item_entities`, what each is about or null; its `trust` says
+whether the folder's code was found to be the pipeline's own. VECTORS becomes an .npz file of the first two names,
+float32 (entries, width). Three more for each further model. Nothing of the pipeline is imported, and no vector is
+changed.
 """
 
 import json
@@ -23,9 +24,8 @@ def encode(folder: Path, entries: Path, vectors: Path) -> None:
     """Write the vectors of the entries by the model in a folder."""
     from sentence_transformers import SentenceTransformer
 
-    with_code = any(folder.glob("*.py"))
-    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=with_code)
     given = json.loads(entries.read_text())
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=given["trust"])
     found = {}
     for side, kind, encode_side in (
         ("queries", "query", model.encode_query),

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import open_folder, read_manifest
+from infra.store.manifest import commit, open_folder, read_manifest
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import ModelRef, ReleasedRef
@@ -259,6 +259,18 @@ def test_a_release_is_compared_with_the_one_before(releases):
     assert (changes.overlap_at_10, changes.wins, changes.losses) == (1.0, (), ())
     gone = made.release(before=earlier.model_copy(update={"vectors_prefix": "vectors/pruned"}))
     assert (gone.metrics, gone.shared, gone.changes) == (made.outcome.metrics, None, None)
+
+
+def test_a_release_before_whose_code_is_not_to_be_trusted_is_not_opened(releases, tmp_path: Path, capfd):
+    made: Released = releases("mean")
+    evil = tmp_path / "evil"
+    shutil.copytree(made.folder, evil, ignore=shutil.ignore_patterns("MANIFEST.json"))
+    (evil / "features.json").write_text("{}")
+    (evil / "released_modules.py").write_text("raise SystemExit('ran')")
+    commit(made.store, "models/evil", evil, "model", {})
+    before = ReleasedRef(number=1, model_version="evil", model_prefix="models/evil", vectors_prefix=made.vectors.prefix)
+    assert made.release(before).metrics == made.outcome.metrics
+    assert "release 1 can't be compared with: " in capfd.readouterr().out
 
 
 def test_a_damaged_export_is_made_again(releases):

@@ -1,0 +1,80 @@
+"""The code in the folder of a released model with features: which files, and whether they may be run.
+
+It is no signature: whoever may write to a workspace may change a model's numbers, but runs no code of his own in the
+processes of those who read it.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.foundation.errors import ConfigError
+from tasks.worker.model.features import FILE
+
+FILES = ("interaction.py", "released_modules.py")
+MODULES = ("released_modules.FeatureTransformer", "released_modules.FeatureInteraction")
+_LIBRARIES = ("sentence_transformers.", "torch.nn.modules.")  # whose classes a folder may name
+
+
+def installed(name: str) -> Path:
+    """Return this installation's own file of that name."""
+    return Path(__file__).with_name(name)
+
+
+def copy_code(folder: Path) -> None:
+    """Write the files of code into the folder of a model with features."""
+    for name in FILES:
+        shutil.copyfile(installed(name), folder / name)
+
+
+def needs_trust(folder: Path) -> bool:
+    """Return whether the model in a folder is opened with `trust_remote_code`: only if it has features.
+
+    Raises:
+        ConfigError: it would be, and the folder holds or names code that is not this installation's own.
+    """
+    if not (folder / FILE).is_file():
+        return False
+    for problem in _problems(folder):
+        raise ConfigError(
+            f"{problem}, so no code of this model is run: somebody changed it, or another version of Millrace made it. "
+            "Search with the version that `code` in the release's record names, go to another release (millrace "
+            "rollback), or train a model with this version: millrace run"
+        )
+    return True
+
+
+def _problems(folder: Path) -> Iterator[str]:
+    """Yield what `trust_remote_code` would run besides the pipeline's own files."""
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).as_posix()
+        if name not in FILES or path.read_bytes() != installed(name).read_bytes():
+            yield f"{path} is not this installation's own file"
+    for path in sorted(folder.rglob("*.json")):
+        for key, value in _pairs(_content(path)):
+            if key == "auto_map":
+                yield f"{path} has an auto_map, which names code elsewhere"
+            if key in ("type", "activation_function") and _names_code(path, key, value):
+                yield f"{path} names {value}"
+
+
+def _names_code(path: Path, key: str, value: Any) -> bool:
+    if key == "type" and path.name != "modules.json":
+        return False
+    return not isinstance(value, str) or not (value in MODULES or value.startswith(_LIBRARIES))
+
+
+def _pairs(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of an object, or of the objects in a list; what is deeper names no code."""
+    for each in content if isinstance(content, list) else [content]:
+        if isinstance(each, dict):
+            yield from each.items()
+
+
+def _content(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None  # the libraries can't read it either
