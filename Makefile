@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts faults chaos \
-  success scale train-memory holdout resume traps
+  success scale years train-memory holdout resume traps
 
 install: $(INSTALLED)
 
@@ -128,6 +128,11 @@ chaos: install
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install
 	$(BIN)/python -m tests.benchmarks.scale
+
+# Requests, seconds and memory of status, freshness, history and metrics on a workspace of three years in a bucket.
+WEEKS ?= 156
+years: install
+	$(BIN)/python -m tests.benchmarks.years --weeks $(WEEKS)
 
 # Whether an evaluation over 104 spans takes more time or memory than one over 8.
 holdout: install

@@ -1,0 +1,83 @@
+"""What a workspace of years costs those who read it: requests, seconds and memory of each command.
+
+    python -m tests.benchmarks.years [--weeks 156] [--delay 5]
+
+Each command is the installed one in a process of its own, so its seconds have Python's start and all imports in them.
+The bucket is on this machine; every request waits for some milliseconds, as on a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.benchmarks.years.bucket import Bucket, serve
+from tests.benchmarks.years.workspace import PREFIX, REFRESHES, fill
+
+COMMANDS = {
+    "status": ("status", "--json"),
+    "freshness": ("freshness", "--json"),
+    "history": ("history", "--json"),
+    "metrics": ("metrics",),
+}
+MOST_REQUESTS, MOST_SECONDS, MOST_MIB = 200, 2.0, 500
+
+
+def main() -> None:
+    """Print a table as Markdown, and fail if a command takes more than it may."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--weeks", type=int, default=156)
+    parser.add_argument("--refreshes", type=int, default=REFRESHES, help="after each run")
+    parser.add_argument("--delay", type=float, default=5.0, help="milliseconds of each request")
+    asked = parser.parse_args()
+    logging.disable()  # what the stages say
+    bucket = Bucket()
+    fill(bucket, asked.weeks, asked.refreshes)
+    server = serve(bucket)
+    bucket.delay_seconds = asked.delay / 1000
+    os.environ.update(
+        AWS_ENDPOINT_URL=f"http://127.0.0.1:{server.server_port}", AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x",
+        AWS_DEFAULT_REGION="us-east-1",
+    )  # fmt: skip
+    print(f"{asked.weeks} runs, {asked.weeks * asked.refreshes:,} refreshes, {len(bucket):,} objects\n")
+    print("| command | requests | seconds | of the processor | MiB |\n|---|---:|---:|---:|---:|")
+    rows = [_measured(bucket, name, arguments) for name, arguments in COMMANDS.items()]
+    if asked.refreshes == REFRESHES and not all(rows):
+        sys.exit(f"more than {MOST_REQUESTS} requests, {MOST_SECONDS} s or {MOST_MIB} MiB")
+
+
+def _measured(bucket: Bucket, name: str, arguments: tuple[str, ...]) -> bool:
+    """Print a row; return whether it is within the limits."""
+    bucket.requests.clear()
+    command = [str(Path(sys.executable).with_name("millrace")), *arguments, "--workspace", f"s3://bucket/{PREFIX}"]
+    begun = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    mib = 0.0
+    while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+        mib = max(mib, _peak_mib(process.pid))
+        time.sleep(0.01)
+    seconds, (_, status, used) = time.monotonic() - begun, ended
+    if status:
+        sys.exit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    requests = len(bucket.requests)
+    print(f"| {name} | {requests:,} | {seconds:.1f} | {used.ru_utime + used.ru_stime:.1f} | {mib:.0f} |", flush=True)
+    return requests <= MOST_REQUESTS and seconds <= MOST_SECONDS and mib <= MOST_MIB
+
+
+def _peak_mib(pid: int) -> float:
+    """Return the most memory that a process has had; what the kernel counts for its parent includes this one's."""
+    with contextlib.suppress(OSError, ProcessLookupError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        return int(found[1]) / 1024 if found else 0.0
+    return 0.0
+
+
+if __name__ == "__main__":
+    main()
