@@ -43,6 +43,7 @@ def alerts(pool: str) -> tuple[Alert, ...]:
             related={"prefect.resource.role": "work-pool", "prefect.resource.name": pool},
         ),
         Alert("millrace: a run is late", {"millrace.run.late"}, text=_OF_EVENT),
+        Alert("millrace: a run was given up", {"millrace.run.given-up"}, text=_OF_EVENT),
         Alert("millrace: the vectors are stale", {"millrace.stale"}, text=_OF_EVENT),
         Alert("millrace: the catalogue is stale", {"millrace.catalogue.stale"}, text=_OF_EVENT),
         Alert("millrace: a release was made", {"millrace.release.released"}, text=_OF_EVENT),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from flows.running.events import Event, send_once
+from flows.watching.starting import Started
 from infra.store.base import Store
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.monitoring.problems import of_a_clock
@@ -12,15 +13,18 @@ WILL_BE_LATE = "millrace.run.will-be-late"
 STALE = "millrace.stale"
 CATALOGUE_STALE = "millrace.catalogue.stale"
 MISSED = "millrace.span.missed"
+GIVEN_UP = "millrace.run.given-up"
 
 
-def send_events(store: Store, report: FreshnessReport) -> None:
+def send_events(store: Store, report: FreshnessReport, started: Started | None) -> None:
     """Send an event for each problem that was not sent before."""
-    for event in _events(report):
+    for event in _events(report, started):
         send_once(store, event)
 
 
-def _events(report: FreshnessReport) -> Iterator[Event]:
+def _events(report: FreshnessReport, started: Started | None) -> Iterator[Event]:
+    if started is not None and started.given_up:
+        yield _given_up(report, started)
     yield from _late(report)
     yield from _stale(report)
     versions = {row.span: row.version for row in report.spans}
@@ -38,6 +42,22 @@ def _events(report: FreshnessReport) -> Iterator[Event]:
             sentence=f"{span} has arrived and is due, but was not trained.",
             payload={"span": span},
         )
+
+
+def _given_up(report: FreshnessReport, started: Started) -> Event:
+    return Event(
+        what=f"given-up-{started.span}-v{started.version}",
+        lineage=report.lineage,
+        event=GIVEN_UP,
+        resource={
+            "prefect.resource.id": f"millrace.span.{report.lineage}.{started.span}",
+            "prefect.resource.name": started.span,
+            "millrace.span": started.span,
+            "millrace.lineage": report.lineage,
+        },
+        sentence=started.sentence,
+        payload={"span": started.span},
+    )
 
 
 def _stale(report: FreshnessReport) -> Iterator[Event]:

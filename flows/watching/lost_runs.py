@@ -20,6 +20,7 @@ from tasks.monitoring.deadlines import START_MINUTES
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.running.stage_output import logger
 
+SILENT = dt.timedelta(hours=1)  # longer than a run needs to take its lock, also behind others in the queue
 LOST = "the process is gone and recorded no end; run it again: finished stages are kept"
 
 
@@ -31,6 +32,21 @@ def set_lost_runs_crashed(store: Store, report: FreshnessReport) -> None:
             for run in _with_parents(client, identity):
                 found[run.id] = run
         for run in found.values():
+            client.set_flow_run_state(run.id, Crashed(message=LOST), force=True)
+            logger().warning("%s: %s", run.name, LOST)
+
+
+def set_silent_run_crashed(identity: str) -> None:
+    """Set a flow run to Crashed if it has shown Pending or Running for long; no process works on its lineage."""
+    with get_client(sync_client=True) as client:
+        try:
+            run = client.read_flow_run(UUID(identity))
+        except ObjectNotFound:
+            return
+        begun = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+        if run.state is None or run.state.type not in begun:
+            return
+        if dt.datetime.now(dt.UTC) - run.state.timestamp > SILENT:
             client.set_flow_run_state(run.id, Crashed(message=LOST), force=True)
             logger().warning("%s: %s", run.name, LOST)
 

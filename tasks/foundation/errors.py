@@ -1,7 +1,7 @@
 """Failure classes and the errors that carry them.
 
-One table says, for every class, the exit code, whether a retry can help, how long to wait and what the
-user reads. Nothing else in the project decides whether to retry.
+One table says, for every class, the exit code, whether a retry can help, whether the run may be started again later,
+how long to wait and what the user reads. Nothing else in the project decides whether to retry or to start again.
 
     StageError
       CapacityError  HostError  HangError  OutOfMemoryError  CompileError
@@ -39,25 +39,26 @@ class Policy(NamedTuple):
     """What one failure class means for the process, the retry and the reader."""
 
     exit_code: int
-    transient: bool
+    transient: bool  # a retry within the run may help
+    passes: bool  # goes away without a person, so the watch starts the run again later
     delay_seconds: float
     meaning: str
 
 
 POLICIES: dict[FailureClass, Policy] = {
-    FailureClass.CAPACITY: Policy(69, True, 60.0, "no machine was available in time"),
-    FailureClass.HOST: Policy(70, True, 10.0, "the machine or a worker process was lost"),
-    FailureClass.HANG: Policy(71, True, 10.0, "the workers stopped making progress"),
-    FailureClass.OOM: Policy(72, False, 0.0, "memory ran out; lower train.batch_rows or infer.batch_sequences"),
-    FailureClass.COMPILE: Policy(73, False, 0.0, "a graph did not compile"),
-    FailureClass.DATA: Policy(65, False, 0.0, "the input is not fit to train on"),
-    FailureClass.CONFIG: Policy(78, False, 0.0, "the configuration or command is wrong"),
-    FailureClass.STORE: Policy(74, True, 5.0, "the workspace could not be read or written"),
-    FailureClass.DISK: Policy(77, False, 0.0, "a disk of this machine is full, or nothing may be written to it"),
-    FailureClass.SUPERSEDED: Policy(67, False, 0.0, "another process took over this work, and goes on with it"),
-    FailureClass.SERVER: Policy(68, False, 0.0, "the Prefect server did not answer; what was finished is kept"),
-    FailureClass.CODE: Policy(75, False, 0.0, "a bug, ours or a library's"),
-    FailureClass.CANCELLED: Policy(76, False, 0.0, "someone asked for this to stop"),
+    FailureClass.CAPACITY: Policy(69, True, True, 60.0, "no machine was available in time"),
+    FailureClass.HOST: Policy(70, True, True, 10.0, "the machine or a worker process was lost"),
+    FailureClass.HANG: Policy(71, True, True, 10.0, "the workers stopped making progress"),
+    FailureClass.OOM: Policy(72, False, False, 0.0, "memory ran out; lower train.batch_rows or infer.batch_sequences"),
+    FailureClass.COMPILE: Policy(73, False, False, 0.0, "a graph did not compile"),
+    FailureClass.DATA: Policy(65, False, False, 0.0, "the input is not fit to train on"),
+    FailureClass.CONFIG: Policy(78, False, False, 0.0, "the configuration or command is wrong"),
+    FailureClass.STORE: Policy(74, True, True, 5.0, "the workspace could not be read or written"),
+    FailureClass.DISK: Policy(77, False, True, 0.0, "a disk of this machine is full, or nothing may be written to it"),
+    FailureClass.SUPERSEDED: Policy(67, False, True, 0.0, "another process took over this work, and goes on with it"),
+    FailureClass.SERVER: Policy(68, False, True, 0.0, "the Prefect server did not answer; what was finished is kept"),
+    FailureClass.CODE: Policy(75, False, False, 0.0, "a bug, ours or a library's"),
+    FailureClass.CANCELLED: Policy(76, False, False, 0.0, "someone asked for this to stop"),
 }
 
 

@@ -18,7 +18,7 @@ from tasks.foundation.errors import DataError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks, is_held
-from tasks.monitoring.problems import Age, Problem, Waiting, find_problems, held_up_by
+from tasks.monitoring.problems import Age, Problem, Waiting, find_problems, held_up_by, may_pass
 from tasks.monitoring.reader import Reader
 from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import SpanRow, Survey, span_end, span_rows, survey
@@ -54,7 +54,7 @@ class FreshnessReport(Record):
     missed: tuple[str, ...] = Field(description="due and arrived, not trained, and no run over it is running")
     gaps: tuple[str, ...] = Field(description="due, and never arrived")
     clocks: tuple[Clock, ...] = Field(description="runs that have not ended, and those that ended late within a day")
-    catch_up: str | None = Field(description="the span whose scheduled run trains all that was missed")
+    catch_up: str | None = Field(description="the span whose run takes all that was missed, or goes on with a lost run")
     problems: tuple[Problem, ...] = Field(description="the urgent ones first")
 
     @property
@@ -93,6 +93,7 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
     rows = span_rows(reader, seen, missed, working)
     late_runs = clocks(store, _current(seen), at, working)
     gaps = [span for span in seen.calendar if span not in seen.versions]
+    again = _catch_up(seen, missed, rows, working)
     age = _age(store, config, at)
     catalogue = catalogue_age(store, age.release) if age.release else None
     waiting = Waiting(catalogue, catalogue.hours(at) if catalogue else 0.0, config.freshness.catalogue_target_hours)
@@ -120,8 +121,8 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
         missed=tuple(missed),
         gaps=tuple(gaps),
         clocks=tuple(late_runs),
-        catch_up=_catch_up(missed, rows, working),
-        problems=tuple(find_problems(seen, age, waiting, rows, late_runs, missed, gaps)),
+        catch_up=again,
+        problems=tuple(find_problems(seen, age, waiting, rows, late_runs, missed, gaps, again)),
     )
 
 
@@ -144,14 +145,25 @@ def _current(seen: Survey) -> list[Invocation]:
     ]
 
 
-def _catch_up(missed: Sequence[str], rows: Sequence[SpanRow], working: bool) -> str | None:
+def _catch_up(seen: Survey, missed: Sequence[str], rows: Sequence[SpanRow], working: bool) -> str | None:
     """Return the newest missed span, whose scheduled run first runs those before it; None where that can't help.
 
-    It can't where a process already works on the lineage, or where a failed run needs a person.
+    Where none was missed, it is the span of the last run, if that was lost or failed for a reason that passes. Nothing
+    helps where a process already works on the lineage, or where a failed run needs a person.
     """
-    if not missed or working or held_up_by(rows, missed) is not None:
+    if working or held_up_by(rows, missed) is not None:
         return None
-    return max(missed, key=first_day)
+    return max(missed, key=first_day) if missed else _interrupted(seen, rows)
+
+
+def _interrupted(seen: Survey, rows: Sequence[SpanRow]) -> str | None:
+    """Return the span of the run that began last, if it broke off after its training or is the lineage's first run."""
+    last = seen.invocations[-1].run_key if seen.invocations else None
+    for row in rows:
+        if row.run_key == last and row.state in ("Lost", "Failed") and may_pass(row):
+            trained = row.span == seen.watermark and row.trained_version == row.version
+            return row.span if trained or not seen.consumed else None
+    return None
 
 
 def _age(store: Store, config: Config, at: dt.datetime) -> Age:

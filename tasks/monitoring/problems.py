@@ -1,7 +1,7 @@
 """The problems of a lineage's freshness, in sentences for the person on call, each with what to do."""
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import Field
@@ -20,6 +20,7 @@ Kind = Literal[
     "hole", "too late", "corrected", "skipped", "catalogue stale",
 ]  # fmt: skip
 _MOST = 240  # characters of a message
+AGAIN = "The deployment watch/hourly starts it again, at most three times a day"
 
 # State of the span that the vectors wait for -> why they wait, and what to do.
 _WAITS_FOR = {
@@ -86,13 +87,15 @@ def find_problems(
     clocks: Sequence[Clock],
     missed: Sequence[str],
     gaps: Sequence[str],
+    catch_up: str | None,
 ) -> list[Problem]:
-    """Return all problems, the urgent ones first."""
+    """Return all problems, the urgent ones first. `catch_up` is the span that the watch starts a run for."""
+    again = {*missed, catch_up} if catch_up else set[str]()
     found = [
         *_of_the_release(seen, age, rows),
         *_of_the_catalogue(waiting),
-        *(problem for clock in clocks if (problem := of_a_clock(clock)) is not None),
-        *_of_failures(rows),
+        *(problem for clock in clocks if (problem := of_a_clock(clock, clock.span in again)) is not None),
+        *_of_failures(rows, again),
         *_of_missed(rows, missed),
         *_of_gaps(seen, gaps),
         *_of_the_past(seen),
@@ -104,9 +107,14 @@ def find_problems(
 def held_up_by(rows: Sequence[SpanRow], missed: Sequence[str]) -> SpanRow | None:
     """Return the missed span that needs a person, because its run failed for a permanent reason or was cancelled."""
     for row in rows:
-        if row.span in missed and row.failure is not None and not POLICIES[row.failure].transient:
+        if row.span in missed and not may_pass(row):
             return row
     return None
+
+
+def may_pass(row: SpanRow) -> bool:
+    """Return whether the span's run may go through if it is just started again."""
+    return row.failure is None or POLICIES[row.failure].passes
 
 
 def together(spans: Iterable[str]) -> Iterator[tuple[str, ...]]:
@@ -157,11 +165,13 @@ def _of_the_catalogue(waiting: Waiting) -> Iterator[Problem]:
     yield _urgent("catalogue stale", (), sentence, way_out)
 
 
-def of_a_clock(clock: Clock) -> Problem | None:
+def of_a_clock(clock: Clock, starts_again: bool = False) -> Problem | None:
     """Return the problem of one run's time; None where there is none."""
     run = f"The run over {clock.span} (attempt {clock.attempt})"
     look = clock.page or f"millrace report --run {clock.run_key}"
     again = f"Its stages that are done stay so; go on with: millrace run --span {clock.span}"
+    if starts_again:
+        again = f"{AGAIN}, and its stages that are done stay so; sooner: millrace run --span {clock.span}"
     deadline = _when(clock.deadline)
     blame = ""
     if clock.failure is not None:
@@ -187,7 +197,7 @@ def of_a_clock(clock: Clock) -> Problem | None:
     return _urgent(kind, (clock.span,), sentence, way_out)
 
 
-def _of_failures(rows: Sequence[SpanRow]) -> Iterator[Problem]:
+def _of_failures(rows: Sequence[SpanRow], again: Container[str]) -> Iterator[Problem]:
     for row in rows:
         retry = f"millrace run --span {row.span}{f', or Retry on {row.page}' if row.page else ''}"
         if row.state == "Failed":
@@ -195,7 +205,9 @@ def _of_failures(rows: Sequence[SpanRow]) -> Iterator[Problem]:
             failure = row.failure or "an unknown failure"
             meaning = f" ({POLICIES[row.failure].meaning})" if row.failure else ""
             sentence = f"The run over {row.span} failed with {failure}{meaning}: {message}"
-            way_out = f"Mend that, then: {retry}"
+            way_out = (
+                f"{AGAIN}; sooner: {retry}" if row.span in again and may_pass(row) else f"Mend that, then: {retry}"
+            )
             yield _urgent("failed", (row.span,), sentence, way_out)
         elif row.state == "Cancelled":
             sentence = f"The run over {row.span} was cancelled, and those after it wait for it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,18 +13,19 @@ from prefect import Task, flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import Artifact, FlowRun, State
-from prefect.states import Running
+from prefect.states import Cancelled, Failed, Running
 
 import flows.watch
 import infra.compute.factory
 from flows.pipeline import pipeline
 from flows.watch import watch
-from flows.watching.events import CATALOGUE_STALE, LATE, MISSED, STALE, WILL_BE_LATE
+from flows.watching.events import CATALOGUE_STALE, GIVEN_UP, LATE, MISSED, STALE, WILL_BE_LATE
 from flows.watching.lost_runs import LOST
 from flows.watching.page import section
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
 from tasks.backfill.planner import plan_backfill
+from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import after
 from tasks.foundation.errors import FailureClass
 from tasks.monitoring.freshness import FreshnessReport
@@ -106,7 +108,7 @@ def test_a_week_of_downtime_is_caught_up_by_one_run(store, deployed):
     assert run.parameters["span"] == "2026-11-19"
     assert run.parameters["scheduled_in"] == "Europe/Berlin"
     assert run.parameters["overrides"] == [*SETTINGS, *PROMISED]
-    assert run.idempotency_key == "missed:main:2026-11-19:v1"
+    assert run.idempotency_key == f"missed:{store.uri}:main:2026-11-19:v1:i1"
     assert run.parent_task_run_id is None
     assert {"catch-up", "lineage:main"} <= set(run.tags)
     assert (state.name, state.is_completed()) == ("Attention", True)
@@ -138,8 +140,8 @@ def test_a_span_that_arrives_later_has_its_own_run(store, deployed, monkeypatch)
     set_clock(monkeypatch, "2026-11-21T07:00:00+01:00")
     look(store)
     assert {run.idempotency_key for run in started(store)} == {
-        "missed:main:2026-11-19:v1",
-        "missed:main:2026-11-20:v1",
+        f"missed:{store.uri}:main:2026-11-19:v1:i1",
+        f"missed:{store.uri}:main:2026-11-20:v1:i1",
     }
 
 
@@ -160,6 +162,108 @@ def test_the_message_says_how_old_the_vectors_are(store, monkeypatch):
     state, _ = look(store)
     assert state.name == "Completed"
     assert re.search("2026-11-12, 8 h old", str(state.message))
+
+
+# --- starting again -----------------------------------------------------------------------------------------------
+
+
+def hours_from_now(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
+    """Prefect's states have the real time, so the watch's clock counts from it."""
+    set_clock(monkeypatch, (dt.datetime.now(dt.UTC) + dt.timedelta(hours=hours)).isoformat())
+
+
+def recent_span() -> str:
+    """A span that is due whatever the time of day."""
+    return str(dt.datetime.now(dt.UTC).date() - dt.timedelta(days=2))
+
+
+def keys(store: DirectoryStore) -> list[str]:
+    return sorted(str(run.idempotency_key).rpartition(":")[2] for run in started(store))
+
+
+def set_state(run: FlowRun, state: Any) -> None:
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run.id, state, force=True)
+
+
+def broken_off(store: DirectoryStore, span: str, failure: FailureClass | None, number: int = 1) -> RunPlan:
+    """A run over `span` that ended with a failure; None: its process was killed."""
+    plan = plan_run(store, small_config(*SETTINGS, *PROMISED), span)
+    save_plan(store, plan)
+    ended = {"ended_at": "2026-11-20T05:10:00+00:00", "state": "Failed", "failure": failure, "message": "away"}
+    write_invocation(store, plan, number=number, **(ended if failure else {}))
+    return plan
+
+
+def test_runs_that_fail_are_started_again_after_pauses_and_given_up_once(store, deployed, prefect, monkeypatch):
+    span = recent_span()
+    ingest(store, span)
+    for hours, expected in [(0, 1), (0.9, 1), (1.1, 2), (3.9, 2), (4.1, 3), (23.8, 3), (23.9, 3)]:
+        hours_from_now(monkeypatch, hours)
+        state, _ = look(store)
+        assert keys(store) == [f"i{number}" for number in range(1, expected + 1)], hours
+        for run in started(store):  # each ended before it left a record in the workspace
+            if run.state is None or not run.state.is_final():
+                set_state(run, Failed(message="no planning today"))
+    assert "3 times within a day" in str(state.message)
+    (event,) = prefect.events(GIVEN_UP, f"millrace.span.main.{span}")
+    assert f"millrace report --span {span}" in event["payload"]["sentence"]
+    hours_from_now(monkeypatch, 24.1)
+    look(store)
+    assert keys(store) == ["i1", "i2", "i3", "i4"], "the next day it is tried again"
+
+
+def test_a_run_that_waits_for_a_worker_is_not_started_twice(store, deployed, monkeypatch):
+    ingest(store, recent_span())
+    for hours in (0, 5, 30):
+        hours_from_now(monkeypatch, hours)
+        look(store)
+    assert keys(store) == ["i1"]
+
+
+def test_a_start_whose_process_died_at_once_does_not_block_the_next(store, deployed, monkeypatch):
+    ingest(store, recent_span())
+    hours_from_now(monkeypatch, 0)
+    look(store)
+    set_state(started(store)[0], Running())
+    hours_from_now(monkeypatch, 2)
+    look(store)
+    assert keys(store) == ["i1"], "it may still come"
+    monkeypatch.setattr("flows.watching.lost_runs.SILENT", dt.timedelta(0))
+    look(store)
+    assert keys(store) == ["i1", "i2"]
+    assert {run.state_name for run in started(store)} == {"Crashed", "Scheduled"}
+
+
+def test_a_cancelled_start_waits_for_a_person(store, deployed, monkeypatch):
+    ingest(store, recent_span())
+    hours_from_now(monkeypatch, 0)
+    look(store)
+    set_state(started(store)[0], Cancelled())
+    hours_from_now(monkeypatch, 6)
+    state, _ = look(store)
+    assert keys(store) == ["i1"]
+    assert "was cancelled; go on with: millrace run" in str(state.message)
+
+
+@pytest.mark.parametrize("failure", [None, FailureClass.HOST, FailureClass.DISK])
+def test_a_run_that_breaks_off_after_its_training_is_started_again(store, deployed, monkeypatch, failure):
+    broken_off(store, "2026-11-12", failure)
+    for release in store.list("releases"):
+        store.delete(release)
+    look(store)
+    (run,) = started(store)
+    assert run.parameters["span"] == "2026-11-12"
+    assert run.idempotency_key == f"missed:{store.uri}:main:2026-11-12:v1:i2"
+
+
+@pytest.mark.parametrize("failure", [FailureClass.DATA, FailureClass.CONFIG, FailureClass.CANCELLED])
+def test_a_run_that_needs_a_person_is_not_started_again(store, deployed, failure):
+    broken_off(store, "2026-11-12", failure)
+    for release in store.list("releases"):
+        store.delete(release)
+    look(store)
+    assert started(store) == []
 
 
 # --- events -------------------------------------------------------------------------------------------------------

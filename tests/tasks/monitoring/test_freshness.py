@@ -282,7 +282,10 @@ def test_a_run_whose_process_is_gone_is_lost_and_caught_up(store, runner: FakeRu
     assert row(report, "2026-11-12").state == "Lost"
     assert (report.missed, report.catch_up) == (("2026-11-12",), "2026-11-12")
     assert problems_of(report) == [("lost", ("2026-11-12",))]
-    assert problem(report, "lost").way_out.endswith("go on with: millrace run --span 2026-11-12")
+    assert problem(report, "lost").way_out == (
+        "The deployment watch/hourly starts it again, at most three times a day, and its stages that are done stay so; "
+        "sooner: millrace run --span 2026-11-12"
+    )
 
 
 def test_a_later_attempt_replaces_a_lost_one(store, runner: FakeRunner, config):

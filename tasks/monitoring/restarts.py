@@ -1,0 +1,69 @@
+"""The runs that the watch started for a span, and when it may start the next one.
+
+Only the rule and its record: flows/watching/starting.py asks the Prefect server and starts them.
+"""
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic import Field
+
+from infra.store.base import Store
+from infra.store.records import read_record
+from tasks.foundation.clock import Moment
+from tasks.foundation.records import Record
+
+PAUSES = (dt.timedelta(0), dt.timedelta(hours=1), dt.timedelta(hours=4))  # before each start of a day
+DAY = dt.timedelta(days=1)
+
+
+class Start(Record):
+    """One run that the watch started."""
+
+    number: int = Field(ge=1, description="of the invocation that it was to be; part of the idempotency key")
+    flow_run: str
+    at: Moment
+
+
+class Starts(Record):
+    """`watch/<lineage>/starts/<span>-v<version>.json`: also of runs that ended before they left another record."""
+
+    span: str
+    version: int
+    starts: tuple[Start, ...]
+
+
+class Turn(NamedTuple):
+    """When the next start is due. `given_up`: those of a day are used up, and the last of them has ended."""
+
+    due: dt.datetime
+    given_up: bool
+
+
+def turn(starts: Sequence[Start], ended: dt.datetime | None, at: dt.datetime) -> Turn:
+    """Return when the next run may be started; `ended` is when the last one did, None where there was none."""
+    recent = [moment for start in starts if at - (moment := dt.datetime.fromisoformat(start.at)) < DAY]
+    if len(recent) >= len(PAUSES):
+        return Turn(recent[-len(PAUSES)] + DAY, True)
+    if not recent or ended is None:
+        return Turn(at, False)
+    return Turn(ended + PAUSES[len(recent)], False)
+
+
+def read(store: Store, lineage: str, span: str, version: int) -> Starts:
+    """Return the starts so far. Raises StoreError: the record is not readable; names it."""
+    key = _key(lineage, span, version)
+    if not store.exists(key):
+        return Starts(span=span, version=version, starts=())
+    return read_record(store, key, Starts, "move the file away")
+
+
+def add(store: Store, lineage: str, before: Starts, start: Start) -> None:
+    """Record a start; the watch calls it only for a run that is not on record yet."""
+    after = before.model_copy(update={"starts": (*before.starts, start)})
+    store.write(_key(lineage, before.span, before.version), after.to_json())
+
+
+def _key(lineage: str, span: str, version: int) -> str:
+    return f"watch/{lineage}/starts/{span}-v{version}.json"
