@@ -11,6 +11,7 @@ from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
+from tasks.current.adding import add
 from tasks.foundation.errors import CodeError
 from tasks.gates.verdicts import refused
 from tasks.judging.judge_run import judge_release
@@ -59,7 +60,7 @@ def release(
         logger().warning("nothing is released: %s", refusal.why)
         return refusal
     confirm_turns()
-    made = releases.add(
+    made = add(
         store,
         span=plan.span,
         run_key=plan.run_key,

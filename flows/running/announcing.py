@@ -49,10 +49,10 @@ def announce_rejection(store: Store, plan: RunPlan, judged: Judgement | Refusal,
         send_once(store, rejected(plan, judged, following))
 
 
-def announce_rollback(store: Store, release: Release, previous: int | None) -> None:
+def announce_rollback(store: Store, release: Release, before: Release | None) -> None:
     """Send the event of a rollback from a command, and wait until it has left."""
     with _only_logged(f"the rollback to release {release.number}"):
-        send_now(rolled_back(release, previous, read_plan(store, release.run_key).config.lineage))
+        send_now(rolled_back(release, before, read_plan(store, release.run_key).config.lineage))
 
 
 @contextlib.contextmanager

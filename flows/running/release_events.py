@@ -22,10 +22,10 @@ def made(release: Release, current: int | None, lineage: str) -> Event:
     return _event(event, f"release-{release.number}", release, current, lineage, sentence)
 
 
-def rolled_back(release: Release, previous: int | None, lineage: str) -> Event:
-    """Return the event of a rollback; `previous` is the number of the release that was current before."""
-    instead = f" instead of release {previous}" if previous is not None else ""
-    sentence = f"Release {release.number} of {release.span.name} is current again{instead}."
+def rolled_back(release: Release, before: Release | None, lineage: str) -> Event:
+    """Return the event of a rollback; `before` was current before."""
+    instead = f" instead of release {_named(before)}" if before is not None else ""
+    sentence = f"Release {_named(release)} is current again{instead}."
     return _event(ROLLED_BACK, f"rollback-{release.number}", release, release.number, lineage, sentence)
 
 
@@ -54,6 +54,10 @@ def rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = "") ->
             "verdicts": [verdict.sentence for verdict in judged.all_verdicts],
         },
     )
+
+
+def _named(release: Release) -> str:
+    return f"{release.number} of {release.span.name} (model {release.model.version})"
 
 
 def _event(event: str, what: str, release: Release, current: int | None, lineage: str, sentence: str) -> Event:

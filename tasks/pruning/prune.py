@@ -67,10 +67,11 @@ def _mark(store: Store, plan: PrunePlan) -> None:
         Conflict: a rollback made one of the releases current at the same moment.
     """
     releases.mark_pruned(store, plan.releases)
-    serving = releases.current(store)
-    if serving is not None and serving.number in plan.releases:
+    _, pointer = releases.read_pointer(store)
+    needed = {pointer.release, pointer.going_to} & set(plan.releases) if pointer is not None else set[int]()
+    if needed:
         releases.unmark_pruned(store, plan.releases)
-        raise Conflict(f"release {serving.number} became current meanwhile; nothing was deleted; try again")
+        raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
     gone = {folder.folder for folder in plan.folders}
     reader, runs = Reader(store), planned_runs(store)
     reader.fetch(result_key(run_key, stage) for run_key in runs for stage in _WITH_OUTPUTS)

@@ -120,12 +120,16 @@ def _kept_releases(store: Store, reader: Reader, keep: int) -> tuple[Release, ..
     gone = releases.pruned(store)
     whole = [release for release in every if release.number not in gone]
     numbers: set[int | None] = {release.number for release in whole[-keep:]}
-    serving = releases.current(store)
-    if serving is not None:
-        # An hour after a bad model was released, the one before is a refresh of the same model.
-        others = (each for each in reversed(whole) if each.model.version != serving.model.version)
-        model_before = next((each.number for each in others if each.number < serving.number), None)
-        numbers |= {serving.number, serving.previous, model_before}
+    _, pointer = releases.read_pointer(store)
+    if pointer is None and every:
+        raise StoreError(
+            f"{store.uri}/{releases.CURRENT} is gone, so what serves is not known; write it again: "
+            "millrace rollback --to N; nothing was deleted"
+        )
+    if pointer is not None:
+        serving = releases.read(store, pointer.release)
+        model_before = releases.of_another_model_before(store, serving)
+        numbers |= {serving.number, serving.previous, pointer.going_to, model_before.number if model_before else None}
     return tuple(release for release in whole if release.number in numbers)
 
 

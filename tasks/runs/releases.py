@@ -1,27 +1,21 @@
 """Releases: numbered records that bind a model to its vectors and never change, and the pointer to the current one.
 
-The pointer names a release, so model and vectors always change together. Nothing is deleted here; a release whose files
-were deleted by `millrace prune` is marked.
+The pointer names a release, so model and vectors always change together. Here they are read; `tasks/current` makes
+releases and moves the pointer. A release whose files were deleted by `millrace prune` is marked.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from pydantic import Field
 
-from infra.store.base import Conflict, Store
-from infra.store.manifest import check_sizes, open_folder, read_manifest
+from infra.store.base import Store
 from infra.store.records import find_with_bytes, read_record
-from tasks.contracts.evaluation import Override, Verdict
 from tasks.contracts.jobs import stage_prefix
-from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
-from tasks.contracts.references import ModelRef, RowsRef, SpanRef
 from tasks.contracts.runs import Pruned, Release
-from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now
-from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 
 CURRENT = "releases/CURRENT"
@@ -35,6 +29,7 @@ class Pointer(Record):
 
     release: int = Field(ge=1)
     newest: int = Field(ge=1)
+    going_to: int | None = Field(default=None, description="the release that a rollback is about to make current")
 
 
 def current(store: Store) -> Release | None:
@@ -43,7 +38,7 @@ def current(store: Store) -> Release | None:
     Raises:
         StoreError: the pointer or the release is not readable; names the file and the way out.
     """
-    _, pointer = _read_pointer(store)
+    _, pointer = read_pointer(store)
     return read(store, pointer.release) if pointer else None
 
 
@@ -85,6 +80,25 @@ def origin(store: Store, version: str) -> Release | None:
     return next((release for release in with_new_models(store) if release.model.version == version), None)
 
 
+def of_another_model_before(store: Store, serving: Release) -> Release | None:
+    """Return the newest whole release of another model that was current before a release; None if there is none.
+
+    A bad model that was released is refreshed every hour, so the release just before is mostly by the same model.
+
+    Raises:
+        StoreError: a release is not readable; names the file.
+    """
+    gone = pruned(store)
+    brought = origin(store, serving.model.version) or serving  # the refreshes after it are not read
+    number = brought.previous
+    while number is not None:
+        release = read(store, number)
+        if release.model.version != serving.model.version and number not in gone:
+            return release
+        number = release.previous
+    return None
+
+
 def of_run(store: Store, run_key: str) -> Release | None:
     """Return the release of a run; None where it has none. The newest releases are read first.
 
@@ -95,7 +109,7 @@ def of_run(store: Store, run_key: str) -> Release | None:
     """
     if not store.list(stage_prefix(run_key, Stage.release)):
         return None
-    return _find(store, run_key)
+    return find(store, run_key)
 
 
 def read(store: Store, number: int) -> Release:
@@ -126,160 +140,16 @@ def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
         store.delete(_pruned_key(number))
 
 
-def add(
-    store: Store,
-    *,
-    span: SpanRef,
-    run_key: str,
-    model: ModelRef,
-    exported: ReleaseOutcome,
-    inferred: InferOutcome,
-    metrics: dict[str, float],
-    rows: Sequence[RowsRef] = (),
-    verdicts: Sequence[Verdict] = (),
-    overrides: Sequence[Override] = (),
-    refreshed: int | None = None,
-) -> Release:
-    """Record a release of this run and make it the current one, unless that is of a later span.
-
-    A run that has a release keeps it. The pointer moves only to a new release, so a second call undoes neither a later
-    release nor a rollback. The pointer never moves to an older span by itself: the release of an old run that ends late
-    is kept, and `rollback` can make it current. So is a refresh of a release that is not current any more.
-
-    Raises:
-        MissingFolder: the model or the vectors are not complete.
-        StoreError: the pointer or a release is not readable.
-    """
-    for prefix in (exported.model, inferred.prefix):
-        read_manifest(store, prefix)
-    release = _find(store, run_key)
-    if release is not None:
-        unmark_pruned(store, [release.number])
-    while release is None:
-        serving = current(store)
-        known = numbers(store)
-        newest = read(store, known[-1]) if known else None
-        draft = Release(
-            number=newest.number + 1 if newest else 1,
-            previous=serving.number if serving else None,
-            span=span,
-            run_key=run_key,
-            refreshed=refreshed,
-            model_before=_newest_model(newest),
-            model=model,
-            model_prefix=exported.model,
-            vectors_prefix=inferred.prefix,
-            vectors=inferred.vectors,
-            bad=inferred.bad,
-            catalogue=inferred.catalogue,
-            ids_sha256=inferred.ids_sha256,
-            metrics=metrics,
-            catalogue_metrics=exported.metrics,
-            verdicts=tuple(verdicts),
-            overrides=tuple(overrides),
-            rows=tuple(rows),
-            code=exported.code,
-            libraries=exported.libraries,
-            created_at=now(),
-        )
-        try:
-            store.create(f"releases/{draft.number}.json", draft.to_json())
-            release = draft
-        except Conflict:  # another lineage took the number; take the next
-            continue
-    while True:
-        raw, pointer = _read_pointer(store)
-        if pointer is not None and release.number <= pointer.newest:
-            return release
-        stays = pointer is not None and (
-            pointer.release != refreshed if refreshed else _later(read(store, pointer.release), release)
-        )
-        moved = Pointer(release=pointer.release if pointer and stays else release.number, newest=release.number)
-        try:
-            store.swap(CURRENT, moved.to_json(), expected=raw)
-        except Conflict:  # another lineage moved it in between; look again
-            continue
-        return release
-
-
-def rollback(store: Store, to: int | None = None, verify: bool = False) -> Release:
-    """Make an earlier release current again, model and vectors at once; by default the one before the current.
-
-    Its files must be there with the sizes that their manifests name; with `verify` every byte is read and compared.
-
-    Raises:
-        ConfigError: there is no such release, it is current already, or its model or vectors are not whole.
-        Conflict: another process moved the pointer meanwhile.
-        StoreError: the pointer is not readable and `to` was not given.
-    """
-    known = numbers(store)
-    if not known:
-        raise ConfigError(f"{store.uri} has no release to roll back to")
-    try:
-        raw, pointer = _read_pointer(store)
-    except StoreError:
-        if to is None:
-            raise
-        raw, pointer = store.read(CURRENT), None  # a damaged pointer is repaired by naming a release
-    target = _before(store, pointer) if to is None else to
-    if target not in known:
-        raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, known))}")
-    if pointer is not None and target == pointer.release:
-        raise ConfigError(f"release {target} is the current one already")
-    if target in pruned(store):
-        raise _is_pruned(store, target)
-    release = read(store, target)
-    for prefix in (release.model_prefix, release.vectors_prefix):
-        try:
-            manifest = check_sizes(store, prefix)
-            if verify:
-                open_folder(store, prefix, manifest.kind)
-        except StoreError as error:
-            raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
-    newest = max(target, pointer.newest if pointer else max(known))
-    moved = Pointer(release=target, newest=newest).to_json()
-    store.swap(CURRENT, moved, expected=raw)
-    if target in pruned(store) and raw is not None:  # in the same moment: prune marks first, and then looks here
-        store.swap(CURRENT, raw, expected=moved)
-        raise _is_pruned(store, target)
-    return release
-
-
-def _is_pruned(store: Store, number: int) -> ConfigError:
-    left = sorted(set(numbers(store)) - pruned(store))
-    return ConfigError(
-        f"release {number} can't serve, nothing was changed: its model or vectors were deleted by millrace prune; "
-        f"there are still {', '.join(map(str, left))}"
-    )
-
-
-def _pruned_key(number: int) -> str:
-    return f"releases/{number}.pruned.json"
-
-
-def _find(store: Store, run_key: str) -> Release | None:
+def find(store: Store, run_key: str) -> Release | None:
+    """Return the release of a run, whose release stage may not be on record; the newest are read first."""
     newest_first = (read(store, number) for number in reversed(numbers(store)))
     return next((release for release in newest_first if release.run_key == run_key), None)
 
 
-def _newest_model(release: Release | None) -> int | None:
-    if release is None or release.refreshed is None:
-        return release.number if release else None
-    return release.model_before
-
-
-def _later(one: Release, other: Release) -> bool:
-    return first_day(one.span.name) > first_day(other.span.name)
-
-
-def _before(store: Store, pointer: Pointer | None) -> int:
-    if pointer is None:
-        raise ConfigError(f"{store.uri} has no current release, so none before it; name one: millrace rollback --to N")
-    previous = read(store, pointer.release).previous
-    if previous is None:
-        raise ConfigError(f"release {pointer.release} is the first: there is none before it to roll back to")
-    return previous
-
-
-def _read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:
+def read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:
+    """Return the pointer, and its bytes for a swap; None before the first release. Raises StoreError: it is damaged."""
     return find_with_bytes(store, CURRENT, Pointer, "point it to a release again: millrace rollback --to N")
+
+
+def _pruned_key(number: int) -> str:
+    return f"releases/{number}.pruned.json"

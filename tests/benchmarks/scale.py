@@ -26,6 +26,7 @@ from infra.prefect_server import client_environment, down, up
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.stages import Stage
+from tasks.current.rollback import rollback
 from tasks.runs import releases
 from tasks.runs.results import read_result
 from tests.benchmarks.scale_input import ROW_COLUMNS, write_items, write_rows
@@ -233,7 +234,7 @@ def _searched(bench: Bench) -> None:
 
 def _rolled_back(bench: Bench) -> None:
     began = time.monotonic()
-    releases.rollback(bench.store)
+    rollback(bench.store)
     seconds = time.monotonic() - began
     table = Table("rollback", "")
     table.row("seconds", f"{seconds:.3f}", good=seconds < ROLLBACK_SECONDS)

@@ -39,6 +39,7 @@ from tasks.backfill.planner import plan_backfill
 from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Stage
+from tasks.current.rollback import rollback
 from tasks.foundation.errors import (
     POLICIES,
     CancelledError,
@@ -430,7 +431,7 @@ def test_an_overtaken_branch_is_neither_released_nor_adopted(begun: DirectorySto
 def test_the_gates_compare_with_a_champion_released_meanwhile(begun: DirectoryStore, runner: Failing) -> None:
     def release_another(spec: JobSpec, waiter: Waiter) -> None:
         if spec.stage is Stage.infer and spec.config.lineage != "main":
-            releases.rollback(begun, to=1)
+            rollback(begun, to=1)
 
     runner.meanwhile = release_another
     assert done(begun, "2021-Q3", "2021-Q4").state == "Released"

@@ -280,7 +280,7 @@ def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: R
 def test_rollback_moves_model_and_vectors(copied: Shop) -> None:
     result = copied.millrace("rollback", "--json").json
     current = copied.millrace("status", "--json").json["release"]
-    assert result["previous"] == 2
+    assert result["before"]["number"] == 2
     assert result["release"] == current == read_json(copied.workspace / "releases" / "1.json")
     assert current["vectors_prefix"].startswith(f"vectors/{current['model_prefix'].removeprefix('models/')}/")
     assert_complete(copied.workspace, SPANS[:1])

@@ -70,6 +70,7 @@ ORDER = """
     tasks.pretrained              what a pretrained folder says of its model, and what of it can be honoured
     tasks.evaluating              what an evaluation compares with: released models, the golden set
     tasks.planning                what the next run trains, and from which checkpoint
+    tasks.current                 which release is current: made, gone back from
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.labels                  what rows say for training: labels, weights, entities
     tasks.data                    from a user's files to spans

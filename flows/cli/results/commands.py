@@ -26,7 +26,7 @@ def releases(workspace: Workspace = HERE, as_json: AsJson = False) -> None:
 
 
 def rollback(
-    to: Annotated[int | None, typer.Option(help="Release to return to; default: the one before.")] = None,
+    to: Annotated[int | None, typer.Option(help="Release to go to; default: the newest of the model before.")] = None,
     verify: Annotated[bool, typer.Option(help="First read every file of that release.", show_default=False)] = False,
     workspace: Workspace = HERE,
     as_json: AsJson = False,

@@ -5,6 +5,7 @@ import os
 
 from pydantic import Field
 
+import tasks.current.rollback
 import tasks.runs.releases
 from flows.cli.results import publishing
 from flows.cli.terminal.console import note
@@ -21,28 +22,27 @@ log = logging.getLogger("millrace")
 class RollbackOutput(Record):
     """`millrace rollback`: the release that is current now, and the one that was."""
 
-    previous: int | None = Field(description="number of the release that was current before")
+    before: Release | None = Field(description="the release that was current before; null: not known")
     release: Release = Field(description="the release that is current now")
     targets: tuple[Served, ...] = Field(description="what each target serves now, that a release was published to")
 
 
 def rollback(store: Store, to: int | None, verify: bool) -> RollbackOutput:
-    """Go back to release `to`, by default to the one before, announce it, then let the targets serve it.
+    """Go back to release `to`, by default to the model before, announce it, then let the targets serve it.
 
     Raises:
-        StageError: as `tasks.runs.releases.rollback`, or of the class of the first target that failed.
+        StageError: as `tasks.current.rollback.rollback`, or of the class of the first target that failed.
     """
     try:
         serving = tasks.runs.releases.current(store)
     except StoreError:  # what a rollback is there to repair
         serving = None
-    previous = serving.number if serving else None
-    release = tasks.runs.releases.rollback(store, to, verify)
-    _announce(store, release, previous)
-    return RollbackOutput(previous=previous, release=release, targets=publishing.follow(store, release))
+    release = tasks.current.rollback.rollback(store, to, verify)
+    _announce(store, release, serving)
+    return RollbackOutput(before=serving, release=release, targets=publishing.follow(store, release))
 
 
-def _announce(store: Store, release: Release, previous: int | None) -> None:
+def _announce(store: Store, release: Release, before: Release | None) -> None:
     try:
         server = prefect_server.running(prefect_server.state_home())
     except HostError as error:
@@ -59,4 +59,4 @@ def _announce(store: Store, release: Release, previous: int | None) -> None:
     from flows.running.announcing import announce_rollback
 
     with temporary_settings({PREFECT_API_URL: server.url}):  # also where Prefect was imported before
-        announce_rollback(store, release, previous)
+        announce_rollback(store, release, before)

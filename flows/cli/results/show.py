@@ -115,8 +115,9 @@ def releases(output: outputs.ReleasesOutput) -> None:
 
 def rolled_back(output: RollbackOutput) -> None:
     """`millrace rollback`."""
-    before = f", it was {output.previous}" if output.previous is not None else ""
-    say(f"current release: {_release(output.release)}{before}")
+    say(f"current release: {_by_model(output.release)}")
+    if output.before is not None:
+        say(f"before: {_by_model(output.before)}")
     show_targets(output.targets, output.release.number)
 
 
@@ -168,6 +169,10 @@ def _release(release: Release) -> str:
         f"{release.number}, span {release.span.name}, model {release.model_prefix}, "
         f"{release.vectors:,} vectors in {release.vectors_prefix}"
     )
+
+
+def _by_model(release: Release) -> str:
+    return f"{release.number}, span {release.span.name}, model {release.model.version}"
 
 
 def _phases(spent: Phases) -> str:

@@ -383,9 +383,11 @@ def test_the_workspace_may_come_from_the_environment(
 def test_rollback_moves_the_current_release(millrace: Command, copied: Path) -> None:
     workspace = ["--workspace", str(copied)]
     assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["3"]
-    assert millrace("rollback", *workspace).out.startswith("current release: 2, span 2026-02, model models/m-")
-    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["2"]
-    assert json.loads(millrace("rollback", "--to", "1", "--json", *workspace).out)["previous"] == 2
+    now, before, *_ = millrace("rollback", *workspace).out.splitlines()
+    assert now.startswith("current release: 1, span 2026-01, model m-")
+    assert before.startswith("before: 3, span 2026-02, model m-"), "a refresh of release 2, whose model it has"
+    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["1"]
+    assert json.loads(millrace("rollback", "--to", "2", "--json", *workspace).out)["before"]["number"] == 1
     unknown = millrace("rollback", "--to", "7", *workspace)
     assert (unknown.code, unknown.out) == (78, "")
     assert "no release 7; there are 1, 2, 3" in unknown.err
@@ -414,7 +416,7 @@ def test_prune_lists_and_then_deletes_what_no_kept_release_needs(millrace: Comma
 def test_rollback_repairs_a_damaged_pointer(millrace: Command, copied: Path) -> None:
     (copied / "releases" / "CURRENT").write_text("{")
     assert millrace("releases", "--workspace", str(copied)).code == 74
-    assert json.loads(millrace("rollback", "--to", "1", "--json", "--workspace", str(copied)).out)["previous"] is None
+    assert json.loads(millrace("rollback", "--to", "1", "--json", "--workspace", str(copied)).out)["before"] is None
     assert millrace("releases", "--workspace", str(copied)).code == 0
 
 

@@ -30,6 +30,7 @@ from tasks.contracts.usage import (
     ShapeTiming,
     TokenUse,
 )  # fmt: skip
+from tasks.current.rollback import rollback
 from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
 from tasks.hosts.findings import Findings, findings_key
 from tasks.planning.next_run import plan_run
@@ -386,7 +387,7 @@ def test_a_release_has_commands_to_roll_back_and_forward(done: Done) -> None:
         current = releases.current(done.store)
         assert current is not None
         assert current.number == number
-    releases.rollback(done.store)
+    rollback(done.store)
     assert "Release 1 is current" in again.of(Stage.release, release).lines[0]
 
 

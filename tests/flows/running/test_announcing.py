@@ -114,8 +114,9 @@ def test_a_rollback_by_the_command_is_announced_where_a_server_runs(prefect, sto
         )
         assert (rolled.returncode, rolled.stderr) == (0, "")
     events = prefect.events(ROLLED_BACK, "millrace.release.1", 2)
+    good, bad = (releases.read(store, number).model.version for number in (1, 2))
     assert [event["payload"]["sentence"] for event in events] == [
-        "Release 1 of 2021-Q1 is current again instead of release 2."
+        f"Release 1 of 2021-Q1 (model {good}) is current again instead of release 2 of 2021-Q2 (model {bad})."
     ] * 2
     assert events[0]["payload"]["release"] == releases.read(store, 1).model_dump(mode="json")
 

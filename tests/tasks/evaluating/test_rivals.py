@@ -5,6 +5,7 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
+from tasks.current.rollback import rollback
 from tasks.evaluating.rivals import begun_with, rivals_for
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, lineage, releases
@@ -52,7 +53,7 @@ def test_the_previous_release_is_what_the_champion_replaced_with_its_newest_vect
     two, three, four = (released(store, runner, 0.5) for _ in range(3))
     (previous, *_) = rivals_for(store, CONFIG, three.model)
     assert previous.release == two.number, "a challenger that is a release already is neither champion nor previous"
-    releases.rollback(store, to=two.number)
+    rollback(store, to=two.number)
     (previous, *_) = rivals_for(store, CONFIG, four.model)
     assert (previous.role, previous.model) == (Role.previous, one.model)
     assert (previous.release, previous.vectors) == (refreshed_one.number, refreshed_one.vectors_prefix)
@@ -62,7 +63,7 @@ def test_the_previous_release_is_what_the_champion_replaced_with_its_newest_vect
 
 def test_after_a_rollback_the_release_that_was_taken_back_is_not_the_previous_one(store, runner: FakeRunner):
     one, two = (released(store, runner, 0.5) for _ in range(2))
-    releases.rollback(store, to=one.number)
+    rollback(store, to=one.number)
     three = released(store, runner, 0.5)
     assert releases.current(store) == three
     challenger = three.model.model_copy(update={"version": "new"})
@@ -91,7 +92,7 @@ def test_after_a_rollback_the_best_is_found_from_the_release_that_serves(store: 
     one, two, three = (released(store, runner, *of) for of in ((0.5,), (0.6, 0.5), (0.7, 0.6)))
     store.delete(result_key(three.run_key, Stage.evaluate))
     assert best(store, one) == three.number, "nothing is known of the others next to it"
-    releases.rollback(store, to=two.number)
+    rollback(store, to=two.number)
     assert best(store, one) == two.number
 
 

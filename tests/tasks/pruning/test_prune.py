@@ -16,6 +16,7 @@ from tasks.backfill.backfill_runs import run_of
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
+from tasks.current.rollback import rollback
 from tasks.evaluating.rivals import begun_with, compared_with
 from tasks.foundation.errors import CodeError, ConfigError, StoreError
 from tasks.planning.mined_release import mined_release
@@ -111,7 +112,7 @@ def test_kept_releases_stay_whole_and_the_others_keep_their_records(any_store):
     for number in (5, 6):
         for prefix in folders_of(store, number):
             open_folder(store, prefix, read_manifest(store, prefix).kind)
-    assert releases.rollback(store, verify=True).number == 5
+    assert rollback(store, verify=True).number == 5
     for folder in plan.folders:
         if folder.kind != "checkpoints":
             assert store.list(folder.folder) == []
@@ -121,9 +122,9 @@ def test_kept_releases_stay_whole_and_the_others_keep_their_records(any_store):
 
 
 def test_the_current_release_and_the_one_before_it_are_always_kept(store, runner):
-    releases.rollback(store, 3)
+    rollback(store, 3)
     assert pruned(store, keep=1).kept == (2, 3, 6)
-    assert releases.rollback(store, verify=True).number == 2
+    assert rollback(store, verify=True).number == 2
 
 
 def test_the_model_before_is_kept_after_any_number_of_refreshes(store, runner):
@@ -132,7 +133,7 @@ def test_the_model_before_is_kept_after_any_number_of_refreshes(store, runner):
         refreshed(store)
     plan = pruned(store, keep=1)
     assert (plan.kept, plan.releases) == ((5, 8, 9), (1, 2, 3, 4, 6, 7))
-    assert releases.rollback(store, 5, verify=True).number == 5
+    assert rollback(store, 5, verify=True).number == 5
     assert pruned(store, keep=1).kept == (5, 9), "what is gone can't be kept"
 
 
@@ -141,7 +142,7 @@ def test_a_pruned_release_is_marked_and_not_rolled_back_to(store, runner):
     assert releases.pruned(store) == {1, 2, 3, 4}
     pointer = store.read(releases.CURRENT)
     with pytest.raises(ConfigError, match=r"release 2 can't serve, nothing was changed: .*prune; there are still 5, 6"):
-        releases.rollback(store, 2)
+        rollback(store, 2)
     assert store.read(releases.CURRENT) == pointer
 
 
@@ -284,7 +285,7 @@ def test_after_a_prune_a_run_trains_on_and_a_refresh_works(any_store):
     ingest_feed(store, "2021-01")
     assert refreshed(store).number == 8
     assert pruned(store, keep=2).kept == (6, 7, 8)
-    assert releases.rollback(store, verify=True).number == 7
+    assert rollback(store, verify=True).number == 6, "the newest of the model before"
 
 
 def test_a_run_whose_files_are_gone_is_not_taken_up_again(store, runner):
@@ -348,7 +349,7 @@ def test_an_unfinished_backfill_keeps_what_it_trained_and_a_finished_one_does_no
 
 
 def test_a_backfill_can_start_after_a_checkpoint_that_is_left(store, runner):
-    releases.rollback(store, 3)
+    rollback(store, 3)
     pruned(store, keep=1)  # the weights after months 4 and 5 go
     commit_files(store, f"spans/{MONTHS[4]}/v2", {"p": "corrected"}, "span", rows=41)
     with pytest.raises(ConfigError, match=f"nearest earlier start is --from {MONTHS[3]}"):
@@ -424,19 +425,20 @@ def test_a_checkpoint_killed_in_the_middle_still_counts_as_trained(store, runner
     assert store.list(prefix) == [f"{prefix}/PRUNED.json", f"{prefix}/state.json"]
 
 
-def test_a_rollback_at_the_same_moment_stops_the_prune(store, runner):
+@pytest.mark.parametrize("moved", [{"release": 2}, {"release": 6, "going_to": 2}])
+def test_a_rollback_at_the_same_moment_stops_the_prune(store, runner, moved):
     disturbed = Meanwhile(store.root)
     pointer = store.read(releases.CURRENT)
 
     def roll_back(key: str) -> None:
         if key == "releases/2.pruned.json":
-            store.swap(releases.CURRENT, releases.Pointer(release=2, newest=6).to_json(), expected=pointer)
+            store.swap(releases.CURRENT, releases.Pointer(newest=6, **moved).to_json(), expected=pointer)
 
     disturbed.after_write = roll_back
     with pytest.raises(Conflict, match="release 2 became current meanwhile; nothing was deleted"):
         pruned(disturbed)
     assert releases.pruned(store) == set()
-    assert releases.rollback(store, 1, verify=True).number == 1
+    assert rollback(store, 1, verify=True).number == 1
 
 
 def test_a_prune_at_the_same_moment_stops_the_rollback(store, runner):
@@ -449,8 +451,15 @@ def test_a_prune_at_the_same_moment_stops_the_rollback(store, runner):
 
     disturbed.after_write = mark
     with pytest.raises(ConfigError, match="release 2 can't serve"):
-        releases.rollback(disturbed, 2)
+        rollback(disturbed, 2)
     assert store.read(releases.CURRENT) == before
+
+
+def test_a_lost_pointer_stops_the_prune_since_nobody_knows_what_serves(store, runner):
+    store.delete(releases.CURRENT)
+    with pytest.raises(StoreError, match=r"releases/CURRENT is gone.*millrace rollback --to N; nothing was deleted"):
+        pruned(store)
+    assert releases.pruned(store) == set()
 
 
 def test_an_unreadable_record_stops_the_prune(store, runner):

@@ -2,6 +2,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
+from tasks.current.rollback import rollback
 from tasks.judging.again import let_pass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
@@ -74,7 +75,7 @@ def test_rows_of_a_branch_are_known_when_it_is_named_and_replace_older_versions(
     commit_files(store, "spans/2021-Q1/v2", {"p": "corrected"}, "span", rows=41)
     branches.begin(store, "main-backfill", "main", None)
     branch = carry_out(plan_run(store, small_config("lineage=main-backfill")))
-    assert releases.rollback(store, 1) == released.released
+    assert rollback(store, 1) == released.released
     with pytest.raises(NothingToDo):
         plan_refresh(store, small_config())
     assert plan_refresh(store, small_config(), "main-backfill").plan.history == branch.validated.rows

@@ -24,6 +24,8 @@ from infra.store.manifest import commit
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
+from tasks.current.adding import add
+from tasks.current.rollback import rollback
 from tasks.runs import releases
 from tests.support.workspace.stores import STORES
 
@@ -64,7 +66,7 @@ class Writer:
     def rollback(self) -> None:
         """To any release but the current one."""
         others = [number for number in range(1, self.made + 1) if number != self.current().number]
-        releases.rollback(self.store, random.choice(others))
+        rollback(self.store, random.choice(others))
 
     def current(self) -> Release:
         current = releases.current(self.store)
@@ -79,7 +81,7 @@ class Writer:
                 rows = self.made if number == 0 else 1
                 pq.write_table(pa.table({"model_version": [model] * rows}), Path(folder) / f"part-{number:05d}.parquet")
             commit(self.store, prefix, Path(folder), "vectors", {"model_version": version})
-        return releases.add(
+        return add(
             self.store,
             span=SpanRef(name="2021-Q1", version=1),
             run_key=f"run-{self.made}",

@@ -1,0 +1,86 @@
+"""Goes back: an earlier release becomes current again, model and vectors at once. Search services follow elsewhere."""
+
+from infra.store.base import Store
+from infra.store.manifest import check_sizes, open_folder
+from tasks.contracts.runs import Release
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.runs.releases import CURRENT, Pointer, numbers, of_another_model_before, pruned, read, read_pointer
+
+
+def rollback(store: Store, to: int | None = None, verify: bool = False) -> Release:
+    """Make an earlier release current again; by default the newest whole one of another model that was current before.
+
+    Its files must be there with the sizes that their manifests name; with `verify` every byte is read and compared.
+
+    Raises:
+        ConfigError: there is no such release, it is current already, or its model or vectors are not whole.
+        Conflict: another process moved the pointer meanwhile.
+        StoreError: the pointer is not readable and `to` was not given.
+    """
+    known = numbers(store)
+    if not known:
+        raise ConfigError(f"{store.uri} has no release to roll back to")
+    try:
+        raw, pointer = read_pointer(store)
+    except StoreError:
+        if to is None:
+            raise
+        raw, pointer = store.read(CURRENT), None  # a damaged pointer is repaired by naming a release
+    target = _before(store, pointer) if to is None else to
+    if target not in known:
+        raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, known))}")
+    if pointer is not None and target == pointer.release:
+        raise ConfigError(f"release {target} is the current one already")
+    if target in pruned(store):
+        raise _is_pruned(store, target)
+    release = read(store, target)
+    for prefix in (release.model_prefix, release.vectors_prefix):
+        try:
+            manifest = check_sizes(store, prefix)
+            if verify:
+                open_folder(store, prefix, manifest.kind)
+        except StoreError as error:
+            raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
+    if pointer is not None:
+        raw = _announced(store, pointer, raw, target)
+    newest = max(target, pointer.newest if pointer else max(known))
+    store.swap(CURRENT, Pointer(release=target, newest=newest).to_json(), expected=raw)
+    return release
+
+
+def _announced(store: Store, pointer: Pointer, raw: bytes | None, target: int) -> bytes:
+    """Let the pointer say where it goes, so that the release is not pruned any more; return its bytes.
+
+    Prune marks first and then looks at the pointer; here the pointer says it first, and then the marks are looked at.
+    So at least one of two at the same moment sees the other, and a process may die anywhere.
+    """
+    announced = pointer.model_copy(update={"going_to": target}).to_json()
+    if announced != raw:
+        store.swap(CURRENT, announced, expected=raw)
+    if target in pruned(store):
+        store.swap(CURRENT, pointer.model_copy(update={"going_to": None}).to_json(), expected=announced)
+        raise _is_pruned(store, target)
+    return announced
+
+
+def _is_pruned(store: Store, number: int) -> ConfigError:
+    left = sorted(set(numbers(store)) - pruned(store))
+    return ConfigError(
+        f"release {number} can't serve, nothing was changed: its model or vectors were deleted by millrace prune; "
+        f"there are still {', '.join(map(str, left))}"
+    )
+
+
+def _before(store: Store, pointer: Pointer | None) -> int:
+    if pointer is None:
+        raise ConfigError(f"{store.uri} has no current release, so none before it; name one: millrace rollback --to N")
+    serving = read(store, pointer.release)
+    found = of_another_model_before(store, serving)
+    if found is None:
+        others = sorted(set(numbers(store)) - pruned(store) - {serving.number})
+        named = f"; name one: millrace rollback --to N, of {', '.join(map(str, others))}" if others else ""
+        raise ConfigError(
+            f"no whole release of another model was current before release {serving.number}, by model "
+            f"{serving.model.version}{named}"
+        )
+    return found.number

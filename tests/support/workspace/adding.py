@@ -1,0 +1,64 @@
+"""Releases made by `add`, each with its own small model and vectors, and a second writer at the worst moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tasks.current.adding
+from infra.store.directory import DirectoryStore
+from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
+from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
+from tasks.contracts.runs import Release
+from tasks.runs import releases
+from tests.support.fakes.fake_runner import commit_files
+
+
+def write_outputs(store: DirectoryStore, run_key: str) -> None:
+    commit_files(store, f"models/m-{run_key}", {"weights": run_key}, "model")
+    commit_files(store, f"vectors/m-{run_key}/2021-Q1", {"part-0.parquet": run_key}, "vectors")
+
+
+def add(
+    store: DirectoryStore, run_key: str, span: str = "2021-Q1", refreshed: int | None = None, by: str | None = None
+) -> Release:
+    """A release of run `run_key` with its own small model, or by the model of run `by`, and vectors of its own."""
+    version = f"m-{by or run_key}"
+    model = ModelRef(version=version, checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256=run_key))
+    if not store.list(f"models/m-{run_key}"):
+        write_outputs(store, run_key)
+    return tasks.current.adding.add(
+        store,
+        span=SpanRef(name=span, version=1),
+        run_key=run_key,
+        model=model,
+        exported=ReleaseOutcome(model=f"models/m-{run_key}", min_cosine=1.0, probed=8),
+        inferred=InferOutcome(
+            prefix=f"vectors/m-{run_key}/2021-Q1", vectors=7, width=4, shards=1, shards_reused=0, texts_per_second=1.0
+        ),
+        metrics={"recall@10": 0.5},
+        refreshed=refreshed,
+    )
+
+
+def serving(store: DirectoryStore) -> int | None:
+    release = releases.current(store)
+    return release.number if release else None
+
+
+class Rival(DirectoryStore):
+    """A store in which another writer acts just before the next conditional write."""
+
+    def __init__(self, other: DirectoryStore) -> None:
+        super().__init__(other.root)
+        self.before_create: Callable[[], object] = lambda: None
+        self.before_swap: Callable[[], object] = lambda: None
+
+    def create(self, key: str, data: bytes) -> None:
+        act, self.before_create = self.before_create, lambda: None
+        act()
+        super().create(key, data)
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        act, self.before_swap = self.before_swap, lambda: None
+        act()
+        super().swap(key, data, expected)
