@@ -4,18 +4,23 @@ from prefect import flow
 
 import infra.compute.batch.reap
 from configs.load import load_config
-from flows.running.parameters import ConfigFile, GraceMinutes, Overrides
+from flows.running.parameters import ConfigFile, GraceMinutes, Overrides, Workspace
 from infra.compute.batch.reap import GRACE_MINUTES, ReapReport
+from infra.store.factory import open_store
 from tasks.running.stage_output import logger
 
 
 @flow(name="reap", flow_run_name="after {grace_minutes} minutes")
 def reap(
-    config_file: ConfigFile = "", overrides: Overrides = (), grace_minutes: GraceMinutes = GRACE_MINUTES
+    workspace: Workspace,
+    config_file: ConfigFile = "",
+    overrides: Overrides = (),
+    grace_minutes: GraceMinutes = GRACE_MINUTES,
 ) -> ReapReport:
     """End jobs on AWS Batch whose flow run has ended or was lost.
 
     Args:
+        workspace: whose jobs are examined; a local directory or s3://bucket/prefix.
         config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
         overrides: single settings over both, as in batch.accelerator_queue=trainium.
         grace_minutes: how long no process must have waited for a job before it is ended; a new run takes it over.
@@ -23,7 +28,7 @@ def reap(
     Raises:
         ConfigError, HostError: as `infra.compute.batch.reap.reap`.
     """
-    report = infra.compute.batch.reap.reap(load_config(config_file, overrides), grace_minutes)
+    report = infra.compute.batch.reap.reap(open_store(workspace), load_config(config_file, overrides), grace_minutes)
     for job in report.jobs:
         logger().info("%s %s (%s): %s", job.action, job.job, job.name, job.why)
     return report

@@ -16,6 +16,7 @@ from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled
 
 from configs.load import load_config
+from infra.store.factory import open_store
 from tasks.foundation.errors import CancelledError, ServerError
 from tasks.running.server_presence import await_server, server_error
 from tasks.running.stage_output import logger
@@ -57,5 +58,6 @@ def end_jobs(flow: Flow[..., Any], flow_run: FlowRun, state: State) -> None:
 
     parameters = flow_run.parameters
     config_file, overrides = parameters.get("config_file"), parameters.get("overrides") or ()
-    for job in end_jobs_of(load_config(config_file, overrides), str(flow_run.id)):
+    store = open_store(parameters["workspace"])
+    for job in end_jobs_of(store, load_config(config_file, overrides), str(flow_run.id)):
         logger().warning("job %s (%s): %s, %s", job.job, job.name, job.action, job.why)

@@ -20,10 +20,11 @@ from prefect.states import Cancelled, Completed, Crashed, Running
 from flows.reap import reap
 from flows.running.cancelling import end_jobs
 from infra.compute.batch.claim import Claim, make_claim, read_claim
+from infra.compute.batch.job import tag_value
 from infra.compute.batch.reap import Reaped, ReapReport
 from infra.store.directory import DirectoryStore
 from infra.store.lease import Lease
-from tests.support.cloud.batch import BatchServer
+from tests.support.cloud.batch import ACCELERATOR_QUEUE, BatchServer
 from tests.support.processes.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +39,7 @@ def some_pipeline() -> None: ...
 @pytest.fixture
 def batch(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchServer]:
     server = BatchServer(grace_seconds=1.0)
-    server.register_all()
+    server.register_all(GpuType="p4d.24xlarge")
     for service in ("BATCH", "CLOUDWATCH_LOGS"):
         monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", server.url)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -54,25 +55,25 @@ def flow_run(state: State[Any]) -> FlowRun:
         return client.read_flow_run(run.id)
 
 
-def submit(store: DirectoryStore, attempt: int, run: str = "", waits_until: float | None = None) -> str:
+def submit(
+    store: DirectoryStore, attempt: int, run: str = "", waits_until: float | None = None, queue: str = ACCELERATOR_QUEUE
+) -> str:
     """A sleeping job, submitted as the runner does; `waits_until` is the end of a waiter's lease."""
     prefix = f"runs/aaaa/infer/attempt-{attempt}"
     name = f"millrace-infer-{attempt}"
     tags = {"millrace": "millrace", "millrace-run": "aaaa", "millrace-stage": "infer"}
-    tags |= {"millrace-attempt": str(attempt), "millrace-workspace": store.uri} | (
+    tags |= {"millrace-attempt": str(attempt), "millrace-workspace": tag_value(store.uri)} | (
         {"millrace-flow-run": run} if run else {}
     )
     identity = boto3.client("batch").submit_job(
         jobName=name,
-        jobQueue="millrace-accelerator",
+        jobQueue=queue,
         shareIdentifier="millrace",
         jobDefinition="millrace-infer",
         tags=tags,
         containerOverrides={"command": ["sleep", "600"]},
     )["jobId"]
-    claim = Claim(
-        name=name, state="submitted", job_id=identity, queue="millrace-accelerator", flow_run=run, claimed_at="now"
-    )
+    claim = Claim(name=name, state="submitted", job_id=identity, queue=queue, flow_run=run, claimed_at="now")
     assert make_claim(store, prefix, claim)
     if waits_until is not None:
         lease = Lease(owner="o", host="h", pid=1, expires_at=waits_until)
@@ -92,8 +93,8 @@ def settled(batch: BatchServer) -> dict[str, str]:
     pytest.fail("the jobs did not settle")
 
 
-def reaped(grace_minutes: float = 15.0) -> dict[str, Reaped]:
-    return {one.job: one for one in reap(None, ENCODER, grace_minutes).jobs}
+def reaped(store: DirectoryStore, grace_minutes: float = 15.0, *overrides: str) -> dict[str, Reaped]:
+    return {one.job: one for one in reap(store.uri, None, (*ENCODER, *overrides), grace_minutes).jobs}
 
 
 def test_jobs_of_finished_runs_end_and_jobs_that_may_be_found_again_stay(
@@ -113,7 +114,7 @@ def test_jobs_of_finished_runs_end_and_jobs_that_may_be_found_again_stay(
         "Crashed: it may be run again",
         submit(store, 7, str(uuid4())): "no process has waited for it for 0 minutes: it may be run again",
     }
-    found = reaped()
+    found = reaped(store)
     assert {job: (one.action, one.why) for job, one in found.items()} == {
         **{job: ("ended", why) for job, why in ended.items()},
         **{job: ("kept", why) for job, why in kept.items()},
@@ -123,10 +124,30 @@ def test_jobs_of_finished_runs_end_and_jobs_that_may_be_found_again_stay(
     claim = read_claim(store, "runs/aaaa/infer/attempt-1")
     assert claim is not None
     assert claim.state == "ending"
-    later = reaped(grace_minutes=0.0)
+    later = reaped(store, 0.0)
     assert {job for job, one in later.items() if one.action == "ended"} == set(list(kept)[2:])
     settled(batch)
-    assert set(reaped(grace_minutes=0.0)) == set(list(kept)[:2])
+    assert set(reaped(store, 0.0)) == set(list(kept)[:2])
+
+
+@pytest.mark.parametrize("name", ["shop, Köln", "long" * 60])
+def test_a_workspace_that_no_tag_can_hold_keeps_the_jobs_that_are_waited_for(
+    prefect: PrefectServer, tmp_path: Path, batch: BatchServer, name: str
+) -> None:
+    with prefect.in_use():
+        store = DirectoryStore(tmp_path / name / "w")
+        waited, silent = submit(store, 1, waits_until=time.time() + 50), submit(store, 2)
+        other = submit(DirectoryStore(tmp_path / "other"), 3)
+        found = reaped(store, 0.0)
+        assert {job: one.action for job, one in found.items()} == {waited: "kept", silent: "ended", other: "kept"}
+        assert "belongs to another workspace" in found[other].why
+
+
+def test_jobs_on_the_queue_with_gpus_end_too(prefect: PrefectServer, store: DirectoryStore, batch: BatchServer) -> None:
+    job = submit(store, 1, queue="millrace-gpu")
+    assert job not in reaped(store, 0.0)
+    machines = "{queue: millrace-gpu, definition: 'g-{stage}', processes_per_node: 8, dollars_per_node_hour: 21.96}"
+    assert reaped(store, 0.0, f"batch.cuda={machines}")[job].action == "ended"
 
 
 def test_a_job_with_an_unreadable_lease_does_not_stop_the_others(
@@ -135,7 +156,7 @@ def test_a_job_with_an_unreadable_lease_does_not_stop_the_others(
     bad = submit(store, 1)
     store.write("runs/aaaa/infer/attempt-1/waiter.json", b"{")
     good = submit(store, 2)
-    found = reaped(grace_minutes=0.0)
+    found = reaped(store, 0.0)
     assert found[good].action == "ended"
     assert found[bad].action == "failed"
     assert "attempt-1/waiter.json is not a valid lease" in found[bad].why
@@ -164,7 +185,14 @@ def test_the_command_needs_no_prefect_server_and_can_be_tried_dry(
 
     def command(*options: str) -> Any:
         done = subprocess.run(
-            [str(Path(sys.executable).with_name("millrace")), "reap", *ALL, *options],
+            [
+                str(Path(sys.executable).with_name("millrace")),
+                "reap",
+                "--workspace",
+                str(tmp_path / "w"),
+                *ALL,
+                *options,
+            ],
             capture_output=True,
             text=True,
             timeout=60,

@@ -84,6 +84,7 @@ def hosts(
 
 
 def reap(
+    workspace: Workspace = HERE,
     config_file: ConfigFile = None,
     settings: Settings = None,
     grace_minutes: Annotated[float, typer.Option(help="End a job that no process has waited for this long.")] = 15.0,
@@ -93,7 +94,7 @@ def reap(
     """End jobs on AWS Batch whose flow run has ended or was lost."""
     from flows.cli.operation import reaping
 
-    tell(reaping.reap(config_file, settings or [], grace_minutes, dry_run), reaping.show, as_json)
+    tell(reaping.reap(workspace, config_file, settings or [], grace_minutes, dry_run), reaping.show, as_json)
 
 
 def deploy(

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 from configs.load import load_config
 from flows.cli.terminal.console import say, show_table
 from infra import prefect_server
+from infra.store.factory import open_store
 
 if TYPE_CHECKING:
     from infra.compute.batch.reap import ReapReport
 
 
-def reap(config_file: Path | None, overrides: Sequence[str], grace_minutes: float, dry_run: bool) -> ReapReport:
+def reap(
+    workspace: str, config_file: Path | None, overrides: Sequence[str], grace_minutes: float, dry_run: bool
+) -> ReapReport:
     """Reap as `infra.compute.batch.reap.reap` does. It asks a Prefect server only if one is running."""
     config = load_config(config_file, overrides)
     server = prefect_server.running(prefect_server.state_home())
@@ -24,7 +27,9 @@ def reap(config_file: Path | None, overrides: Sequence[str], grace_minutes: floa
 
     import infra.compute.batch.reap
 
-    return infra.compute.batch.reap.reap(config, grace_minutes, dry_run, ask_prefect=server is not None)
+    return infra.compute.batch.reap.reap(
+        open_store(workspace), config, grace_minutes, dry_run, ask_prefect=server is not None
+    )
 
 
 def show(report: ReapReport) -> None:

@@ -44,8 +44,9 @@ def queue_of(stage: Work, batch: BatchConfig) -> str:
 
 
 def queues_of(batch: BatchConfig) -> tuple[str, ...]:
-    """Return all queues, each once."""
-    return tuple(dict.fromkeys(queue_of(stage, batch) for stage in TRAITS))
+    """Return all queues, each once; that of the machines with GPUs too, where `millrace parity` trains."""
+    others = (batch.cuda.queue,) if batch.cuda is not None else ()
+    return tuple(dict.fromkeys((*(queue_of(stage, batch) for stage in TRAITS), *others)))
 
 
 def definition_of(stage: Work, batch: BatchConfig) -> str:

@@ -16,9 +16,9 @@ from infra.compute.batch.client.api import Api
 from infra.compute.batch.client.backoff import WaitPolicy
 from infra.compute.batch.client.job_detail import JobDetail
 from infra.compute.batch.ending import attempt_prefix_of, end_job, flow_run_of, live_jobs
-from infra.compute.batch.job import WORKSPACE_TAG, queues_of
+from infra.compute.batch.job import WORKSPACE_TAG, queues_of, tag_value
 from infra.compute.batch.waiter_lease import waited_for_until
-from infra.store.factory import open_store
+from infra.store.base import Store
 from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import StageError
 from tasks.foundation.records import Record
@@ -45,10 +45,11 @@ class ReapReport(Record):
 
 
 def reap(
-    config: Config, grace_minutes: float = GRACE_MINUTES, dry_run: bool = False, ask_prefect: bool = True
+    store: Store, config: Config, grace_minutes: float = GRACE_MINUTES, dry_run: bool = False, ask_prefect: bool = True
 ) -> ReapReport:
     """End the jobs whose flow run is over, and those for which no process has waited for `grace_minutes`.
 
+    Only those of the workspace: a tag can't hold every name, so a workspace is known by its tag, not opened from it.
     Where Prefect does not know the flow run, or `ask_prefect` is false, the lease alone decides. With `dry_run` nothing
     is ended, and the report says what would be. Where no stage runs on AWS Batch there is no queue to examine.
 
@@ -62,31 +63,41 @@ def reap(
     examined = []
     for job in live_jobs(api, queues_of(config.batch)):
         try:
-            end, why = _judge(job, now, grace, ask_prefect)
+            end, why = _judge(store, job, now, grace, ask_prefect)
             examined.append(
-                _end(api, job, why) if end and not dry_run else _reaped(job, "kept", why + "; would be ended" * end)
+                _end(api, store, job, why)
+                if end and not dry_run
+                else _reaped(job, "kept", why + "; would be ended" * end)
             )
         except StageError as error:  # the others are examined all the same
             examined.append(_reaped(job, "failed", str(error)))
     return ReapReport(queues=queues_of(config.batch), grace_minutes=grace_minutes, jobs=tuple(examined))
 
 
-def end_jobs_of(config: Config, flow_run: str) -> list[Reaped]:
+def end_jobs_of(store: Store, config: Config, flow_run: str) -> list[Reaped]:
     """End all jobs that were submitted for a flow run which was cancelled. Raises ConfigError, HostError as `reap`."""
     if not _on_batch(config):
         return []
     api = Api.connect(WaitPolicy())
-    mine = [job for job in live_jobs(api, queues_of(config.batch)) if flow_run_of(job) == flow_run]
-    return [_end(api, job, "its flow run was cancelled") for job in mine]
+    jobs = live_jobs(api, queues_of(config.batch))
+    mine = [job for job in jobs if flow_run_of(job) == flow_run and _is_of(store, job)]
+    return [_end(api, store, job, "its flow run was cancelled") for job in mine]
 
 
 def _on_batch(config: Config) -> bool:
     return any(compute_of(config, stage) == "batch" for stage in Stage)
 
 
-def _judge(job: JobDetail, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
+def _is_of(store: Store, job: JobDetail) -> bool:
+    return job.tags.get(WORKSPACE_TAG) == tag_value(store.uri)
+
+
+def _judge(store: Store, job: JobDetail, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
     """Return whether to end a job, and why or why not. Times are in seconds since the epoch."""
-    attended = _waited_for_until(job)
+    if not _is_of(store, job):
+        return False, f"it belongs to another workspace, {job.tags.get(WORKSPACE_TAG, 'which is not named')}"
+    prefix = attempt_prefix_of(job)
+    attended = waited_for_until(store, prefix) if prefix else 0.0  # 0: no process ever waited
     if attended > now:
         return False, "a process waits for it"
     run = _flow_run(flow_run_of(job)) if ask_prefect and flow_run_of(job) else None
@@ -99,14 +110,8 @@ def _judge(job: JobDetail, now: float, grace: float, ask_prefect: bool) -> tuple
     return (True, why) if silent > grace else (False, f"{why}: it may be run again")
 
 
-def _waited_for_until(job: JobDetail) -> float:
-    """Return when the waiter's lease expires or was released; 0 where no process ever waited."""
-    workspace, prefix = job.tags.get(WORKSPACE_TAG), attempt_prefix_of(job)
-    return waited_for_until(open_store(workspace), prefix) if workspace and prefix else 0.0
-
-
-def _end(api: Api, job: JobDetail, why: str) -> Reaped:
-    end_job(api, open_store(job.tags[WORKSPACE_TAG]), job, f"millrace reap: {why}")
+def _end(api: Api, store: Store, job: JobDetail, why: str) -> Reaped:
+    end_job(api, store, job, f"millrace reap: {why}")
     return _reaped(job, "ended", why)
 
 

@@ -130,9 +130,7 @@ def test_deployments_have_absolute_paths_of_config_and_code(first: DeployOutput,
     }
     for name in NAMES:
         deployment = on_server(name)
-        assert deployment.parameters == (
-            asked if name[:4] != "reap" else {k: asked[k] for k in ("config_file", "overrides")}
-        )
+        assert deployment.parameters == (asked)
         assert deployment.pull_steps == [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
         assert deployment.global_concurrency_limit is None
     (schedule,) = on_server("pipeline/scheduled").schedules

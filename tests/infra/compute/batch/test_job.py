@@ -63,6 +63,9 @@ def test_infer_may_have_machines_of_its_own() -> None:
     assert (nodes_of(warmup), processes_per_node(warmup)) == (1, 32)
     assert definition_of(Stage.warmup, batch) == "millrace-warmup"
     assert queues_of(batch) == ("millrace-cpu", "millrace-accelerator", "q")
+    gpus = other.replace("q,", "gpus,").replace(", target: inf2", "")
+    batch = spec_of(Stage.infer, 32, f"batch.cuda={gpus}").config.batch
+    assert queues_of(batch) == ("millrace-cpu", "millrace-accelerator", "gpus")
 
 
 def test_a_jobs_name_is_fixed_by_its_attempt() -> None:
