@@ -46,6 +46,7 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
         release=release.number,
         model_version=release.model.version,
         vectors=release.vectors_prefix,
+        vectors_sha256=release.vectors_sha256,
         only_current=only_current,
     )
     with _turn(store, target.name):

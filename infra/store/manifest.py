@@ -160,6 +160,19 @@ def open_manifest(store: Store, prefix: str, kind: str) -> Manifest:
     return manifest
 
 
+def expect_manifest(store: Store, prefix: str, manifest: Manifest, sha256: str | None) -> None:
+    """Compare a folder's manifest with the one that a record elsewhere names. None: the record names none.
+
+    Raises:
+        CorruptFolder: it is another one.
+    """
+    if sha256 is not None and manifest.sha256 != sha256:
+        raise CorruptFolder(
+            f"{store.uri}/{prefix}/{MANIFEST} is not the one that was released: somebody changed the folder after "
+            "that. Restore it from a backup, or go to another release: millrace rollback --to N"
+        )
+
+
 def _check(path: Path, entry: FileEntry) -> None:
     """Compare a file with what the manifest says of it. Raises CorruptFolder."""
     if not path.is_file():

@@ -142,6 +142,7 @@ class PublishInputs(Record):
     release: int
     model_version: str
     vectors: str = Field(description="folder of the release's vectors")
+    vectors_sha256: str | None = Field(default=None, description="of its manifest, as the release has it")
     only_current: bool = Field(description="leave the target alone if another release is current by then")
 
 

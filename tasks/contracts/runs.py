@@ -77,6 +77,8 @@ class Release(Record):
         default=None, description="the newest release before it that is not a refresh; null: there is none"
     )
     rows: tuple[RowsRef, ...] = Field(default=(), description="the spans, with versions, that the model was trained on")
+    model_sha256: str | None = Field(default=None, description="of the manifest of the model's folder")
+    vectors_sha256: str | None = Field(default=None, description="of the manifest of the vectors' folder")
     ids_sha256: str | None = Field(default=None, description="over the ids of all items with a vector")
     catalogue_metrics: dict[str, float] = Field(default={}, description="of holdout queries against all vectors")
     verdicts: tuple[Verdict, ...] = Field(default=(), description="of the gates of evaluate and release")
@@ -92,4 +94,6 @@ class Release(Record):
             model_version=self.model.version,
             model_prefix=self.model_prefix,
             vectors_prefix=self.vectors_prefix,
+            model_sha256=self.model_sha256,
+            vectors_sha256=self.vectors_sha256,
         )

@@ -37,8 +37,7 @@ def add(
         MissingFolder: the model or the vectors are not complete.
         StoreError: the pointer or a release is not readable.
     """
-    for prefix in (exported.model, inferred.prefix):
-        read_manifest(store, prefix)
+    of_model, of_vectors = (read_manifest(store, prefix).sha256 for prefix in (exported.model, inferred.prefix))
     release = find(store, run_key)
     if release is not None:
         unmark_pruned(store, [release.number])
@@ -59,6 +58,8 @@ def add(
             vectors=inferred.vectors,
             bad=inferred.bad,
             catalogue=inferred.catalogue,
+            model_sha256=of_model,
+            vectors_sha256=of_vectors,
             ids_sha256=inferred.ids_sha256,
             metrics=metrics,
             catalogue_metrics=exported.metrics,

@@ -1,7 +1,7 @@
 """Goes back: an earlier release becomes current again, model and vectors at once. Search services follow elsewhere."""
 
 from infra.store.base import Store
-from infra.store.manifest import check_sizes, open_folder
+from infra.store.manifest import check_sizes, expect_manifest, open_folder
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs.releases import CURRENT, Pointer, numbers, of_another_model_before, pruned, read, read_pointer
@@ -34,9 +34,13 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
     if target in pruned(store):
         raise _is_pruned(store, target)
     release = read(store, target)
-    for prefix in (release.model_prefix, release.vectors_prefix):
+    for prefix, sha256 in (
+        (release.model_prefix, release.model_sha256),
+        (release.vectors_prefix, release.vectors_sha256),
+    ):
         try:
             manifest = check_sizes(store, prefix)
+            expect_manifest(store, prefix, manifest, sha256)
             if verify:
                 open_folder(store, prefix, manifest.kind)
         except StoreError as error:

@@ -35,7 +35,7 @@ def run(job: Job) -> PublishOutcome:
     if settings is None:
         raise ConfigError(f"publish.targets has no target {inputs.target}")
     with job.clock.phase("restoring"):
-        release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version)
+        release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256)
     table = table_name(inputs.target, inputs.release, release.sha256)
     with contextlib.closing(open_target(settings)) as target:
         before = target.serving()

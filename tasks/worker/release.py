@@ -23,7 +23,7 @@ from tasks.worker.model.released_code import needs_trust
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import MODEL_KIND, Searched, compare_models, search
+from tasks.worker.search.measure import MODEL_KIND, Searched, compare_models, released_folder, search
 from tasks.worker.search.proof import Proof, prove
 from tasks.worker.search.queries import holdout_queries
 from tasks.worker.search.shared_items import shared_items
@@ -110,7 +110,7 @@ def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
     if inputs.before is None:
         return None
     try:
-        folder, _ = open_folder(store, inputs.before.model_prefix, MODEL_KIND)
+        folder = released_folder(store, inputs.before)
         needs_trust(folder)
         return folder
     # It may be pruned, or by another version of Millrace; the new release does not depend on it.
@@ -128,7 +128,8 @@ def _search(
     """
     if inputs.before is not None and proof.vectors_before is not None:
         try:
-            before = Index(store, inputs.before.vectors_prefix, inputs.before.model_version, VECTORS_KEPT_BYTES)
+            named = inputs.before
+            before = Index(store, named.vectors_prefix, named.model_version, VECTORS_KEPT_BYTES, named.vectors_sha256)
             both = shared_items(before, index)
             earlier = search(before, queries, proof.vectors_before, both[0])
             searched = search(index, queries, proof.vectors, both[1])

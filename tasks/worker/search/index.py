@@ -13,7 +13,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, check_sizes, read_fact
+from infra.store.manifest import CorruptFolder, check_sizes, expect_manifest, read_fact
 from tasks.contracts.search import Hit, ListedItem
 from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
@@ -52,13 +52,19 @@ def _rows_in(path: Path) -> int:
 class Index:
     """The vectors of one folder, all by one model. A place is the number of a vector, counted through all shards."""
 
-    def __init__(self, store: Store, prefix: str, model_version: str, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self, store: Store, prefix: str, model_version: str, memory_bytes: int = MEMORY_BYTES, sha256: str | None = None
+    ) -> None:
         """Open the folder.
 
+        Args:
+            sha256: of its manifest, as the release has it.
+
         Raises:
-            MissingFolder, CorruptFolder: it is not complete, or holds vectors by another model.
+            MissingFolder, CorruptFolder: it is not complete, not what was released, or holds vectors by another model.
         """
         manifest = check_sizes(store, prefix)
+        expect_manifest(store, prefix, manifest, sha256)
         expect_vectors(store, prefix, manifest, model_version)
         folder = store.local(prefix)
         self.paths = [folder / entry.name for entry in manifest.files]

@@ -1,12 +1,13 @@
 """What a release gives its users: holdout queries, embedded by the exported model, against every one of its vectors."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from infra.store.base import Store
-from infra.store.manifest import open_folder
+from infra.store.manifest import expect_manifest, open_folder
 from tasks.contracts.references import ReleasedRef
 from tasks.contracts.search import SharedSearch
 from tasks.data.rows import ITEM_ID
@@ -38,9 +39,16 @@ class Searched:
 
 
 def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY_BYTES) -> tuple[Consumer, Index]:
-    """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: a file is gone or damaged."""
-    folder, _ = open_folder(store, release.model_prefix, MODEL_KIND)
-    return Consumer(folder), Index(store, release.vectors_prefix, release.model_version, memory_bytes)
+    """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: one is gone or damaged."""
+    index = Index(store, release.vectors_prefix, release.model_version, memory_bytes, release.vectors_sha256)
+    return Consumer(released_folder(store, release)), index
+
+
+def released_folder(store: Store, release: ReleasedRef) -> Path:
+    """Return the folder of a release's model. Raises MissingFolder, CorruptFolder: as `open_released`."""
+    folder, manifest = open_folder(store, release.model_prefix, MODEL_KIND)
+    expect_manifest(store, release.model_prefix, manifest, release.model_sha256)
+    return folder
 
 
 def search(index: Index, queries: pa.Table, vectors: np.ndarray, shared: np.ndarray | None = None) -> Searched:

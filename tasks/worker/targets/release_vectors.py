@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.base import Store, sha256_of
-from infra.store.manifest import MANIFEST, CorruptFolder, check_sizes
+from infra.store.manifest import MANIFEST, CorruptFolder, check_sizes, expect_manifest
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError
@@ -21,14 +21,18 @@ from tasks.worker.vectors.reuse import as_matrix
 class ReleaseVectors:
     """A complete folder of vectors, all by one model."""
 
-    def __init__(self, store: Store, prefix: str, model_version: str) -> None:
+    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str | None = None) -> None:
         """Open the folder.
 
+        Args:
+            sha256: of its manifest, as the release has it.
+
         Raises:
-            MissingFolder, CorruptFolder: it is not complete, or holds vectors by another model.
+            MissingFolder, CorruptFolder: it is not complete, not what was released, or holds vectors by another model.
             ConfigError: it was made before vectors had partitions.
         """
         manifest = check_sizes(store, prefix)
+        expect_manifest(store, prefix, manifest, sha256)
         facts = manifest.facts
         expect_vectors(store, prefix, manifest, model_version)
         if "ids_sha256" not in facts:

@@ -25,6 +25,7 @@ def publish_spec(store: Store, config: Config, release: Release, only_current: b
             release=release.number,
             model_version=release.model.version,
             vectors=release.vectors_prefix,
+            vectors_sha256=release.vectors_sha256,
             only_current=only_current,
         ),
     )

@@ -69,6 +69,18 @@ def test_a_rollback_to_damaged_files_is_refused_and_names_them(store, prefix, da
     assert serving(store) == 2
 
 
+@pytest.mark.parametrize("prefix", ["models/m-a", "vectors/m-a/2021-Q1"])
+def test_a_folder_that_was_changed_together_with_its_manifest_is_not_rolled_back_to(store, prefix):
+    add(store, "a")
+    add(store, "b")
+    changed = json.loads(store.read(f"{prefix}/MANIFEST.json"))
+    changed["facts"]["by"] = "somebody"
+    store.write(f"{prefix}/MANIFEST.json", json.dumps(changed).encode())
+    with pytest.raises(ConfigError, match=rf"release 1 can't serve.*{prefix}/MANIFEST\.json is not the one that was"):
+        rollback(store)
+    assert serving(store) == 2
+
+
 def test_a_rollback_during_another_write_is_a_conflict(store):
     add(store, "a")
     add(store, "b")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError, DataError, StoreError
@@ -155,6 +156,15 @@ def test_a_served_table_that_somebody_changed_is_named_and_not_touched(store, pl
     (nearest,) = place.search(vector_of(store, release, "i0007"), 1) or [None]
     assert nearest is not None
     assert nearest.model_version == release.model.version
+
+
+def test_a_folder_that_was_changed_together_with_its_manifest_is_not_loaded(store, place):
+    release = write_release(store, 1)
+    sha256 = read_manifest(store, release.vectors_prefix).sha256
+    bring(store, place, release.model_copy(update={"vectors_sha256": sha256}))
+    other = write_release(store, 2)
+    with pytest.raises(StoreError, match=r"MANIFEST\.json is not the one that was released"):
+        bring(store, place, other.model_copy(update={"vectors_sha256": sha256}))
 
 
 def test_a_damaged_shard_is_not_loaded(store, place):
