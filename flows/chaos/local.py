@@ -20,7 +20,7 @@ from flows.chaos.place import Ended, Undisturbed, first_stage
 from flows.chaos.watching import watched
 from flows.shop.search_log import write_shop
 from infra import prefect_server
-from infra.store.base import Conflict, Store
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind
 from tasks.contracts.stages import Stage
@@ -173,11 +173,8 @@ class LocalScene:
             yield f"{path.name} is left in the folder of temporary files"
 
     def _locks(self) -> Iterator[str]:
-        try:
-            with self.store.lock(f"lineages/{LINEAGE}.run"):
-                pass
-        except Conflict as error:
-            yield str(error)
+        if holder := self.store.peek(f"lineages/{LINEAGE}.run"):
+            yield f"lineages/{LINEAGE}.run is in use by {holder.name}"
 
 
 def _released(ended: Ended) -> None:

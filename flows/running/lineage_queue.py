@@ -16,7 +16,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
-from infra.store.base import Conflict, Store
+from infra.store.base import Store
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import StageOutput, logger
 
@@ -55,7 +55,7 @@ def _wait(held: contextlib.ExitStack, store: Store, key: str, queue: str) -> Non
         if not logged:
             logger().info("waiting in the queue %s for another run to end", queue)
             logged = True
-        if time.monotonic() - began > PATIENCE_SECONDS and _is_unlocked(store, key):
+        if time.monotonic() - began > PATIENCE_SECONDS and store.peek(key) is None:
             logger().warning("the queue %s is full, but no process holds %s: running without the queue", queue, key)
             return
         waiter.pulse()
@@ -91,11 +91,3 @@ def _take_slot(held: contextlib.ExitStack, queue: str, holder: str) -> bool:
     except ConcurrencySlotAcquisitionError:
         return False
     return True
-
-
-def _is_unlocked(store: Store, key: str) -> bool:
-    try:
-        with store.lock(key):
-            return True
-    except Conflict:
-        return False

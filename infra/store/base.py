@@ -7,13 +7,28 @@ counts as complete, is `infra/store/manifest.py`.
 import contextlib
 import hashlib
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tasks.foundation.errors import StoreError
 
 
 class Conflict(StoreError):
     """A conditional write failed: the object was not what the caller had read."""
+
+
+class InUse(Conflict):
+    """Another process holds a lock."""
+
+    def __init__(self, where: str, holder: str) -> None:
+        super().__init__(f"{where} is in use by {holder}; wait for it or stop it")
+        self.holder = holder
+
+
+class Holder(NamedTuple):
+    """Who holds a lock, in words, and for how long at least; None where that has no end of its own."""
+
+    name: str
+    seconds_left: float | None
 
 
 class Store(Protocol):
@@ -33,11 +48,15 @@ class Store(Protocol):
     def move(self, prefix: str, target: str) -> None: ...
     def delete(self, prefix: str) -> None: ...
     def age_seconds(self, key: str) -> float | None: ...
+    def peek(self, key: str) -> Holder | None: ...
     def lock(self, key: str) -> contextlib.AbstractContextManager["Lock"]: ...
 
 
 class Lock(Protocol):
-    """A lock that is held."""
+    """A lock that is held. `term` counts its holders."""
+
+    @property
+    def term(self) -> int: ...
 
     def check_taken(self) -> None:
         """Raise LostLease if another process is known to have taken it. Asks nobody, so it is cheap."""

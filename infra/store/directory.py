@@ -1,13 +1,13 @@
 """A workspace in a local directory."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.store.base import Conflict, Lock
+from infra.store import kernel_lock
+from infra.store.base import Conflict, Holder, Lock
 from infra.store.unfinished import PREFIX, unfinished_in
 from tasks.foundation.errors import StoreError
 
@@ -65,7 +65,7 @@ class DirectoryStore:
         Raises:
             Conflict: another process wrote it in between.
         """
-        with self.lock(f"{key}.swap"):
+        with kernel_lock.wait_and_hold(self._lock_file(f"{key}.swap")):
             current = self.read(key) if self.exists(key) else None
             if current != expected:
                 raise Conflict(f"{self.uri}/{key} was changed by another process; read it again and decide again")
@@ -100,25 +100,27 @@ class DirectoryStore:
         """Return None: files are dated by this machine's clock, which may have been set since."""
         return None
 
+    def peek(self, key: str) -> Holder | None:
+        """Return who holds a lock; None where nobody does. Changes nothing, also where nothing may be written."""
+        return kernel_lock.look(self.path(_lock_name(key)))
+
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[Lock]:
         """Hold a lock by name; the kernel frees it when the holder dies, and not before, so no lock is ever stale.
 
         Raises:
-            Conflict: a `run` lock (not a short swap) is held by another process.
+            InUse: it is held by another process.
         """
-        name = f".locks/{key.replace('/', '.')}"
+        with kernel_lock.hold(self._lock_file(key), f"{self.uri}/{key}") as held:
+            yield held
+
+    def _lock_file(self, key: str) -> Path:
+        name = _lock_name(key)
         path = self.path(name)
         with self._in_place(name):
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle = path.open("a")
-        with handle:
-            wait = 0 if key.endswith(".swap") else fcntl.LOCK_NB
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | wait)
-            except BlockingIOError as error:
-                raise Conflict(f"{self.uri}/{key} is in use by another process; wait for it or stop it") from error
-            yield _Held()
+            path.open("a").close()
+        return path
 
     @contextlib.contextmanager
     def _staged(self, key: str, exclusive: bool = False) -> Iterator[Path]:
@@ -150,11 +152,8 @@ class DirectoryStore:
             ) from error
 
 
-class _Held:
-    """A lock of the kernel: its holder has it until the end."""
-
-    def check_taken(self) -> None: ...
-    def confirm(self) -> None: ...
+def _lock_name(key: str) -> str:
+    return f".locks/{key.replace('/', '.')}"
 
 
 def _unless_missing(error: OSError) -> None:

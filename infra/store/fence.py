@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from infra.store.base import Lock, Store
+from infra.store.base import Holder, Lock, Store
 from infra.store.records import find_record
 from tasks.foundation.errors import SupersededError
 from tasks.foundation.records import Record
@@ -57,6 +57,9 @@ class FencedStore:
 
     def age_seconds(self, key: str) -> float | None:
         return self._store.age_seconds(key)
+
+    def peek(self, key: str) -> Holder | None:
+        return self._store.peek(key)
 
     def write(self, key: str, data: bytes) -> None:
         self._check(key)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from infra.store.base import Conflict, Store
+from infra.store.base import Conflict, Holder, InUse, Store
 from infra.store.records import find_with_bytes
 from tasks.foundation.errors import StageError, StoreError
 from tasks.foundation.records import Record
@@ -61,17 +61,20 @@ class Lease(Record):
     until: float = Field(default=0.0, description="seconds of that clock at which it ends or was released")
     ttl_seconds: float = Field(default=TTL_SECONDS, description="from the time it was written to its end")
     released: bool = Field(default=False, description="by its holder")
+    term: int = Field(default=0, description="+1 with each holder")
+
+    @property
+    def holder(self) -> str:
+        """The holder, in words."""
+        until = dt.datetime.fromtimestamp(self.expires_at, dt.UTC)
+        return f"process {self.pid} on {self.host}, whose lease runs until {until:%Y-%m-%d %H:%M:%S} UTC unless renewed"
 
 
-class InUse(Conflict):
+class LeaseInUse(InUse):
     """Another process holds the lease."""
 
     def __init__(self, where: str, lease: Lease) -> None:
-        until = dt.datetime.fromtimestamp(lease.expires_at, dt.UTC)
-        super().__init__(
-            f"{where} is in use by process {lease.pid} on {lease.host}, whose lease runs until "
-            f"{until:%Y-%m-%d %H:%M:%S} UTC unless renewed; wait for it or stop it"
-        )
+        super().__init__(where, lease.holder)
         self.lease = lease
 
 
@@ -97,6 +100,10 @@ class Held:
         self._trouble = ""
         self._guard = threading.Lock()
 
+    @property
+    def term(self) -> int:
+        return self._lease.term
+
     def check(self) -> None:
         """Raise LostLease if another process has taken the lease, StoreError if it may have: it was not renewed."""
         self.check_taken()
@@ -120,10 +127,12 @@ class Held:
     def take(self) -> None:
         """Take the lease. Raises InUse while another process holds it."""
         for _ in range(_ROUNDS):
-            lease = self._extended()
+            lease = self._extended().model_copy(update={"term": 1})
             raw, there = _read(self._store, self._key)
-            if raw is not None and there and _is_held(self._store, self._key, raw, there, self._clock):
-                raise InUse(self._where, there)
+            if raw is not None and there:
+                if _is_held(self._store, self._key, raw, there, self._clock):
+                    raise LeaseInUse(self._where, there)
+                lease = lease.model_copy(update={"term": there.term + 1})
             with contextlib.suppress(Conflict):  # another process was faster: see which
                 if raw is None:
                     self._store.create(self._key, lease.to_json())
@@ -222,7 +231,7 @@ def wait_for(
         with contextlib.ExitStack() as stack:
             try:
                 held = stack.enter_context(hold(store, key, ttl_seconds, clock))
-            except InUse as error:
+            except LeaseInUse as error:
                 if error.lease.owner != waited_for:
                     say(f"{error}; waiting")
                     waited_for = error.lease.owner
@@ -235,6 +244,18 @@ def wait_for(
                 break
         sleep(poll_seconds)
     yield None
+
+
+def look(store: Store, key: str, clock: Callable[[], float] = uptime) -> Holder | None:
+    """Return who holds the lease `key`; None where nobody does, or where it expired. Changes nothing.
+
+    Raises:
+        StoreError: the object at `key` is not a valid lease.
+    """
+    raw, lease = _read(store, key)
+    if raw is None or lease is None or not _is_held(store, key, raw, lease, clock):
+        return None
+    return Holder(lease.holder, seconds_left(store, key, lease, clock))
 
 
 def seconds_left(store: Store, key: str, lease: Lease, clock: Callable[[], float] = uptime) -> float | None:

@@ -24,8 +24,8 @@ from botocore.exceptions import (
 from s3transfer.manager import TransferManager
 
 from infra.aws.credentials import EndpointBusy, code_of, patient_client
-from infra.store.base import Conflict, Lock
-from infra.store.lease import TTL_SECONDS, hold
+from infra.store.base import Conflict, Holder, Lock
+from infra.store.lease import TTL_SECONDS, hold, look
 from infra.store.s3_errors import LOST, MISSING, explained
 from infra.store.s3_mirror import Object, mirror_of
 from tasks.foundation.errors import ConfigError, StoreError
@@ -160,6 +160,10 @@ class S3Store:
             return None
         age: float = (parsedate_to_datetime(said) - reply["LastModified"]).total_seconds()
         return age
+
+    def peek(self, key: str) -> Holder | None:
+        """Return who holds a lock, by the bucket's clock; None where nobody does. Only reads."""
+        return look(self, f".locks/{key}")
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[Lock]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from infra.store.base import Conflict, Store
-from infra.store.lease import InUse
+from infra.store.lease import LeaseInUse
 from infra.store.unfinished import clear_unfinished
 from tasks.contracts.jobs import JobSpec
 from tasks.running.context import stage_context, within
@@ -38,7 +38,7 @@ def hold_lineage(
             try:
                 lock = held.enter_context(store.lock(key))
                 break
-            except InUse as error:
+            except LeaseInUse as error:
                 if expiry is None:
                     warn(f"{error}; waiting to see whether it still runs")
                     expiry = error.lease.expires_at

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 
 from infra.store.base import Store
-from infra.store.lease import TTL_SECONDS, InUse, Lease, hold, seconds_left
+from infra.store.lease import TTL_SECONDS, Lease, LeaseInUse, hold, seconds_left
 from infra.store.records import find_record
 
 _FILE = "waiter.json"
@@ -37,7 +37,7 @@ class WaiterLease:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _TRY_AGAIN_SECONDS
-        with contextlib.suppress(InUse):
+        with contextlib.suppress(LeaseInUse):
             self._stack.enter_context(hold(self._store, self._key, TTL_SECONDS))
             self._next = float("inf")
 

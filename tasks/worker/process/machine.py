@@ -14,7 +14,7 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
-from infra.store.base import Lock, Store
+from infra.store.base import Holder, Lock, Store
 from infra.store.factory import scheme_of
 from tasks.worker.process.once import LONGEST_SECONDS, once_per_machine, publish_file
 from tasks.worker.process.shared_folder import SharedFolder
@@ -135,6 +135,9 @@ class SharedReads:
 
     def age_seconds(self, key: str) -> float | None:
         return self._store.age_seconds(key)
+
+    def peek(self, key: str) -> Holder | None:
+        return self._store.peek(key)
 
     def write(self, key: str, data: bytes) -> None:
         self._store.write(key, data)

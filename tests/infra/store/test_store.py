@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -168,6 +169,28 @@ def test_a_lock_is_left_when_its_block_fails(store):
         _ = 1 / 0
     with store.lock("a"):
         pass
+
+
+def test_a_look_at_a_lock_names_its_holder_and_changes_nothing(store):
+    assert store.peek("lineages/main") is None
+    assert store.list("") == []
+    with store.lock("lineages/main") as lock:
+        before = {key: store.read(key) for key in store.list(".locks")}
+        holder = store.peek("lineages/main")
+        assert holder is not None
+        assert f"process {os.getpid()} on {socket.gethostname()}" in holder.name
+        assert store.peek("lineages/other") is None
+        assert {key: store.read(key) for key in store.list(".locks")} == before
+        lock.confirm()
+    assert store.peek("lineages/main") is None
+
+
+def test_each_holder_of_a_lock_has_a_later_term(store):
+    terms = []
+    for _ in range(3):
+        with store.lock("lineages/main") as lock:
+            terms.append(lock.term)
+    assert terms == sorted(set(terms))
 
 
 def full_disk(*arguments: object) -> None:

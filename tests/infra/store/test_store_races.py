@@ -119,3 +119,23 @@ def test_a_lock_excludes_other_processes_until_its_holder_is_killed(directory):
         holder.wait(timeout=60)
         with directory.lock("lineages/main"):
             pass
+
+
+def test_who_only_looks_never_keeps_a_process_from_a_lock(directory):
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            directory.peek("lineages/main")
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(200):
+            with directory.lock("lineages/main"):
+                pass
+    finally:
+        done.set()
+        for looker in lookers:
+            looker.join()

@@ -11,6 +11,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
+from infra.store.lease import Lease
 from tasks.contracts.jobs import HealthInputs, Inputs, JobSpec, TrainInputs
 from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunPlan, RunState
@@ -24,8 +25,10 @@ from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import ROWS, SpanRow
 from tasks.planning.next_run import plan_run
 from tasks.planning.skips import skip
+from tasks.running.lineage_lock import confirm_turns, hold_lineage
 from tasks.runs import branches, invocations, ledger
 from tasks.runs.plan import save_plan
+from tests.support.cloud.s3 import Fault, S3Server
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.workspace.invocations import write_invocation
@@ -487,16 +490,40 @@ def test_looking_writes_nothing(store, runner: FakeRunner, config):
     assert {key: store.read(key) for key in store.list("") if not key.startswith(".locks/")} == before
 
 
-def test_a_reader_without_write_access_declares_no_run_lost(store, runner: FakeRunner, config, monkeypatch):
+def test_a_reader_without_write_access_sees_what_runs(store, runner: FakeRunner, config, monkeypatch):
     train(store, config, "2026-11-11")
     ingest(store, "2026-11-12")
     recorded_run(store, config, "2026-11-12")
 
-    def refused(key: str):
-        raise PermissionError(13, "Permission denied", key)
+    def refused(*arguments: object):
+        raise PermissionError(13, "Permission denied", *arguments)
 
-    monkeypatch.setattr(store, "lock", refused)
-    assert row(look(store, config), "2026-11-12").state == "Running"
+    reader = DirectoryStore(store.root)
+    for method in ("write", "create", "swap", "upload", "move", "delete", "lock"):
+        monkeypatch.setattr(reader, method, refused)
+    with locked(store):
+        assert row(look(reader, config), "2026-11-12").state == "Running"
+    assert row(look(reader, config), "2026-11-12").state == "Lost"
+    monkeypatch.setattr(reader, "peek", refused)
+    assert row(look(reader, config), "2026-11-12").state == "Running"  # none is lost without proof
+
+
+def test_looking_at_a_run_whose_lease_expired_leaves_it_the_lineage(s3: S3Server, config):
+    """In a bucket, with credentials that may only read."""
+    bucket = open_store(s3.new_workspace())
+    ingest(bucket, "2026-11-12")
+    recorded_run(bucket, config, "2026-11-12")
+    key = ".locks/lineages/main.run"
+    with hold_lineage(bucket, "lineages/main.run", print):
+        lease = Lease.model_validate_json(bucket.read(key))
+        assert row(look(bucket, config), "2026-11-12").state == "Running"
+        bucket.write(key, lease.model_copy(update={"until": 0.0}).to_json())  # the machine stood still for that long
+        s3.faults = [Fault(method, 403, "AccessDenied") for method in ("PUT", "POST", "DELETE")]
+        assert row(look(bucket, config), "2026-11-12").state == "Lost"
+        assert len(s3.faults) == 3
+        s3.faults.clear()
+        confirm_turns()
+    assert bucket.peek("lineages/main.run") is None
 
 
 def test_a_bucket_gives_the_same_states(s3, config, monkeypatch):
