@@ -5,8 +5,10 @@ after botocore's own retries.
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from s3transfer.exceptions import RetriesExceededError
@@ -14,8 +16,13 @@ from s3transfer.exceptions import RetriesExceededError
 from infra.aws.credentials import NO_CREDENTIALS, code_of
 from tasks.foundation.errors import ConfigError, StageError, StoreError, one_line
 
+T = TypeVar("T")
+
 MISSING = ("NoSuchKey", "404")
-LOST = ("PreconditionFailed", "412", "ConditionalRequestConflict", *MISSING)  # for a conditional write
+LOST = ("PreconditionFailed", "412", *MISSING)  # for a conditional write
+PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a write that met another one
+
+_SIMULTANEOUS = ("ConditionalRequestConflict", "409")  # no verdict: S3 asks for the same request again
 
 _DENIED = ("AccessDenied", "AllAccessDisabled", "403")
 _NOT_ACCEPTED = ("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired")
@@ -41,6 +48,18 @@ def explained(bucket: str, where: str) -> Iterator[None]:
         ) from error
     except (BotoCoreError, RetriesExceededError) as error:
         raise StoreError(f"{where}: bucket {bucket!r} could not be used: {one_line(error)}") from error
+
+
+def tried_again(write: Callable[[], T]) -> T:
+    """Do a conditional write, again while S3 answers that another one of the same object was under way."""
+    for pause in PAUSES_SECONDS:
+        try:
+            return write()
+        except ClientError as error:
+            if code_of(error) not in _SIMULTANEOUS:
+                raise
+        time.sleep(pause * random.uniform(0.5, 1.5))
+    return write()
 
 
 def _of_reply(error: ClientError, bucket: str, where: str) -> StageError:

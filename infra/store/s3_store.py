@@ -26,7 +26,7 @@ from s3transfer.manager import TransferManager
 from infra.aws.credentials import EndpointBusy, code_of, patient_client
 from infra.store.base import Conflict, Holder, Lock
 from infra.store.lease import TTL_SECONDS, hold, look
-from infra.store.s3_errors import LOST, MISSING, explained
+from infra.store.s3_errors import LOST, MISSING, explained, tried_again
 from infra.store.s3_mirror import Object, mirror_of
 from tasks.foundation.errors import ConfigError, StoreError
 
@@ -213,8 +213,10 @@ class S3Store:
         full, write_id = self._full(key), uuid.uuid4().hex
         with self._explained(key):
             try:
-                self._client.put_object(
-                    Bucket=self._bucket, Key=full, Body=data, Metadata={_WRITE_ID: write_id}, **condition
+                tried_again(
+                    lambda: self._client.put_object(
+                        Bucket=self._bucket, Key=full, Body=data, Metadata={_WRITE_ID: write_id}, **condition
+                    )
                 )
             except ClientError as error:
                 if code_of(error) not in LOST:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import s3_store
+from infra.store import s3_errors, s3_store
 from infra.store.base import Conflict
 from infra.store.factory import open_store
 from infra.store.lease import Lease
@@ -25,6 +25,7 @@ BASE = "some/workspace"  # of the workspaces that S3Server makes
 @pytest.fixture
 def store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Store:
     monkeypatch.setattr("botocore.endpoint.time", types.SimpleNamespace(sleep=lambda seconds: None))  # between tries
+    monkeypatch.setattr(s3_errors, "PAUSES_SECONDS", [0.0] * len(s3_errors.PAUSES_SECONDS))
     return S3Store(s3.new_workspace())
 
 
@@ -152,14 +153,26 @@ def test_a_change_between_reading_and_writing_is_kept(
     assert (rival.read("CURRENT") if rival.exists("CURRENT") else None) == after
 
 
-def test_a_write_that_the_bucket_refuses_as_simultaneous_is_a_conflict(store: S3Store, s3: S3Server) -> None:
-    store.write("CURRENT", b"1")
-    s3.faults = [Fault("PUT", 409, "ConditionalRequestConflict")] * 2
-    with pytest.raises(Conflict, match="new exists already"):
-        store.create("new", b"2")
-    with pytest.raises(Conflict, match="changed by another process"):
-        store.swap("CURRENT", b"2", expected=b"1")
-    assert store.read("CURRENT") == b"1"
+SIMULTANEOUS = Fault("PUT", 409, "ConditionalRequestConflict")
+
+
+def test_a_write_that_the_bucket_refuses_as_simultaneous_is_tried_again(store: S3Store, s3: S3Server) -> None:
+    s3.faults = [SIMULTANEOUS] * 5
+    store.create("CURRENT", b"1")
+    s3.faults = [SIMULTANEOUS]
+    store.swap("CURRENT", b"2", expected=b"1")
+    s3.faults = [SIMULTANEOUS]
+    with pytest.raises(Conflict, match="CURRENT exists already"):
+        store.create("CURRENT", b"3")
+    assert store.read("CURRENT") == b"2"
+
+
+def test_a_bucket_that_refuses_a_write_as_simultaneous_for_good_gives_no_verdict(store: S3Store, s3: S3Server) -> None:
+    s3.faults = [SIMULTANEOUS] * 6
+    with pytest.raises(StoreError, match="ConditionalRequestConflict") as caught:
+        store.create("CURRENT", b"1")
+    assert not isinstance(caught.value, Conflict)
+    assert (s3.faults, store.exists("CURRENT")) == ([], False)
 
 
 # --- transfers --------------------------------------------------------------------------------------------------
