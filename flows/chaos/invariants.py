@@ -49,7 +49,7 @@ def _timeless(store: Store) -> Iterator[tuple[str, bytes]]:
             record = json.loads(store.read(key))
             kept = {name: value for name, value in record.items() if name not in _OF_THE_MOMENT}
             yield key, json.dumps(kept, sort_keys=True).encode()
-        elif key.startswith("runs/"):
+        elif key.startswith(("runs/", "refreshes/")):
             within = key.split("/", 2)[2]
             if within == "plan.json":
                 yield key, b""  # it names the workspace
@@ -102,7 +102,7 @@ def _of_lineage(store: Store) -> Iterator[str]:
 def _of_attempts(store: Store) -> Iterator[str]:
     """Yield attempts whose records are open, and stages that came to their end more often than once."""
     done = Counter[str]()
-    for key in store.list("runs"):
+    for key in (*store.list("runs"), *store.list("refreshes")):
         if key.endswith("/ledger.json"):
             record = _json(store, key)
             if record["ended_at"] is None:

@@ -9,7 +9,9 @@ from flows.presentation.figures import WIDTH_PX, data_uri, svg
 from flows.presentation.model import Cell, Page
 from flows.presentation.wording import moment, now
 
-_SERVED = re.compile(r"runs/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html")  # by `millrace serve`
+_SERVED = re.compile(
+    r"(runs|refreshes|publications)/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html"
+)  # by `millrace serve`
 _ADDRESS = re.compile(r"https?://|/(?!/)")  # elsewhere, or a page of `millrace serve`
 
 

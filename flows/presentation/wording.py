@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 import tasks.foundation.durations
+from tasks.contracts.folders import run_folder
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -102,7 +103,7 @@ def with_settings(command: str, workspace: str, run_key: str) -> str:
     """Return a command in lines, with a run's own settings where they are a file on this machine."""
     lines = [command, f"--workspace {shlex.quote(workspace)}"]
     if "://" not in workspace:
-        lines.append(f"--config {shlex.quote(f'{workspace}/runs/{run_key}/config.yaml')}")
+        lines.append(f"--config {shlex.quote(f'{workspace}/{run_folder(run_key)}/config.yaml')}")
     return " \\\n  ".join(lines)
 
 

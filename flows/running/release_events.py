@@ -1,7 +1,8 @@
 """The events of releases: released, refreshed, rejected, rolled back. Each carries the record that it is about."""
 
 from flows.running.events import Event
-from tasks.contracts.runs import REFRESH, Release, RunPlan
+from tasks.contracts.folders import REFRESH
+from tasks.contracts.runs import Release, RunPlan
 from tasks.runs.results import Judgement, Refusal
 
 RELEASED = "millrace.release.released"

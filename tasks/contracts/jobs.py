@@ -9,6 +9,7 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from tasks.contracts.evaluation import Override, Role
+from tasks.contracts.folders import run_folder
 from tasks.contracts.references import (
     CatalogueRef,
     CheckpointRef,
@@ -194,7 +195,7 @@ class JobSpec(Record):
 
 def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
     """Return the folder of a stage, or of a chore, of one run."""
-    return f"runs/{run_key}/{stage.value}"
+    return f"{run_folder(run_key)}/{stage.value}"
 
 
 def data_report_key(attempt_prefix: str) -> str:

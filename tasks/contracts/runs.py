@@ -11,8 +11,6 @@ from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, Re
 from tasks.foundation.clock import Moment
 from tasks.foundation.records import Record
 
-REFRESH = "refresh-"  # begins the run key of a refresh, which trains nothing
-
 
 class RunState(StrEnum):
     """The state of a run; `tasks/runs/run_state.py` decides it."""
@@ -34,7 +32,7 @@ class BranchStart(Record):
 
 
 class RunPlan(Record):
-    """`runs/<run key>/plan.json`: what one run will do, fixed before it does it."""
+    """`plan.json` in the folder of a run or a refresh: what one run will do, fixed before it does it."""
 
     version: Literal[1] = 1
     run_key: str

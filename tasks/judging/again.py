@@ -7,6 +7,7 @@ from configs.load import load_config
 from configs.schema.config import BESIDE_THE_WORK, Config
 from infra.store.base import Store
 from tasks.contracts.evaluation import Override, Rules
+from tasks.contracts.folders import run_folder
 from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, ReleaseOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
@@ -37,7 +38,7 @@ def plan_again(store: Store, run_key: str, config_file: Path | str | None, overr
         judged = read_judgement(store, run_key)
         config = plan.config if judged is None or judged.rules is None else _with_rules(plan.config, judged.rules)
     else:
-        given = load_config(config_file or store.local(f"runs/{run_key}/config.yaml"), overrides)
+        given = load_config(config_file or store.local(f"{run_folder(run_key)}/config.yaml"), overrides)
         config = plan.config.model_copy(update={name: getattr(given, name) for name in BESIDE_THE_WORK})
         config = _with_rules(config, rules_of(given))
     return plan.model_copy(update={"workspace": store.uri, "config": config})

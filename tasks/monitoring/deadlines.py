@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Store
+from tasks.contracts.folders import run_folder
 from tasks.contracts.stages import Stage, workers_of
 from tasks.foundation.errors import FailureClass, StoreError
 from tasks.foundation.records import Record
@@ -79,7 +80,7 @@ def expected_end(
     began = dt.datetime.fromisoformat(one.began_at)
     with contextlib.suppress(StoreError):
         plan = read_plan(store, one.run_key)
-        there = set(store.list(f"runs/{one.run_key}"))
+        there = set(store.list(run_folder(one.run_key)))
         left = [stage for stage in Stage if result_key(one.run_key, stage) not in there]
         known, rows = past(store, plan.history), rows_of(store, plan.window)
         work = estimate_work(known, plan.config, left, rows)

@@ -13,6 +13,7 @@ from pydantic import Field
 from configs.schema.operations import FreshnessConfig
 from infra.store.base import Store
 from tasks.contracts.evaluation import ForwardScore
+from tasks.contracts.folders import run_folder
 from tasks.contracts.outcomes import InferOutcome, Outcome
 from tasks.contracts.results import StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
@@ -195,7 +196,7 @@ def read_run(store: Store, run_key: str) -> tuple[PastRun, tuple[str, ...]]:
         ConfigError: there is no such run.
         StoreError: the workspace could not be read.
     """
-    keys = store.list(f"runs/{run_key}")
+    keys = store.list(run_folder(run_key))
     if plan_key(run_key) not in keys:
         raise ConfigError(f"{store.uri} holds no run {run_key}; list the runs with: millrace history")
     reader = Reader(store)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import Field
 
 from infra.store.base import Store
+from tasks.contracts.folders import ROOTS
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Chore, Stage, Work
 from tasks.foundation.clock import Moment
@@ -77,7 +78,8 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
     past = read_history(store)
     reader = Reader(store)
     runs = {run.run_key for run in past.runs}
-    keys = [key for key in store.list("runs") if key.endswith("/ledger.json") and key.split("/")[1] not in runs]
+    listed = [key for root in ROOTS for key in store.list(root)]
+    keys = [key for key in listed if key.endswith("/ledger.json") and key.split("/")[1] not in runs]
     reader.fetch(keys)
     found = [record for key in keys if (record := reader.read(key, LedgerRecord)) is not None]
     other = [record for record in found if since is None or record.started_at >= since]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from infra.store.base import Store
 from infra.store.records import first_problem
-from tasks.contracts.runs import REFRESH, Release
+from tasks.contracts.runs import Release
 from tasks.foundation.records import Record
 
 READERS = 16  # objects that are read at once, which counts where the workspace is a bucket
@@ -35,11 +35,10 @@ class Reader:
 
     @functools.cached_property
     def runs(self) -> Mapping[str, list[str]]:
-        """The keys below `runs/`, by run key; those of refreshes are left out."""
+        """The keys below `runs/`, by run key."""
         found: dict[str, list[str]] = {}
         for key in self.store.list("runs"):
-            if not (run_key := key.split("/")[1]).startswith(REFRESH):
-                found.setdefault(run_key, []).append(key)
+            found.setdefault(key.split("/")[1], []).append(key)
         return found
 
     @functools.cached_property

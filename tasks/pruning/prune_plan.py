@@ -27,7 +27,7 @@ _DEPTHS: Mapping[Kind, int] = {
 }  # parts of a folder's key
 _CHECKPOINT = re.compile(r"lineages/[^/]+/step-\d{8}")
 _OF_A_RUN = re.compile(
-    r"runs/[^/]+/(validate/(attempt-\d+/)?rows/[^/]+|validate/attempt-\d+/quarantine|infer/quarantine|infer/shards/[^/]+/[^/]+"
+    r"(?:runs|refreshes)/[^/]+/(validate/(attempt-\d+/)?rows/[^/]+|validate/attempt-\d+/quarantine|infer/quarantine|infer/shards/[^/]+/[^/]+"
     r"|train/attempt-\d+/tensorboard)"
 )
 
@@ -89,7 +89,7 @@ def _folders(store: Store, reach: Reach) -> Iterator[Folder]:
         complete = f"{folder}/{MANIFEST}" in sizes and read_manifest(store, folder).facts.get("complete") is not False
         if complete or folder.split("/")[1] not in reach.training:
             yield _folder("checkpoints", folder, sizes)
-    runs = store.sizes("runs")
+    runs = {**store.sizes("runs"), **store.sizes("refreshes")}
     yield from _of_runs(runs, reach)
     yield from _tokens(store, runs, reach)
 

@@ -12,10 +12,11 @@ from infra.store.manifest import MissingFolder, read_fact
 from infra.store.records import read_record
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
+from tasks.contracts.folders import REFRESH
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CatalogueRef, RowsRef
-from tasks.contracts.runs import REFRESH, Release, RunPlan
+from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluating.rivals import begun_with, compared_with
 from tasks.foundation.errors import StoreError
@@ -105,9 +106,9 @@ def _is_continued(store: Store, name: str) -> bool:
 
 
 def _by_run(store: Store) -> dict[str, list[str]]:
-    """Return the keys below `runs/`, by run key, of runs with a plan; a side of a comparison has none."""
+    """Return the keys of runs and refreshes, by run key, that have a plan; a side of a comparison has none."""
     found: dict[str, list[str]] = {}
-    for key in store.list("runs"):
+    for key in (*store.list("runs"), *store.list("refreshes")):
         found.setdefault(key.split("/")[1], []).append(key)
     return {run_key: keys for run_key, keys in found.items() if plan_key(run_key) in keys}
 

@@ -20,6 +20,7 @@ import infra.compute.factory
 from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine
+from tasks.contracts.folders import run_folder
 from tasks.contracts.jobs import Inputs, JobSpec
 from tasks.contracts.outcomes import Check
 from tasks.contracts.results import StageResult
@@ -84,7 +85,7 @@ def run_stage(
                 f"{stage}: attempt {abandoned.attempt} of an earlier invocation ended without a record; closed it"
             )
         if (done := _done(store, plan, inputs, outcome_type, output, outputs_stay)) is not None:
-            output.log(f"{name}: done before, in runs/{plan.run_key}/{stage}")
+            output.log(f"{name}: done before, in {run_folder(plan.run_key)}/{stage}")
             note_done()
             return done
         spec = _spec(plan, inputs, attempts.last + 1)
@@ -283,7 +284,7 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
                 value = fn(plan, *args, **kwargs)
                 was_done = stage_context().was_done
             if was_done:
-                where = f"runs/{plan.run_key}/{fn.__name__}"
+                where = f"{run_folder(plan.run_key)}/{fn.__name__}"
                 return Completed(name="Cached", message=f"done before: {where}", data=value)
             await_server()
             make_page(plan, fn.__name__, value)

@@ -14,8 +14,9 @@ from pydantic import Field
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
+from tasks.contracts.folders import REFRESH, run_folder
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.runs import REFRESH, RunPlan
+from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import TRAITS, Rows, Stage, workers_of
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
@@ -95,7 +96,7 @@ def estimate_work(
 
 def estimate_run(store: Store, plan: RunPlan) -> float | None:
     """Estimate the seconds that the run of a plan still takes; None where a stage that is left was never done."""
-    there = set(store.list(f"runs/{plan.run_key}"))
+    there = set(store.list(run_folder(plan.run_key)))
     left = [stage for stage in Stage if result_key(plan.run_key, stage) not in there]
     if not left:
         return 0.0

@@ -13,6 +13,7 @@ from pydantic import Field
 from infra.root_cause import worker_failures
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
+from tasks.contracts.folders import ROOTS, run_folder
 from tasks.contracts.jobs import JobSpec, stage_prefix
 from tasks.contracts.results import KeptWork, Phases
 from tasks.contracts.runner import BatchAttempt
@@ -24,7 +25,7 @@ from tasks.runs.results import UnusableResult, read_result
 
 
 class LedgerRecord(Record):
-    """`runs/<run key>/<stage>/attempt-<n>/ledger.json`. Times are ISO 8601 in UTC."""
+    """`<stage>/attempt-<n>/ledger.json` in the folder of a run. Times are ISO 8601 in UTC."""
 
     run_key: str
     span: str
@@ -168,7 +169,7 @@ def read(store: Store, keys: Iterable[str]) -> list[LedgerRecord]:
 
 def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
     """Return the records of one run, or of the whole workspace. Raises what `read` does."""
-    return read(store, store.list(f"runs/{run_key}" if run_key else "runs"))
+    return read(store, [key for root in ([run_folder(run_key)] if run_key else ROOTS) for key in store.list(root)])
 
 
 def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:

@@ -12,8 +12,9 @@ from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.folders import run_folder
 from tasks.contracts.references import CheckpointRef, SpanRef
-from tasks.contracts.runs import REFRESH, BranchStart, Pruned, RunPlan
+from tasks.contracts.runs import BranchStart, Pruned, RunPlan
 from tasks.data.holdout_rule import with_rule_of
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
@@ -90,7 +91,7 @@ def save_plan(store: Store, plan: RunPlan) -> None:
         same = there.config.same_work_as(plan.config)
         if not same or there.model_copy(update={"workspace": plan.workspace, "config": plan.config}) != plan:
             raise Conflict(f"{store.uri}/{plan_key(plan.run_key)} holds another plan; move it away") from None
-    store.write(f"runs/{plan.run_key}/config.yaml", to_yaml(plan.config).encode())
+    store.write(f"{run_folder(plan.run_key)}/config.yaml", to_yaml(plan.config).encode())
     if plan.branch is not None:
         branches.begin(store, plan.config.lineage, plan.branch.of, plan.parent)
 
@@ -107,13 +108,12 @@ def read_plan(store: Store, run_key: str) -> RunPlan:
 
 def plan_key(run_key: str) -> str:
     """Return where the plan of a run is stored."""
-    return f"runs/{run_key}/plan.json"
+    return f"{run_folder(run_key)}/plan.json"
 
 
 def planned_runs(store: Store) -> list[str]:
     """Return the keys of all runs, which are the folders with a plan; a refresh is not one."""
-    keys = (key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json"))
-    return [key for key in keys if not key.startswith(REFRESH)]
+    return [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]
 
 
 def with_settings(work: RunPlan, **changes: object) -> RunPlan:
@@ -128,4 +128,4 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def _pruned_key(run_key: str) -> str:
-    return f"runs/{run_key}/pruned.json"
+    return f"{run_folder(run_key)}/pruned.json"

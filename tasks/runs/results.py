@@ -185,7 +185,8 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
 def vectors_made(store: Store) -> int:
     """Return the number of vectors that all runs made."""
     suffix = f"/{Stage.infer.value}/result.json"
-    results = (read_result(store, key.split("/")[1], Stage.infer) for key in store.list("runs") if key.endswith(suffix))
+    keys = (key for root in ("runs", "refreshes") for key in store.list(root) if key.endswith(suffix))
+    results = (read_result(store, key.split("/")[1], Stage.infer) for key in keys)
     return sum(
         result.outcome.vectors - result.outcome.vectors_reused
         for result in results

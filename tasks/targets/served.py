@@ -11,6 +11,7 @@ from pydantic import Field
 from configs.schema.publishing import AnyTarget
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
+from tasks.contracts.folders import PUBLICATION
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.stages import Chore
 from tasks.foundation.records import Record
@@ -32,7 +33,7 @@ class Served(Record):
     query_ms: float = Field(description="median of warm queries, measured where it was published from")
     queries: int | None = Field(default=None, description="that both are of; null: made before it was recorded")
     at: str
-    run_key: str = Field(description="runs/<run key>/publish/ has the record")
+    run_key: str = Field(description="publications/<run key>/publish/ has the record")
 
 
 def of_target(store: Store, name: str) -> Served | None:
@@ -63,7 +64,7 @@ def note(store: Store, served: Served) -> None:
 
 def publication(release: int, name: str) -> str:
     """Return the run key of the publications of a release to a target."""
-    return f"publish-{release}-{name}"
+    return f"{PUBLICATION}{release}-{name}"
 
 
 def lock_of(name: str) -> str:

@@ -98,7 +98,7 @@ class Bench:
 
     def notes(self) -> int:
         """Partitions that are done in a refresh that is not."""
-        return sum(1 for _ in self.workspace.glob("runs/refresh-*/infer/shards/*/*/*.json"))
+        return sum(1 for _ in self.workspace.glob("refreshes/*/infer/shards/*/*/*.json"))
 
 
 class Table:

@@ -13,6 +13,7 @@ from flows.presentation.run.origin import report_key
 from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import plural
 from infra.store.base import Store
+from tasks.contracts.folders import run_folder
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Chore
 from tasks.foundation.errors import ConfigError
@@ -70,8 +71,8 @@ def _settings(store: Store, there: tuple[Served, ...]) -> Config:
     spec = Attempts(store, last.run_key, Chore.publish).last_spec()
     if spec is None:
         raise ConfigError(
-            f"the release is rolled back, but the targets serve what they served: runs/{last.run_key} is gone, which "
-            "says how they were published. Swap them too: millrace publish, with your settings"
+            f"the release is rolled back, but the targets serve what they served: {run_folder(last.run_key)} is gone, "
+            "which says how they were published. Swap them too: millrace publish, with your settings"
         )
     targets = spec.config.publish.model_copy(update={"targets": tuple(each.target for each in there)})
     return spec.config.model_copy(update={"publish": targets})

@@ -29,7 +29,7 @@ TEXT = "text/plain; charset=utf-8"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPORT = re.compile(rf"/runs/({_NAME})/report\.html")
 _CHANGES = re.compile(rf"{CHANGES}(?:/([1-9]\d{{0,8}}))?")
-_TEXT_FILE = re.compile(rf"/(runs/{_NAME}(?:/{_NAME})*\.(?:json|yaml|txt|log|csv|md))")
+_TEXT_FILE = re.compile(rf"/((?:runs|refreshes|publications)/{_NAME}(?:/{_NAME})*\.(?:json|yaml|txt|log|csv|md))")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",

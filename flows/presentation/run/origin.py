@@ -9,6 +9,7 @@ from configs.differences import leaves
 from configs.load import load_config
 from flows.presentation.model import Cell, Command, Named, Section, facts, state, table
 from flows.presentation.wording import NONE, moment, plural
+from tasks.contracts.folders import run_folder
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
@@ -17,7 +18,7 @@ from tasks.runs.invocations import Invocation
 
 def report_key(run_key: str) -> str:
     """Return where the report of a run is stored."""
-    return f"runs/{run_key}/report.html"
+    return f"{run_folder(run_key)}/report.html"
 
 
 def data(plan: RunPlan, parent_run: str | None = None) -> tuple[tuple[str, Cell | str], ...]:
@@ -48,7 +49,7 @@ def places(plan: RunPlan) -> tuple[tuple[str, Cell | str], ...]:
         ("report", shown),
         ("TensorBoard", board),
         ("workspace", Cell(plan.workspace, code=True)),
-        ("this run's files", Cell("", key=f"runs/{plan.run_key}")),
+        ("this run's files", Cell("", key=run_folder(plan.run_key))),
     )
 
 

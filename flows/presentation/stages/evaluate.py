@@ -11,6 +11,7 @@ from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import NONE, count, difference, moment, number, plural
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
+from tasks.contracts.folders import run_folder
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.gates.verdicts import refusals, undecided
 from tasks.measures.label_metrics import SKILLS
@@ -61,7 +62,9 @@ def section(facts: StageFacts) -> Section:
             *models.tables(value),
             *_slices(value, judged.slices if judged and judged.slices else value.slices, verdicts),
         ),
-        files=(("verdicts", f"runs/{facts.plan.run_key}/evaluate/verdicts.json"),) if stored and facts.plan else (),
+        files=(("verdicts", f"{run_folder(facts.plan.run_key)}/evaluate/verdicts.json"),)
+        if stored and facts.plan
+        else (),
     )
 
 

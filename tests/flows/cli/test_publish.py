@@ -111,7 +111,7 @@ def test_what_can_not_be_published_is_refused(store, runner, millrace, arguments
 
 def test_a_rollback_without_the_record_of_a_publication_says_how_to_go_on(store, runner, millrace):
     millrace("publish", "--set", TARGETS, *SMALL)
-    store.delete("runs")
+    store.delete("publications")
     refused = millrace("rollback")
     assert refused.code == 78
     assert "the targets serve what they served" in refused.err

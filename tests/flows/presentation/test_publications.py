@@ -52,7 +52,7 @@ def test_a_served_and_a_failed_target(store, runner, plan, release):
     assert published.lines == ("1 of 2 targets serves release 1.",)
     assert [row[:2] for row in stands(page)] == [["look (lancedb)", "✕ failed: STORE"], ["shop (qdrant)", "✓ served"]]
     assert rows(published)[2:] == [["shop (qdrant)", "1.0000", "0.5", "24", "30", "shop_r1_00000000"]]
-    assert ("publication to shop", "runs/publish-1-shop/publish") in published.files
+    assert ("publication to shop", "publications/publish-1-shop/publish") in published.files
     box = part(page, "Release 1 did not reach look")
     assert f"{box.title}, see below." in page.lines
     assert commands(box) == [

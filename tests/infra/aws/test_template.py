@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_config
+from tasks.contracts.folders import ROOTS
 from tasks.contracts.stages import TRAITS, Queue
 from tests.support.cloud.requests import container
 from tests.support.cloud.template import TEMPLATE, made, resources, template
@@ -76,6 +77,13 @@ WRITES = {
     "release": ["models/m/modules.json"],
     "import-checkpoint": CHECKPOINTS,
     "publish": [],
+}
+# Where they work, if not for runs alone.
+ROOTS_OF = {
+    "validate": ["runs", "refreshes"],
+    "infer": ["runs", "refreshes"],
+    "release": ["runs", "refreshes"],
+    "publish": ["publications"],
 }
 # What none of them may change: the input, and what is released.
 NEVER = ["spans/2026-01/v1/part-00000.parquet", "releases/1.json", "releases/CURRENT"]
@@ -190,7 +198,11 @@ def test_only_actions_without_resources_are_allowed_on_all() -> None:
 @pytest.mark.shows("least privilege")
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_may_read_and_write_what_their_workers_need(stage: str) -> None:
-    written = [f"runs/r/{stage}/result.json", f"runs/r/{stage}/attempt-1/owner.json", *WRITES[stage]]
+    folders = [f"{root}/r/{stage}" for root in ROOTS_OF.get(stage, ["runs"])]
+    written = [
+        *(f"{each}/{name}" for each in folders for name in ("result.json", "attempt-1/owner.json")),
+        *WRITES[stage],
+    ]
     written += ["hosts/i-1.json"] if on_accelerators(stage) else []
     read = ["hosts/i-1.json", FENCE, *READS[stage]]
     assert [key for key in (*read, *written) if not may(stage, "s3:GetObject", key)] == []
@@ -202,7 +214,8 @@ def test_stages_may_read_and_write_what_their_workers_need(stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_stages_may_not_write_what_belongs_to_others(stage: str) -> None:
     """No stage writes another one's results, the input, or what is released."""
-    foreign = [f"runs/r/{other}/result.json" for other in STAGES if other != stage]
+    foreign = [f"{root}/r/{other}/result.json" for other in STAGES if other != stage for root in ROOTS]
+    foreign += [f"{root}/r/{stage}/result.json" for root in ROOTS if root not in ROOTS_OF.get(stage, ["runs"])]
     if stage not in ("train", "import-checkpoint"):
         foreign += CHECKPOINTS
     if not on_accelerators(stage):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
+from tasks.contracts.folders import run_folder
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import FailureClass
@@ -110,7 +111,7 @@ def test_runs_before_a_time_are_left_out_and_other_work_is_apart(store: Director
     write_past(store, 3)
     for at, run_key in ((0, "refresh-1"), (60, "publish-1-look")):
         record = attempt(1, at, stage=Chore.publish, run_key=run_key, productive=30)
-        store.write(f"runs/{run_key}/publish/attempt-1/ledger.json", record.to_json())
+        store.write(f"{run_folder(run_key)}/publish/attempt-1/ledger.json", record.to_json())
     report = read_ledger(store, since="2026-01-12T00:00:00+00:00")
     assert [run.span for run in report.runs] == ["2026-W02", "2026-W03"]
     assert report.other is not None
@@ -129,11 +130,11 @@ def test_a_cost_without_a_price_is_not_known(store: DirectoryStore) -> None:
 
 def test_a_damaged_record_is_named_and_left_out(store: DirectoryStore) -> None:
     key = write_run(store, 0)
-    for damaged in (f"runs/{key}/health/attempt-1/ledger.json", "runs/refresh-1/infer/attempt-1/ledger.json"):
+    for damaged in (f"runs/{key}/health/attempt-1/ledger.json", "refreshes/refresh-1/infer/attempt-1/ledger.json"):
         store.write(damaged, b"{")
     report = read_ledger(store)
     assert report.whole.attempts == 6
     assert [problem.partition(" is not")[0] for problem in report.unreadable] == [
         f"{store.uri}/runs/{key}/health/attempt-1/ledger.json",
-        f"{store.uri}/runs/refresh-1/infer/attempt-1/ledger.json",
+        f"{store.uri}/refreshes/refresh-1/infer/attempt-1/ledger.json",
     ]
