@@ -1,5 +1,6 @@
 """Whether a Prefect server answers. Without Prefect's client, which is slow to load and tries for minutes."""
 
+import base64
 import json
 import urllib.error
 import urllib.request
@@ -19,8 +20,35 @@ def answers(url: str) -> bool:
         return False
 
 
-def get_json(url: str) -> Any:
+def is_open(url: str) -> bool:
+    """Return whether the Prefect API at `url` tells its settings to whoever asks, without a password."""
+    try:
+        return "home" in get_json(f"{url}/admin/settings")
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def allowed_origin(url: str, origin: str) -> str | None:
+    """Return the origin whose pages a browser lets use the API at `url`, as told to a page of `origin`; `*` is any.
+
+    Raises OSError.
+    """
+    headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    try:
+        with _opened(urllib.request.Request(f"{url}/flows/filter", headers=headers, method="OPTIONS")) as answer:
+            return answer.headers["Access-Control-Allow-Origin"]
+    except urllib.error.HTTPError as error:
+        return error.headers["Access-Control-Allow-Origin"]
+
+
+def get_json(url: str, password: str | None = None) -> Any:
     """Return the JSON at a URL; on the loopback without a proxy. Raises OSError, ValueError."""
-    direct = [urllib.request.ProxyHandler({})] if f"//{HOST}:" in url else []
-    with urllib.request.build_opener(*direct).open(url, timeout=_TIMEOUT_SECONDS) as answer:
+    token = base64.b64encode((password or "").encode()).decode()
+    request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"} if password else {})
+    with _opened(request) as answer:
         return json.load(answer)
+
+
+def _opened(request: urllib.request.Request) -> Any:
+    direct = [urllib.request.ProxyHandler({})] if f"//{HOST}:" in request.full_url else []
+    return urllib.request.build_opener(*direct).open(request, timeout=_TIMEOUT_SECONDS)

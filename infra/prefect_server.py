@@ -1,7 +1,7 @@
 """Runs a Prefect server in the background of this machine: started when needed, found again, stopped by pid.
 
-Where PREFECT_API_URL is set, that server is used and nothing is started. The server's database is only for display;
-results are in the workspace.
+It answers who knows its password, and a browser lets no pages but its own ask it. Where PREFECT_API_URL is set, that
+server is used and nothing is started. The server's database is only for display; results are in the workspace.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from infra import background
-from infra.prefect_health import HOST, get_json
+from infra import background, prefect_password
+from infra.prefect_health import HOST, get_json, is_open
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HostError
 from tasks.foundation.records import Record
@@ -26,6 +26,9 @@ USUAL_PORT = 4200
 START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
 BUSY_SECONDS = 30.0  # a server that was found running but doesn't answer for so long is replaced
 OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state directory
+
+_CLOSE_IT = "when no run is on: millrace down, then millrace up"
+_LOOPBACK = (f"http://{HOST}:", "http://localhost:", "http://[::1]:")
 
 _PRIVATE = {
     "DO_NOT_TRACK": "1",
@@ -53,6 +56,9 @@ class Server(Record):
     home: str = Field(description="the folder of its state and its log")
     pid: int | None = Field(description="null: another process runs it, behind PREFECT_API_URL")
     started: bool = Field(description="whether this command started it")
+    password_file: str | None = Field(
+        default=None, description="holds what its pages ask for; null: it asks for nothing, or another process runs it"
+    )
 
 
 class _Entry(Record):
@@ -92,6 +98,8 @@ def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
         entry = _read_entry(home)
         if entry is not None and _is_server(entry):
             if _wait(entry, home, BUSY_SECONDS):
+                if say is not None and is_open(entry.url):
+                    say(f"the Prefect server at {entry.url} is an older one that asks for no password; {_CLOSE_IT}")
                 return _server(entry, home, started=False)
             _end(entry)
         _end_strays(home)
@@ -153,10 +161,14 @@ def down(home: Path) -> bool:
 def client_environment(server: Server) -> dict[str, str]:
     """Return the environment in which flows use `server` and no other, without telemetry and long silences.
 
-    It must be set before Prefect is imported.
+    It has the password: that of the file is sent to this machine alone. It must be set before Prefect is imported.
     """
     impatient = {name: os.environ.get(name, value) for name, value in _IMPATIENT.items()}
     environment = {**_PRIVATE, **impatient, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
+    own = prefect_password.read(Path(server.home)) if server.url.startswith(_LOOPBACK) else None
+    told = os.environ.get(prefect_password.OF_CLIENT)
+    if password := (told or own) if server.pid is None else (own or told):
+        environment[prefect_password.OF_CLIENT] = password
     if server.pid is not None:  # a company's proxy can't reach this machine's loopback
         direct = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy", ""), HOST, "localhost"]
         environment["NO_PROXY"] = environment["no_proxy"] = ",".join(filter(None, direct))
@@ -180,7 +192,15 @@ def _elsewhere(url: str, home: Path) -> Server:
 
 
 def _server(entry: _Entry, home: Path, started: bool) -> Server:
-    return Server(url=entry.url, ui_url=entry.url.removesuffix("/api"), home=str(home), pid=entry.pid, started=started)
+    password_file = prefect_password.file_of(home)
+    return Server(
+        url=entry.url,
+        ui_url=entry.url.removesuffix("/api"),
+        home=str(home),
+        pid=entry.pid,
+        started=started,
+        password_file=str(password_file) if password_file.exists() else None,
+    )
 
 
 def _start(home: Path, port: int = USUAL_PORT, seconds: float = START_SECONDS) -> _Entry:
@@ -209,10 +229,14 @@ def _start(home: Path, port: int = USUAL_PORT, seconds: float = START_SECONDS) -
 
 
 def _server_environment(home: Path, port: int) -> dict[str, str]:
+    dropped = ("PREFECT_API_URL", prefect_password.OF_CLIENT)
     return {
-        **{name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"},
+        **{name: value for name, value in os.environ.items() if name not in dropped},
         **_PRIVATE,
         **_SERVER,
+        prefect_password.OF_SERVER: prefect_password.made(home),
+        # Its pages ask 127.0.0.1, also where they were opened as localhost.
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"http://{HOST}:{port},http://localhost:{port}",
         OWNER: str(home),
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_API_HOST": HOST,
@@ -235,9 +259,9 @@ def _wait(entry: _Entry, home: Path, seconds: float) -> bool:
 def _answers(entry: _Entry, home: Path) -> bool:
     """Return whether it is healthy and of `home`: another directory's server may have taken the port just before."""
     try:
-        return get_json(f"{entry.url}/health") is True and get_json(f"{entry.url}/admin/settings")["home"] == str(home)
-    except urllib.error.HTTPError as error:
-        return error.code in (401, 403)  # the user's own settings ask for credentials
+        if get_json(f"{entry.url}/health") is not True:
+            return False
+        return get_json(f"{entry.url}/admin/settings", prefect_password.read(home))["home"] == str(home)
     except (OSError, ValueError):
         return False
 

@@ -76,10 +76,11 @@ def show(workspace: str, first: dt.date, *overrides: str) -> None:
         console.note(f"writing the searches of a small shop over {SPANS} months to {CORRECTED.parent}")
         months = _ingest(store, first)
         console.note("starting the Prefect server, whose pages show the runs")
-        ui_url = server.result().ui_url
+        prefect = server.result()
     reports = list(_reports(store, months, overrides))
     _print_table(reports)
-    console.say(f"{time.monotonic() - began:.0f} s in all. The runs are in the Prefect UI: {ui_url}", "")
+    console.say(f"{time.monotonic() - began:.0f} s in all. The runs are in the Prefect UI: {prefect.ui_url}")
+    console.say(*([f"It asks for a password: cat {prefect.password_file}"] if prefect.password_file else []), "")
 
 
 def _ingest(store: Store, first: dt.date) -> list[str]:

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from infra import prefect_password
 from infra.compute.scratch import scratch_folder
 from infra.log_tail import LogTail
 from infra.root_cause import root_cause
@@ -64,9 +65,12 @@ class LocalRunner:
 
 
 def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:
-    """Return the environment of each rank: torchrun's variables, those about its runner, the temporary files' place."""
+    """Return the environment of each rank: torchrun's variables, those about its runner, the temporary files' place.
+
+    It lacks the password of the Prefect server: a worker never talks to it, and it runs code of models.
+    """
     shared = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != prefect_password.OF_CLIENT},
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": "127.0.0.1",

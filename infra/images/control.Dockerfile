@@ -6,11 +6,13 @@ LABEL org.opencontainers.image.title="millrace control" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 # MILLRACE_HOME: the folder in which the worker runs the flows, by prefect.yaml. DO_NOT_TRACK: Prefect's telemetry.
+# The origins: a server in this image lets no pages but its own ask it; its password comes with its environment.
 ENV PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     MILLRACE_HOME=/opt/millrace \
+    PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS=http://127.0.0.1:4200,http://localhost:4200 \
     DO_NOT_TRACK=1
 
 # The last folder is where a volume with the Prefect server's database goes; a volume takes its owner from there.

@@ -15,7 +15,7 @@ from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import scheme_of
 from tasks.contracts.stages import Stage, compute_of
-from tasks.doctor import clock, machine, prefect_api, workspace
+from tasks.doctor import access, clock, machine, prefect_api, workspace
 from tasks.doctor.check import Check, CheckResult, Finding, run_check, run_checks
 from tasks.foundation.records import Record
 
@@ -76,6 +76,7 @@ def _of_machine(config: Config | None, stores: Sequence[Store]) -> list[Check]:
 
 def _of_server(server: Server) -> list[Check]:
     return [
+        Check("access", lambda: access.access(server)),
         Check("prefect", prefect_api.versions),
         Check("database", lambda: prefect_api.database(server)),
         Check("workers", prefect_api.workers),

@@ -17,12 +17,13 @@ import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import FlowRun
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from infra import prefect_password
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
 from tests.support.fakes.fake_runner import ingest
 from tests.support.fakes.replacing import HOLDS
+from tests.support.processes.prefect_server import client_of
 from tests.support.processes.services import FAKE_WORKERS, WORKER, running
 
 MILLRACE = Path(sys.executable).with_name("millrace")
@@ -37,6 +38,7 @@ class Operated(NamedTuple):
 
     folder: Path
     url: str  # of the Prefect UI
+    password: str  # that it asks for
     reports: str  # of millrace serve
     environment: dict[str, str]
 
@@ -121,8 +123,8 @@ def operated(folder: Path, server: Server) -> Iterator[Operated]:
     with contextlib.ExitStack() as stack:
         environment = os.environ | client_environment(server)
         environment |= {"MILLRACE_WORKSPACE": str(folder / "workspace"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
-        stack.enter_context(temporary_settings({PREFECT_API_URL: server.url}))
-        one = Operated(folder, server.ui_url, reports, environment)
+        stack.enter_context(client_of(server))
+        one = Operated(folder, server.ui_url, str(prefect_password.read(Path(server.home))), reports, environment)
         _deploy(one, config_file)
         # Both start as documented, but the flow runs of the worker have stages without arithmetic.
         fake = {"PYTHONPATH": FAKE_WORKERS, HOLDS: str(folder / "holds")}

@@ -24,6 +24,15 @@ def served(page: Page, address: re.Pattern[str], press: Callable[[], None]) -> R
             return answered.value
 
 
+def log_in(page: Page, url: str, password: str) -> None:
+    """Open the pages, which ask for the password, and give it to them."""
+    page.goto(url)
+    page.wait_for_url(re.compile("/login"))
+    page.locator("input[type=password]").fill(password)
+    page.get_by_role("button", name="Login").click()
+    page.wait_for_url(re.compile("^(?!.*/login)"))
+
+
 class RunForm:
     """The form of a deployment's custom run."""
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from infra.prefect_server import Server
 from tests.browser.album import Album
 from tests.browser.operated import SPANS, Operated, operated
-from tests.browser.prefect_pages import RunForm
+from tests.browser.prefect_pages import RunForm, log_in
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
 
@@ -23,6 +23,12 @@ def one(server: Server, browser: Browser, tmp_path_factory: pytest.TempPathFacto
     """The server is made ready before the browser, whose event loop would be in its way."""
     with operated(tmp_path_factory.mktemp("operated"), server) as one:
         yield one
+
+
+@pytest.fixture(autouse=True)
+def known(one: Operated, page: Page) -> None:
+    """The pages have the password that `millrace up` points to."""
+    log_in(page, one.url, one.password)
 
 
 def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operated, page: Page, album: Album) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Scheduled
 
 import infra.compute.factory
@@ -33,6 +33,7 @@ from tasks.planning.next_run import plan_run
 from tasks.runs import branches, lineage, releases
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
+from tests.support.processes.prefect_server import client_of
 from tests.support.processes.services import FAKE_WORKERS, WORKER, running
 
 pytestmark = pytest.mark.pipeline
@@ -115,7 +116,7 @@ def installation(server: Server, tmp_path_factory: pytest.TempPathFactory) -> It
         deployed = installed.bash('millrace deploy --config "$MILLRACE_CONFIG"')
         assert deployed.returncode == 0, deployed.stderr
         stack.enter_context(_worker(installed))
-        stack.enter_context(temporary_settings({PREFECT_API_URL: server.url}))
+        stack.enter_context(client_of(server))
         installed.environment["FLOW_RUN"] = _planned_run()
         yield installed
 
@@ -165,8 +166,9 @@ def _worker(installed: Installation) -> Iterator[None]:
 
 @contextlib.contextmanager
 def get_client_of(installed: Installation) -> Iterator[SyncPrefectClient]:
+    url, password = (installed.environment[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"))
     with (
-        temporary_settings({PREFECT_API_URL: installed.environment["PREFECT_API_URL"]}),
+        temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: password}),
         get_client(sync_client=True) as client,
     ):
         yield client

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from infra import prefect_server
+from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.runs import releases
@@ -89,7 +90,7 @@ def test_a_server_elsewhere_that_stays_away_ends_the_run_within_two_minutes(
 ) -> None:
     server = prefect_server.up(home)
     assert server.pid is not None
-    run = Run(tmp_path, "health", PREFECT_API_URL=server.url, PREFECT_HOME=str(tmp_path / "client"))
+    run = Run(tmp_path, "health", **client_environment(server) | {"PREFECT_HOME": str(tmp_path / "client")})
     os.killpg(server.pid, how)
     code, said, seconds = run.end()
     assert code == POLICIES[FailureClass.SERVER].exit_code, said

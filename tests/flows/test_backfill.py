@@ -22,7 +22,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import Artifact, FlowRun, State
 from prefect.exceptions import Pause
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Suspended
 
 import infra.compute.factory
@@ -471,10 +471,10 @@ def test_a_paused_backfill_starts_nothing_until_it_is_resumed(
         wait_for(lambda: lineage.completed(begun, str(running_backfill(begun).branch))[3:])  # the training itself ends
         time.sleep(0.5)  # no stage may start meanwhile
         seen.extend(runner.stages)
-        with temporary_settings({PREFECT_API_URL: url}):
+        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: password}):
             control_flow_run(UUID(running_backfill(begun).flow_run), "resume")
 
-    url = PREFECT_API_URL.value()
+    url, password = PREFECT_API_URL.value(), PREFECT_API_AUTH_STRING.value()
     runner.meanwhile = pause_in_the_first_training
     state = done(begun, "2021-Q4", "2022-Q1")
     assert state.state == "Released"

@@ -14,17 +14,18 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind, last_over
 from tests.support.fakes.fake_runner import ingest
+from tests.support.processes.prefect_server import credentials
 
 pytestmark = pytest.mark.proof
 
@@ -83,11 +84,9 @@ def served(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def runs(server: Server) -> list[dict[str, Any]]:
-    request = urllib.request.Request(
-        f"{server.url}/flow_runs/filter", data=ONLY_OURS, headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.load(answer)
+    asked = {"Content-Type": "application/json"}
+    found = httpx.post(f"{server.url}/flow_runs/filter", content=ONLY_OURS, headers=asked, auth=credentials(server))
+    return found.raise_for_status().json()
 
 
 def test_a_cron_schedule_fires_and_its_run_takes_the_span_of_its_zone(server: Server, served: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -13,20 +14,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from infra import background, prefect_server
+from infra import background, prefect_password, prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
+from tasks.doctor import access
 from tasks.foundation.errors import HostError
-from tests.support.processes.prefect_server import database_of
+from tests.support.processes.prefect_server import credentials, database_of
 
 UP = "import sys, pathlib; from infra.prefect_server import up; print(up(pathlib.Path(sys.argv[1])).model_dump_json())"
 ROOT = Path(prefect_server.__file__).resolve().parent.parent
 
 
-def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
+def get(url: str, server: Server | None = None) -> Any:
+    return httpx.get(url, auth=credentials(server) if server else None, timeout=10).raise_for_status().json()
 
 
 def is_running(pid: int) -> bool:
@@ -68,7 +70,7 @@ def test_it_serves_the_classic_pages_and_sends_no_analytics(raced: list[Server])
     assert get(f"{raced[0].url}/health") is True
     pages = get(f"{raced[0].ui_url}/ui-settings")
     assert (pages["default_ui"], pages["api_url"]) == ("v1", raced[0].url)
-    settings = get(f"{raced[0].url}/admin/settings")
+    settings = get(f"{raced[0].url}/admin/settings", raced[0])
     assert settings["server"]["analytics_enabled"] is False
     assert settings["server"]["ephemeral"]["enabled"] is False
     assert settings["server"]["ui"]["show_promotional_content"] is False
@@ -77,9 +79,37 @@ def test_it_serves_the_classic_pages_and_sends_no_analytics(raced: list[Server])
         assert b"<title>Prefect Server</title>" in answer.read()
 
 
+def test_it_answers_only_who_knows_the_password_of_its_file(raced: list[Server]) -> None:
+    url, new = f"{raced[0].url}/flows/", {"name": "made"}
+    assert httpx.post(url, json=new).status_code == 401
+    assert httpx.post(url, json=new, auth=("millrace", "guessed")).status_code == 401
+    assert httpx.post(url, json=new, auth=credentials(raced[0])).status_code == 201
+    file = Path(str(raced[0].password_file))
+    assert file == Path(raced[0].home) / "server.password"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    password = file.read_text().strip()
+    assert len(password) > 30
+    assert raced[0].pid is not None
+    assert password not in background.command_line(raced[0].pid)
+    assert password not in (Path(raced[0].home) / "server.log").read_text()
+
+
+def test_a_browser_lets_only_its_own_pages_ask_it(raced: list[Server]) -> None:
+    origins = [raced[0].ui_url, raced[0].ui_url.replace("127.0.0.1", "localhost"), "http://evil.example", "null"]
+    asked = [
+        httpx.options(
+            f"{raced[0].url}/flows/filter",
+            headers={"Origin": origin, "Access-Control-Request-Method": "POST"},
+        ).headers.get("Access-Control-Allow-Origin")
+        for origin in origins
+    ]
+    assert asked == [*origins[:2], None, None]
+
+
 def test_a_server_named_in_the_environment_is_used(raced: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", raced[0].url)
-    assert up(Path(raced[0].home)) == raced[0].model_copy(update={"started": False, "pid": None})
+    named = {"started": False, "pid": None, "password_file": None}
+    assert up(Path(raced[0].home)) == raced[0].model_copy(update=named)
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +198,58 @@ def test_flows_get_one_server_and_no_telemetry(monkeypatch: pytest.MonkeyPatch) 
     assert environment["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] == "false"
     assert environment["DO_NOT_TRACK"] == "1"
     assert environment["NO_PROXY"] == "intra.example,127.0.0.1,localhost"
+
+
+def test_the_password_of_this_machines_server_is_sent_to_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "server.password").write_text("millrace:own\n")
+
+    def sent(url: str, pid: int | None) -> str | None:
+        server = Server(url=url, ui_url="", home=str(tmp_path), pid=pid, started=False)
+        return client_environment(server).get("PREFECT_API_AUTH_STRING")
+
+    assert sent("http://127.0.0.1:4200/api", 1) == "millrace:own"
+    assert sent("http://127.0.0.1:4200/api", None) == "millrace:own"
+    assert sent("http://prefect.example:4200/api", None) is None
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "ops:theirs")
+    assert sent("http://prefect.example:4200/api", None) == "ops:theirs"
+    assert sent("http://127.0.0.1:4200/api", 1) == "millrace:own"
+
+
+def test_the_operators_own_password_is_the_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = prefect_password.made(tmp_path)
+    assert prefect_password.made(tmp_path) == made
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "ops:chosen")
+    assert prefect_password.made(tmp_path) == "ops:chosen" == prefect_password.read(tmp_path)
+
+
+def test_an_older_server_without_a_password_goes_on_and_up_says_how_to_close_it(
+    tmp_path: Path, prefect_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = prefect_server._server_environment
+
+    def open_to_all(home: Path, port: int) -> dict[str, str]:
+        environment = closed(home, port)
+        prefect_password.file_of(home).unlink()
+        del environment["PREFECT_SERVER_API_AUTH_STRING"], environment["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"]
+        return environment
+
+    monkeypatch.setattr(prefect_server, "_server_environment", open_to_all)
+    said: list[str] = []
+    try:
+        with database_of(tmp_path, prefect_tables):
+            older = up(tmp_path)
+        found = up(tmp_path, said.append)
+        assert (found.pid, found.password_file) == (older.pid, None)
+        assert said == [
+            f"the Prefect server at {older.url} is an older one that asks for no password; when no run is on: "
+            "millrace down, then millrace up"
+        ]
+        seen = access.access(found)
+        assert (seen.outcome, "asks for no password" in seen.found) == ("warn", True)
+    finally:
+        down(tmp_path)
 
 
 def test_the_state_is_in_prefect_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

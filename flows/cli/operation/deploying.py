@@ -5,6 +5,7 @@ Safe to repeat: deployments on the server are replaced, never doubled.
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pydantic import Field
 from configs.schema.config import Config
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.run_options import RunOptions
-from infra import prefect_server
+from infra import prefect_password, prefect_server
 from infra.prefect_server import Server
 from infra.store.base import Store
 from tasks.foundation.errors import CodeError, ConfigError, StageError
@@ -96,7 +97,7 @@ def deploy(options: RunOptions, alert_url: str | None) -> DeployOutput:
         deployments=lines,
         left_over=left_over,
         alerts=tuple(alerts.installed(pool)),
-        worker=f"PREFECT_API_URL={server.url} prefect worker start --pool {pool}",
+        worker=_worker(server, pool),
     )
 
 
@@ -112,6 +113,14 @@ def show(output: DeployOutput) -> None:
         say(f"left over, and may still run: {name}; end it: prefect deployment delete {name}")
     say(*(f"alert: {name}" for name in output.alerts))
     say(f"Prefect UI: {output.ui_url}/deployments", f"start a worker: {output.worker}")
+
+
+def _worker(server: Server, pool: str) -> str:
+    """Return the command; the password is read from its file, so that no history of a shell holds it."""
+    words = [f"PREFECT_API_URL={server.url}", f"prefect worker start --pool {pool}"]
+    if server.password_file is not None:
+        words.insert(0, f'{prefect_password.OF_CLIENT}="$(cat {shlex.quote(server.password_file)})"')
+    return " ".join(words)
 
 
 def _rendered(overrides: Sequence[str]) -> dict[str, Any]:

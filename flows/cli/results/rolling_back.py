@@ -9,7 +9,7 @@ import tasks.current.rollback
 import tasks.runs.releases
 from flows.cli.results import publishing
 from flows.cli.terminal.console import note
-from infra import prefect_server
+from infra import prefect_password, prefect_server
 from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import HostError, StoreError
@@ -54,9 +54,11 @@ def _announce(store: Store, release: Release, before: Release | None) -> None:
     # Before Prefect is imported. Its own log would show each warning of a target twice.
     os.environ.update(prefect_server.client_environment(server))
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     from flows.running.announcing import announce_rollback
 
-    with temporary_settings({PREFECT_API_URL: server.url}):  # also where Prefect was imported before
+    password = os.environ.get(prefect_password.OF_CLIENT)
+    # Also where Prefect was imported before.
+    with temporary_settings({PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: password}):
         announce_rollback(store, release, before)

@@ -1,5 +1,6 @@
 """The outputs of the commands as people read them, on standard output."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 
 import yaml
@@ -131,6 +132,8 @@ def server(output: Server) -> None:
     how = "started" if output.started else "runs already"
     whose = f"process {output.pid}, {output.home}/server.log" if output.pid is not None else "PREFECT_API_URL"
     say(f"Prefect UI: {output.ui_url} ({how}; {whose})")
+    if output.password_file is not None:
+        say(f"Its pages ask for a password: cat {shlex.quote(output.password_file)}")
 
 
 def _stages(stages: Iterable[outputs.StageLine]) -> None:

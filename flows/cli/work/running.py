@@ -86,7 +86,7 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     """
     verbose = verbose or json_logs.enabled()
     server = prefect_server.up(prefect_server.state_home(), note)
-    note(f"Prefect UI: {server.ui_url}{' (millrace down stops it)' * server.started}")
+    note(f"Prefect UI: {server.ui_url}{' (millrace up tells its password, millrace down stops it)' * server.started}")
     os.environ.update(prefect_server.client_environment(server))
     # The log is in the UI. Here its lines would break the bars, and show each error with two tracebacks.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"

@@ -527,6 +527,7 @@ def test_up_finds_the_server_that_runs(millrace: Command, server: Server, monkey
     found = millrace("up").out
     assert server.ui_url in found
     assert f"process {server.pid}" in found
+    assert f"Its pages ask for a password: cat {server.home}/server.password" in found
 
 
 def test_down_without_a_server_is_no_failure(

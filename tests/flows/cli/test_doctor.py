@@ -55,6 +55,7 @@ def test_nothing_fails_with_a_server_and_no_deployments(
     assert re.search(rf"^ok +server +{prefect.url} answers \(process \d+\)$", result.out, re.M)
     assert re.search(r"^ok +prefect +server and client are \d", result.out, re.M)
     assert re.search(r"^ok +database +SQLite$", result.out, re.M)
+    assert re.search(r"^ok +access +the Prefect server asks for its password", result.out, re.M)
     assert "FAIL" not in result.out
     assert result.out.splitlines()[-1].startswith("nothing failed")
     assert time.monotonic() - began < 5

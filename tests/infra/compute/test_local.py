@@ -112,6 +112,18 @@ def test_with_several_workers_each_line_names_its_worker_and_each_knows_its_rank
     assert sorted(run(store, workers=2).lines) == ["[0] 0 0 2 2", "[1] 1 1 2 2"]
 
 
+def test_a_worker_does_not_get_the_password_of_the_prefect_server(store, stand_in, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "millrace:secret")
+    stand_in(
+        """
+        def run(job):
+            say(sorted(name for name, value in os.environ.items() if "millrace:secret" in value))
+            return outcome()
+        """
+    )
+    assert run(store).lines == ["[]"]
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_earliest_error_among_the_ranks_is_the_cause(store, stand_in, first):
     stand_in(

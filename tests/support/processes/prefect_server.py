@@ -16,8 +16,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import Artifact, FlowRun, TaskRun
 from prefect.events.worker import EventsWorker
-from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    PREFECT_LOGGING_TO_API_ENABLED,
+    temporary_settings,
+)
 
+from infra import prefect_password
 from infra.prefect_server import Server, down, up
 
 SECONDS = 30.0
@@ -51,7 +57,7 @@ class PrefectServer:
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Let flows in this process talk to this server."""
-        with temporary_settings({PREFECT_API_URL: self.url, PREFECT_LOGGING_TO_API_ENABLED: False}):
+        with client_of(self.server), temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: False}):
             yield
 
     def last_run(self) -> FlowRun:
@@ -72,7 +78,7 @@ class PrefectServer:
         asked = {"filter": {"event": {"name": [name]}, "resource": {"id": [resource]}}}
         deadline = time.monotonic() + SECONDS
         while True:
-            found = httpx.post(f"{self.url}/events/filter", json=asked).json()["events"]
+            found = httpx.post(f"{self.url}/events/filter", json=asked, auth=credentials(self.server)).json()["events"]
             if len(found) >= count or time.monotonic() > deadline:
                 return found
             time.sleep(0.2)
@@ -88,6 +94,20 @@ class PrefectServer:
                 return sorted(found, key=lambda task: str(task.start_time))
             assert time.monotonic() < deadline, f"after {SECONDS} s the server knows only {found}"
             time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def client_of(server: Server) -> Iterator[None]:
+    """Let Prefect's client in this process talk to a server of this machine."""
+    password = prefect_password.read(Path(server.home))
+    with temporary_settings({PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: password}):
+        yield
+
+
+def credentials(server: Server) -> tuple[str, str]:
+    """User name and password, for requests without Prefect's client."""
+    user, _, password = str(prefect_password.read(Path(server.home))).partition(":")
+    return user, password
 
 
 @contextlib.contextmanager
