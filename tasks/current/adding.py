@@ -1,5 +1,6 @@
 """Makes a release of a run, and moves the pointer to it unless a later release serves. It proves nothing: gates did."""
 
+import contextlib
 from collections.abc import Sequence
 
 from infra.store.base import Conflict, Store
@@ -10,7 +11,18 @@ from tasks.contracts.references import ModelRef, RowsRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.spans import first_day
 from tasks.foundation.clock import now
-from tasks.runs.releases import CURRENT, Pointer, current, find, numbers, read, read_pointer, unmark_pruned
+from tasks.runs.releases import (
+    CURRENT,
+    Numbered,
+    Pointer,
+    number_key,
+    numbers,
+    of_run,
+    pruned,
+    read,
+    read_pointer,
+    unmark_pruned,
+)
 
 
 def add(
@@ -29,72 +41,117 @@ def add(
 ) -> Release:
     """Record a release of this run and make it the current one, unless that is of a later span.
 
-    A run that has a release keeps it. The pointer moves only to a new release, so a second call undoes neither a later
+    A run that has a release keeps it. The pointer moves once for a release, so a second call undoes neither a later
     release nor a rollback. The pointer never moves to an older span by itself: the release of an old run that ends late
-    is kept, and `rollback` can make it current. So is a refresh of a release that is not current any more.
+    is kept, and `rollback` can make it current. So is a refresh of a release that is not current any more. Releases
+    that a dead process left undecided are decided first.
 
     Raises:
         MissingFolder: the model or the vectors are not complete.
         StoreError: the pointer or a release is not readable.
     """
     of_model, of_vectors = (read_manifest(store, prefix).sha256 for prefix in (exported.model, inferred.prefix))
-    release = find(store, run_key)
+    release = of_run(store, run_key)
     if release is not None:
         unmark_pruned(store, [release.number])
-    while release is None:
-        serving = current(store)
-        known = numbers(store)
-        newest = read(store, known[-1]) if known else None
-        draft = Release(
-            number=newest.number + 1 if newest else 1,
-            previous=serving.number if serving else None,
-            span=span,
-            run_key=run_key,
-            refreshed=refreshed,
-            model_before=_newest_model(newest),
-            model=model,
-            model_prefix=exported.model,
-            vectors_prefix=inferred.prefix,
-            vectors=inferred.vectors,
-            bad=inferred.bad,
-            catalogue=inferred.catalogue,
-            model_sha256=of_model,
-            vectors_sha256=of_vectors,
-            ids_sha256=inferred.ids_sha256,
-            metrics=metrics,
-            catalogue_metrics=exported.metrics,
-            verdicts=tuple(verdicts),
-            overrides=tuple(overrides),
-            rows=tuple(rows),
-            code=exported.code,
-            libraries=exported.libraries,
-            created_at=now(),
+    else:
+        release = _numbered(
+            store,
+            Release(
+                number=1,  # this and the next two are filled in when a number is free
+                previous=None,
+                model_before=None,
+                span=span,
+                run_key=run_key,
+                refreshed=refreshed,
+                model=model,
+                model_prefix=exported.model,
+                vectors_prefix=inferred.prefix,
+                vectors=inferred.vectors,
+                bad=inferred.bad,
+                catalogue=inferred.catalogue,
+                model_sha256=of_model,
+                vectors_sha256=of_vectors,
+                ids_sha256=inferred.ids_sha256,
+                metrics=metrics,
+                catalogue_metrics=exported.metrics,
+                verdicts=tuple(verdicts),
+                overrides=tuple(overrides),
+                rows=tuple(rows),
+                code=exported.code,
+                libraries=exported.libraries,
+                created_at=now(),
+            ),
         )
-        try:
-            store.create(f"releases/{draft.number}.json", draft.to_json())
-            release = draft
-        except Conflict:  # another lineage took the number; take the next
-            continue
+    settle(store)
+    return release
+
+
+def settle(store: Store) -> None:
+    """Let each release that is undecided become current or not, in the order of their numbers.
+
+    One is left undecided by a process that died after it made the release, and for a moment by one that goes on.
+
+    Raises:
+        StoreError: the pointer or a release is not readable.
+    """
     while True:
         raw, pointer = read_pointer(store)
-        if pointer is not None and release.number <= pointer.newest:
-            return release
-        stays = pointer is not None and (
-            pointer.release != refreshed if refreshed else _later(read(store, pointer.release), release)
-        )
-        moved = Pointer(release=pointer.release if pointer and stays else release.number, newest=release.number)
-        try:
-            store.swap(CURRENT, moved.to_json(), expected=raw)
-        except Conflict:  # another lineage moved it in between; look again
+        undecided = pointer.undecided if pointer is not None else tuple(numbers(store))
+        there = set(numbers(store)) - pruned(store) if undecided else set[int]()
+        waiting = [number for number in undecided if number in there]
+        if not waiting:
+            return
+        serving = read(store, pointer.release) if pointer is not None else None
+        for number in waiting:
+            made = read(store, number)
+            if serving is None or _follows(made, serving):
+                serving = made
+        assert serving is not None
+        left = tuple(number for number in undecided if number not in waiting) if pointer is not None else ()
+        with contextlib.suppress(Conflict):  # another process moved it in between; look again
+            store.swap(CURRENT, Pointer(release=serving.number, undecided=left).to_json(), expected=raw)
+            return
+
+
+def _numbered(store: Store, made: Release) -> Release:
+    """Make the release with the next free number, which is undecided from before it is made."""
+    while True:
+        if (mine := of_run(store, made.run_key)) is not None:  # by another process of this run
+            return mine
+        raw, pointer = read_pointer(store)
+        known = numbers(store)
+        if known and pointer is None:  # stopped after the first release was made
+            settle(store)
             continue
-        return release
+        newest = read(store, known[-1]) if known else None
+        number = newest.number + 1 if newest is not None else 1
+        place = {
+            "number": number,
+            "previous": pointer.release if pointer is not None else None,
+            "model_before": _newest_model(newest),
+        }
+        numbered = made.model_copy(update=place)
+        with contextlib.suppress(Conflict):  # another process was faster; take the next number
+            if pointer is not None and number not in pointer.undecided:
+                undecided = (*pointer.undecided, number)
+                store.swap(CURRENT, pointer.model_copy(update={"undecided": undecided}).to_json(), expected=raw)
+            store.write(number_key(made.run_key), Numbered(number=number).to_json())
+            store.create(f"releases/{number}.json", numbered.to_json())
+            return numbered
+
+
+def _follows(made: Release, serving: Release) -> bool:
+    """Return whether a release becomes current: a new model unless the other is of a later span.
+
+    A refresh takes the place of the release that it refreshed, and of no other.
+    """
+    if made.refreshed is not None:
+        return made.refreshed == serving.number
+    return first_day(made.span.name) >= first_day(serving.span.name)
 
 
 def _newest_model(release: Release | None) -> int | None:
     if release is None or release.refreshed is None:
         return release.number if release else None
     return release.model_before
-
-
-def _later(one: Release, other: Release) -> bool:
-    return first_day(one.span.name) > first_day(other.span.name)

@@ -1,6 +1,6 @@
 """Goes back: an earlier release becomes current again, model and vectors at once. Search services follow elsewhere."""
 
-from infra.store.base import Store
+from infra.store.base import Conflict, Store
 from infra.store.manifest import check_sizes, expect_manifest, open_folder
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError, StoreError
@@ -14,12 +14,27 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
 
     Raises:
         ConfigError: there is no such release, it is current already, or its model or vectors are not whole.
-        Conflict: another process moved the pointer meanwhile.
+        Conflict: another process made another release current meanwhile.
         StoreError: the pointer is not readable and `to` was not given.
     """
     known = numbers(store)
     if not known:
         raise ConfigError(f"{store.uri} has no release to roll back to")
+    raw, pointer, release = _checked(store, to, verify, known)
+    while True:
+        try:
+            return _go(store, raw, pointer, release)
+        except Conflict:
+            before = pointer
+            raw, pointer = read_pointer(store)
+            if before is None or pointer is None or pointer.release != before.release:
+                raise  # what serves is not any more what the person saw
+
+
+def _checked(
+    store: Store, to: int | None, verify: bool, known: list[int]
+) -> tuple[bytes | None, Pointer | None, Release]:
+    """Return the pointer, and the release to go to, which can serve."""
     try:
         raw, pointer = read_pointer(store)
     except StoreError:
@@ -45,10 +60,16 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
                 open_folder(store, prefix, manifest.kind)
         except StoreError as error:
             raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
-    if pointer is not None:
-        raw = _announced(store, pointer, raw, target)
-    newest = max(target, pointer.newest if pointer else max(known))
-    store.swap(CURRENT, Pointer(release=target, newest=newest).to_json(), expected=raw)
+    return raw, pointer, release
+
+
+def _go(store: Store, raw: bytes | None, pointer: Pointer | None, release: Release) -> Release:
+    if pointer is None:
+        store.swap(CURRENT, Pointer(release=release.number).to_json(), expected=raw)
+        return release
+    raw = _announced(store, pointer, raw, release.number)
+    undecided = tuple(number for number in pointer.undecided if number != release.number)
+    store.swap(CURRENT, Pointer(release=release.number, undecided=undecided).to_json(), expected=raw)
     return release
 
 

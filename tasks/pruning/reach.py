@@ -130,7 +130,8 @@ def _kept_releases(store: Store, reader: Reader, keep: int) -> tuple[Release, ..
     if pointer is not None:
         serving = releases.read(store, pointer.release)
         model_before = releases.of_another_model_before(store, serving)
-        numbers |= {serving.number, serving.previous, pointer.going_to, model_before.number if model_before else None}
+        numbers |= {serving.number, serving.previous, pointer.going_to, *pointer.undecided}
+        numbers |= {model_before.number} if model_before is not None else set()
     return tuple(release for release in whole if release.number in numbers)
 
 

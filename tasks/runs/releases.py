@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.records import find_with_bytes, read_record
+from infra.store.records import find_record, find_with_bytes, parse_record, read_record
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.runs import Pruned, Release
 from tasks.contracts.stages import Stage
@@ -20,15 +20,20 @@ from tasks.foundation.records import Record
 
 CURRENT = "releases/CURRENT"
 
+_WAY_OUT = "restore it, or go to another: millrace rollback --to N"
 _NUMBER = re.compile(r"releases/(\d+)\.json")
 _PRUNED = re.compile(r"releases/(\d+)\.pruned\.json")
 
 
 class Pointer(Record):
-    """`releases/CURRENT`. `newest` is the highest number it ever had; one up to it never becomes current by itself."""
+    """`releases/CURRENT`: the release that serves, and what is not decided yet.
+
+    A number is written down as undecided before its release is made, and is crossed out by the write that makes the
+    release current or leaves it. So a release that is made is never forgotten, and is decided once.
+    """
 
     release: int = Field(ge=1)
-    newest: int = Field(ge=1)
+    undecided: tuple[int, ...] = Field(default=(), description="numbers, ascending; the newest may have no release yet")
     going_to: int | None = Field(default=None, description="the release that a rollback is about to make current")
 
 
@@ -99,23 +104,40 @@ def of_another_model_before(store: Store, serving: Release) -> Release | None:
     return None
 
 
-def of_run(store: Store, run_key: str) -> Release | None:
-    """Return the release of a run; None where it has none. The newest releases are read first.
+class Numbered(Record):
+    """`runs/<run key>/release/number.json`: the number that a run wanted for its release, written before that is made.
 
-    If the run never began its release stage, no release is read.
+    Another run may have taken the number; then this one takes the next, and writes it here.
+    """
+
+    number: int = Field(ge=1)
+
+
+def of_run(store: Store, run_key: str) -> Release | None:
+    """Return the release of a run; None where it has none. At most one release is read.
 
     Raises:
-        StoreError: a release is not readable; names the file.
+        StoreError: a record is not readable; names the file.
     """
-    if not store.list(stage_prefix(run_key, Stage.release)):
+    wanted = find_record(store, number_key(run_key), Numbered, "write it again from the number in releases/<n>.json")
+    if wanted is None:
         return None
-    return find(store, run_key)
+    try:
+        data = store.read(_key(wanted.number))
+    except FileNotFoundError:
+        return None  # stopped before it was made
+    release = parse_record(f"{store.uri}/{_key(wanted.number)}", data, Release, _WAY_OUT)
+    return release if release.run_key == run_key else None
+
+
+def number_key(run_key: str) -> str:
+    """Return where the number of a run's release is written."""
+    return f"{stage_prefix(run_key, Stage.release)}/number.json"
 
 
 def read(store: Store, number: int) -> Release:
     """Return a release by its number. Raises StoreError: it is gone or damaged; names the file."""
-    way_out = "restore it, or go to another: millrace rollback --to N"
-    return read_record(store, f"releases/{number}.json", Release, way_out)
+    return read_record(store, _key(number), Release, _WAY_OUT)
 
 
 def numbers(store: Store) -> list[int]:
@@ -140,15 +162,13 @@ def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
         store.delete(_pruned_key(number))
 
 
-def find(store: Store, run_key: str) -> Release | None:
-    """Return the release of a run, whose release stage may not be on record; the newest are read first."""
-    newest_first = (read(store, number) for number in reversed(numbers(store)))
-    return next((release for release in newest_first if release.run_key == run_key), None)
-
-
 def read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:
     """Return the pointer, and its bytes for a swap; None before the first release. Raises StoreError: it is damaged."""
     return find_with_bytes(store, CURRENT, Pointer, "point it to a release again: millrace rollback --to N")
+
+
+def _key(number: int) -> str:
+    return f"releases/{number}.json"
 
 
 def _pruned_key(number: int) -> str:

@@ -49,6 +49,8 @@ def fill(bucket: Bucket, weeks: int, refreshes: int = REFRESHES) -> None:
         for key, data in week.files.items():
             if key.startswith("releases/"):
                 objects.update(_of_releases(key, data, week, first, refreshes))
+            elif key.endswith("/release/number.json"):
+                pass  # with the releases
             elif week.refresh in key:
                 objects.update(_copies(key, data, week, refreshes))
             elif key.startswith("items/"):
@@ -56,7 +58,7 @@ def fill(bucket: Bucket, weeks: int, refreshes: int = REFRESHES) -> None:
             else:
                 objects[key] = _dated(data, week.monday, 0)
     last = weeks * (refreshes + 1)
-    objects[releases.CURRENT] = releases.Pointer(release=last, newest=last).to_json()
+    objects[releases.CURRENT] = releases.Pointer(release=last).to_json()
     bucket.put_all({f"{PREFIX}/{key}": made for key, made in objects.items()})
 
 
@@ -127,6 +129,7 @@ def _of_releases(key: str, data: bytes, week: Week, first: int, refreshes: int) 
     if record["run_key"] != week.refresh:
         number = {"number": first, "previous": first - 1 or None, "model_before": max(first - refreshes - 1, 0) or None}
         yield f"releases/{first}.json", _dated(json.dumps(record | number).encode(), week.monday, 0)
+        yield releases.number_key(record["run_key"]), releases.Numbered(number=first).to_json()
         return
     for each in range(refreshes):
         number = {
@@ -135,5 +138,7 @@ def _of_releases(key: str, data: bytes, week: Week, first: int, refreshes: int) 
             "refreshed": first + each,
             "model_before": first,
         }
-        own = json.dumps(record | number | {"run_key": _key(week, each, refreshes)}).encode()
+        run_key = _key(week, each, refreshes)
+        yield releases.number_key(run_key), releases.Numbered(number=first + each + 1).to_json()
+        own = json.dumps(record | number | {"run_key": run_key}).encode()
         yield f"releases/{first + each + 1}.json", _dated(own, week.monday, each + 1)

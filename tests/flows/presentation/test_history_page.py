@@ -103,7 +103,7 @@ def test_a_rollback_is_shown(tmp_path: Path) -> None:
     for number in range(2):
         write_run(store, number)
     assert "rolled-back" not in Page(history_html(store, SOON)).ids
-    store.write(CURRENT, Pointer(release=1, newest=2).to_json())
+    store.write(CURRENT, Pointer(release=1).to_json())
     page = Page(history_html(store, SOON))
     assert "rolled-back" in page.ids
     assert "58 d 12 h old" in page.text  # of the data in the release that serves

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 
 import tasks.current.adding
 from infra.store.directory import DirectoryStore
@@ -46,19 +47,29 @@ def serving(store: DirectoryStore) -> int | None:
 
 
 class Rival(DirectoryStore):
-    """A store in which another writer acts just before the next conditional write."""
+    """A store in which another writer acts, or the process dies, just before the n-th conditional write, from 0."""
 
-    def __init__(self, other: DirectoryStore) -> None:
+    def __init__(self, other: DirectoryStore, acts: Mapping[int, Callable[[], object]]) -> None:
         super().__init__(other.root)
-        self.before_create: Callable[[], object] = lambda: None
-        self.before_swap: Callable[[], object] = lambda: None
+        self._acts, self._writes = acts, itertools.count()
 
     def create(self, key: str, data: bytes) -> None:
-        act, self.before_create = self.before_create, lambda: None
-        act()
+        self._disturb()
         super().create(key, data)
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
-        act, self.before_swap = self.before_swap, lambda: None
-        act()
+        self._disturb()
         super().swap(key, data, expected)
+
+    def _disturb(self) -> None:
+        act = self._acts.get(next(self._writes))
+        if act is not None:
+            act()
+
+
+class Killed(BaseException):
+    """As by SIGKILL: nothing catches it."""
+
+
+def die() -> None:
+    raise Killed

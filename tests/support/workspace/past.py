@@ -23,7 +23,7 @@ from tasks.foundation.errors import FailureClass
 from tasks.runs import releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.releases import CURRENT, Pointer
+from tasks.runs.releases import CURRENT, Numbered, Pointer, number_key
 from tasks.runs.results import Judgement, judgement_key, result_key
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
 from tests.support.workspace.past_outcomes import VECTORS, catalogue, forward, outcome_of, quality, verdicts
@@ -206,9 +206,10 @@ def _release(store: Store, plan: RunPlan, number: int, made: dt.datetime) -> Non
         metrics=quality(number),
         created_at=made.isoformat(timespec="microseconds"),
     )
+    store.write(number_key(plan.run_key), Numbered(number=count).to_json())
     store.write(f"releases/{count}.json", release.to_json())
     commit_files(store, catalogue(number).prefix, {"part-00000.parquet": ""}, "catalogue", sources=[])
-    store.write(CURRENT, Pointer(release=count, newest=count).to_json())
+    store.write(CURRENT, Pointer(release=count).to_json())
 
 
 def _invocation(

@@ -15,7 +15,7 @@ from infra.store.manifest import commit
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.data.items import VECTORS_KIND, part_name, partition_of
-from tasks.runs.releases import CURRENT, Pointer
+from tasks.runs.releases import CURRENT, Numbered, Pointer, number_key
 
 WIDTH = 16
 PARTITIONS = 4
@@ -60,13 +60,14 @@ def write_release(store: Store, number: int, items: int = 24, fp16: bool = False
         metrics={},
         created_at="2026-11-22T12:00:00+00:00",
     )
+    store.write(number_key(release.run_key), Numbered(number=number).to_json())
     store.write(f"releases/{number}.json", release.to_json())
     make_current(store, release)
     return release
 
 
 def make_current(store: Store, release: Release) -> None:
-    store.write(CURRENT, Pointer(release=release.number, newest=release.number).to_json())
+    store.write(CURRENT, Pointer(release=release.number).to_json())
 
 
 def _table(version: str, ids: list[str], vectors: np.ndarray, rows: list[int]) -> pa.Table:

@@ -7,14 +7,12 @@ from typing import Any
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.evaluation import Verdict
-from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
-from tasks.contracts.stages import Stage
 from tasks.planning.start import adopt_branch
 from tasks.runs.plan import save_plan
-from tasks.runs.releases import numbers
+from tasks.runs.releases import Numbered, number_key, numbers
 from tasks.runs.results import Judgement, judgement_key
 from tests.support.fakes.fake_runner import write_checkpoint
 
@@ -78,8 +76,8 @@ def release(store: Store, plan: RunPlan, checkpoint: CheckpointRef) -> None:
         metrics={},
         created_at="2026-11-22T12:00:00+00:00",
     )
+    store.write(number_key(plan.run_key), Numbered(number=number).to_json())
     store.write(f"releases/{number}.json", made.to_json())
-    store.write(f"{stage_prefix(plan.run_key, Stage.release)}/attempt-1/spec.json", b"{}")
 
 
 def released(store: Store, plan: RunPlan) -> CheckpointRef:

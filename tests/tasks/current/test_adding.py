@@ -1,9 +1,13 @@
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder
 from tasks.current.rollback import rollback
 from tasks.runs import releases
-from tests.support.workspace.adding import Rival, add, serving, write_outputs
+from tests.support.workspace.adding import Killed, Rival, add, die, serving, write_outputs
 
 
 def test_releases_are_numbered_and_name_the_previous_one(store):
@@ -40,16 +44,6 @@ def test_a_run_that_is_added_again_finds_its_release_and_leaves_a_later_one_serv
     assert serving(store) == 2
 
 
-def test_a_release_without_its_pointer_is_finished_by_adding_it_again(store):
-    add(store, "a")
-    before = store.read(releases.CURRENT)
-    add(store, "b")
-    store.write(releases.CURRENT, before)  # as after a crash between the two writes
-    assert serving(store) == 1
-    add(store, "b")
-    assert serving(store) == 2
-
-
 @pytest.mark.parametrize("gone", ["models/m-b", "vectors/m-b/2021-Q1"])
 def test_an_incomplete_model_or_vectors_are_never_released(store, gone):
     add(store, "a")
@@ -62,28 +56,16 @@ def test_an_incomplete_model_or_vectors_are_never_released(store, gone):
 
 
 def test_a_number_taken_by_another_run_is_skipped(store):
-    rival = Rival(store)
-    rival.before_create = lambda: add(store, "b")
-    ours = add(rival, "a")
+    ours = add(Rival(store, {0: lambda: add(store, "b")}), "a")
     assert [release.run_key for release in releases.history(store)] == ["b", "a"]
     assert (ours.number, ours.previous) == (2, 1)
     assert serving(store) == 2
 
 
-def test_a_lost_swap_is_repeated_on_the_new_pointer(store):
+def test_a_rollback_during_a_release_is_followed_by_it(store):
     add(store, "a")
     add(store, "b")
-    rival = Rival(store)
-    rival.before_swap = lambda: rollback(store)
-    assert add(rival, "c").number == 3
-    assert serving(store) == 3
-
-
-def test_a_lost_swap_leaves_a_later_release_current(store):
-    add(store, "a")
-    rival = Rival(store)
-    rival.before_swap = lambda: add(store, "later")
-    assert add(rival, "ours").number == 2
+    assert add(Rival(store, {2: lambda: rollback(store)}), "c").number == 3
     assert serving(store) == 3
 
 
@@ -94,3 +76,79 @@ def test_a_refresh_becomes_current_only_in_place_of_the_release_that_it_refreshe
     add(store, "b")
     add(store, "refresh-2", refreshed=2)
     assert serving(store) == 3, "another model was released meanwhile"
+
+
+# The conditional writes of a release: its number is written down, the release is made, the pointer is moved.
+STEPS = range(4)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_refresh_at_the_same_moment_never_hides_an_accepted_model(store, step):
+    add(store, "old", "2021-Q1")
+    disturbed = Rival(store, {step: lambda: add(store, "refresh", "2021-Q1", refreshed=1, by="old")})
+    accepted = add(disturbed, "accepted", "2021-Q2")
+    assert serving(store) == accepted.number
+    assert decided(store)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_accepted_model_whose_run_was_killed_becomes_current_before_the_next_refresh(store, step):
+    add(store, "old", "2021-Q1")
+    with contextlib.suppress(Killed):
+        add(Rival(store, {step: die}), "accepted", "2021-Q2")
+    made = releases.of_run(store, "accepted")
+    add(store, "refresh", "2021-Q1", refreshed=1, by="old")
+    if made is not None:
+        assert serving(store) == made.number, "nobody has run it again yet"
+    assert add(store, "accepted", "2021-Q2").number == serving(store), "run again"
+    assert decided(store)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_that_was_killed_is_decided_by_the_run_of_another_lineage(store, step):
+    """The later span serves at the end, whichever of the two came first."""
+    add(store, "old", "2021-Q1")
+    with contextlib.suppress(Killed):
+        add(Rival(store, {step: die}), "earlier", "2021-Q2")
+    assert add(store, "later", "2021-Q3").number == serving(store)
+    add(store, "earlier", "2021-Q2")
+    current = releases.current(store)
+    assert current is not None
+    assert (current.run_key, decided(store)) == ("later", True)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_first_release_of_a_workspace_may_be_killed_anywhere(store, step):
+    with contextlib.suppress(Killed):
+        add(Rival(store, {step: die}), "a", "2021-Q1")
+    add(store, "b", "2021-Q2")
+    add(store, "a", "2021-Q1")
+    current = releases.current(store)
+    assert current is not None
+    assert (current.run_key, decided(store)) == ("b", True)
+    assert sorted(release.run_key for release in releases.history(store)) == ["a", "b"]
+
+
+def test_many_at_the_same_moment_lose_no_accepted_model(store):
+    """Threads, without a kill: a run, a refresh of the release before, and a run of an older span."""
+    add(store, "start", "2020-Q1")
+    for year in range(2021, 2036):
+        current = releases.current(store)
+        assert current is not None
+        write_outputs(store, f"{year}")
+        write_outputs(store, f"{year}-old")
+        with ThreadPoolExecutor() as together:
+            results = [
+                together.submit(add, store, f"{year}", f"{year}-Q2"),
+                together.submit(add, store, f"{year}-refresh", current.span.name, current.number, current.run_key),
+                together.submit(add, store, f"{year}-old", f"{year}-Q1"),
+            ]
+        assert serving(store) == results[0].result().number
+        assert decided(store)
+        assert len({result.result().number for result in results}) == 3
+
+
+def decided(store: DirectoryStore) -> bool:
+    """Whether no release that is there waits for a decision."""
+    _, pointer = releases.read_pointer(store)
+    return pointer is not None and not set(pointer.undecided) & set(releases.numbers(store))

@@ -7,7 +7,7 @@ from tasks.current.rollback import rollback
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.pruning.reach import find_reach
 from tasks.runs import releases
-from tests.support.workspace.adding import Rival, add, serving
+from tests.support.workspace.adding import Killed, Rival, add, die, serving
 
 
 def test_a_rollback_restores_model_and_vectors_of_the_previous_release(store):
@@ -84,8 +84,7 @@ def test_a_folder_that_was_changed_together_with_its_manifest_is_not_rolled_back
 def test_a_rollback_during_another_write_is_a_conflict(store):
     add(store, "a")
     add(store, "b")
-    rival = Rival(store)
-    rival.before_swap = lambda: add(store, "c")
+    rival = Rival(store, {0: lambda: add(store, "c")})
     with pytest.raises(Conflict):
         rollback(rival)
     assert serving(store) == 3
@@ -135,19 +134,25 @@ def test_a_rollback_that_finds_no_other_model_says_where_it_can_go(store):
 
 
 def test_a_rollback_that_dies_leaves_the_pointer_at_a_release_that_no_prune_takes(store):
-    """It dies when it has looked for the marks of a prune, and a prune begins in the next moment."""
+    """It dies after it looked for the marks of a prune, and a prune begins in the next moment."""
     for run in "abc":
         add(store, run)
 
-    class Dying(Rival):
-        def list(self, prefix: str) -> list[str]:
-            found = super().list(prefix)
-            if b'"going_to": 1' in self.read(releases.CURRENT):
-                raise KeyboardInterrupt
-            return found
-
-    with pytest.raises(KeyboardInterrupt):
-        rollback(Dying(store), 1)
+    with pytest.raises(Killed):
+        rollback(Rival(store, {1: die}), 1)
     assert serving(store) == 3
     assert 1 in {release.number for release in find_reach(store, keep=1).releases}
     assert rollback(store, 1).number == serving(store) == 1
+
+
+def test_a_rollback_while_a_number_is_taken_is_not_refused(store):
+    """A person goes back in the night; that a run ends at the same moment is no reason to ask again."""
+    for run in "ab":
+        add(store, run)
+
+    def run_ends() -> None:
+        with pytest.raises(Killed):
+            add(Rival(store, {2: die}), "c")  # its number is taken, and the pointer not moved yet
+
+    assert rollback(Rival(store, {0: run_ends}), 1).number == serving(store) == 1
+    assert releases.read_pointer(store)[1] == releases.Pointer(release=1, undecided=(3,))

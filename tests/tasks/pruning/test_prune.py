@@ -432,7 +432,7 @@ def test_a_rollback_at_the_same_moment_stops_the_prune(store, runner, moved):
 
     def roll_back(key: str) -> None:
         if key == "releases/2.pruned.json":
-            store.swap(releases.CURRENT, releases.Pointer(newest=6, **moved).to_json(), expected=pointer)
+            store.swap(releases.CURRENT, releases.Pointer(**moved).to_json(), expected=pointer)
 
     disturbed.after_write = roll_back
     with pytest.raises(Conflict, match="release 2 became current meanwhile; nothing was deleted"):

@@ -12,17 +12,23 @@ def test_before_the_first_release_nothing_serves(store):
     assert releases.history(store) == []
 
 
-def test_the_release_of_a_run_is_found_without_reading_all_others(store, monkeypatch):
+def test_the_release_of_a_run_is_found_without_reading_others(store, monkeypatch):
     for run in "abcd":
         add(store, run)
-        store.write(f"runs/{run}/release/result.json", b"{}")
     read, real = [], store.read
     monkeypatch.setattr(store, "read", lambda key: read.append(key) or real(key))
+    monkeypatch.setattr(store, "list", lambda prefix: pytest.fail(f"lists {prefix}"))
     found = releases.of_run(store, "c")
     assert found is not None
-    assert (found.number, read) == (3, ["releases/4.json", "releases/3.json"])
+    assert (found.number, read) == (3, ["runs/c/release/number.json", "releases/3.json"])
     assert releases.of_run(store, "rejected before its release stage") is None
-    assert len(read) == 2
+
+
+def test_a_number_that_another_run_got_is_not_the_release_of_this_one(store):
+    add(store, "a")
+    for number in (1, 2):  # stopped before it made its release: the number is taken, or not yet
+        store.write(releases.number_key("b"), releases.Numbered(number=number).to_json())
+        assert releases.of_run(store, "b") is None
 
 
 @pytest.mark.parametrize("recorded", [0, 2, 4, 7])
