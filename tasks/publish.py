@@ -80,6 +80,8 @@ def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
         StageError: of the class of the first target that failed, after all were tried; says what each still serves.
     """
     current = releases.current(store)
+    for each in served.left_out(store, plan.config.publish.targets):
+        logger().warning("target %s: publish.targets does not have it; millrace publish --config FILE swaps it", each)
     if plan.config.publish.targets and current is not None and current.number == release.number:
         try:
             with within(page_maker=None):  # one page for all targets: the release's

@@ -24,7 +24,8 @@ def plan_again(store: Store, run_key: str, config_file: Path | str | None, overr
     """Return the plan of a run with the rules that it is to be judged by; everything else in it stays.
 
     Args:
-        config_file: its gates and slices are the rules; None or empty: the settings of the run itself.
+        config_file: its gates and slices are the rules; None or empty: the settings of the run itself, but for
+            `publish`: no address or name of a secret is taken from the workspace.
         overrides: single settings over both. Without either the rules are those of the newest judgement.
 
     Raises:
@@ -41,6 +42,9 @@ def plan_again(store: Store, run_key: str, config_file: Path | str | None, overr
         given = load_config(config_file or store.local(f"{run_folder(run_key)}/config.yaml"), overrides)
         config = plan.config.model_copy(update={name: getattr(given, name) for name in BESIDE_THE_WORK})
         config = _with_rules(config, rules_of(given))
+    if not config_file:
+        own = load_config(None, [override for override in overrides if override.startswith("publish.")])
+        config = config.model_copy(update={"publish": own.publish})
     return plan.model_copy(update={"workspace": store.uri, "config": config})
 
 

@@ -4,6 +4,7 @@ It is what was found then: only the target itself knows what it serves now. The 
 that made it, when the target has gone on to another release.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -45,6 +46,16 @@ def of_all_targets(store: Store) -> tuple[Served, ...]:
     """Return what every target serves that a release was ever published to. Raises StoreError: a record is damaged."""
     keys = (key for key in store.list(_FOLDER) if key.endswith(".json"))
     return tuple(read_record(store, key, Served, _WAY_OUT) for key in keys)
+
+
+def left_out(store: Store, targets: Iterable[AnyTarget]) -> list[str]:
+    """Return what each target serves that a release was published to and that is none of these, in words."""
+    names = {target.name for target in targets}
+    return [
+        f"{each.target.name} ({each.target.kind}) serves what it served, release {each.release}"
+        for each in of_all_targets(store)
+        if each.target.name not in names
+    ]
 
 
 def measured(store: Store, release: int, name: str) -> Served | None:

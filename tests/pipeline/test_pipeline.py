@@ -317,7 +317,8 @@ def test_a_target_gets_the_release_and_follows_a_rollback(copied: Shop, tmp_path
     ]
     assert target["release"] == 2
     assert equal_rows(2)
-    rolled_back = copied.millrace("rollback", "--json").json
+    own = ("--config", str(copied.config_file), "--set", setting)
+    rolled_back = copied.millrace("rollback", *own, "--json").json
     assert [each["release"] for each in rolled_back["targets"]] == [1]
     assert equal_rows(1)
 

@@ -11,7 +11,7 @@ from tasks.contracts.jobs import PublishInputs
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Chore
 from tasks.foundation.errors import CancelledError, StoreError
-from tasks.publish import publish_to_all
+from tasks.publish import publish_release, publish_to_all
 from tasks.runs import ledger
 from tasks.targets import served
 from tests.support.fakes.fake_runner import small_config
@@ -40,6 +40,16 @@ def test_each_target_is_a_job_of_its_own_and_on_record(store, runner, config, re
     assert (look.release, look.table, look.model_version, look.recall) == (1, "look_r1_00000000", "main-00000001", 1.0)
     (record,) = ledger.records(store, "publish-1-look")
     assert (record.stage, record.failure) == (Chore.publish, None)
+
+
+def test_a_target_that_the_settings_lack_is_named(store, runner, config, release, caplog):
+    publish_to_all(store, config, release, True)
+    runner.specs.clear()
+    plan = publish._plan(store, small_config(), release, config.publish.targets[0])
+    with caplog.at_level("WARNING"):
+        publish_release(store, plan, release)
+    assert "target look (lancedb) serves what it served, release 1: publish.targets does not have it" in caplog.text
+    assert runner.specs == []
 
 
 def test_a_second_publication_asks_the_target_again(store, runner, config, release):

@@ -29,12 +29,15 @@ def rollback(
     to: Annotated[int | None, typer.Option(help="Release to go to; default: the newest of the model before.")] = None,
     verify: Annotated[bool, typer.Option(help="First read every file of that release.", show_default=False)] = False,
     workspace: Workspace = HERE,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an earlier release current again; model, vectors and published targets change together."""
+    """Make an earlier release current again; model, vectors and the targets of publish.targets change together."""
     from flows.cli.results import rolling_back, show
 
-    tell(rolling_back.rollback(existing(workspace), to, verify), show.rolled_back, as_json)
+    options = RunOptions(existing(workspace), config_file, settings or ())
+    tell(rolling_back.rollback(options, to, verify), show.rolled_back, as_json)
 
 
 def publish(

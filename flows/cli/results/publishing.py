@@ -13,13 +13,10 @@ from flows.presentation.run.origin import report_key
 from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import plural
 from infra.store.base import Store
-from tasks.contracts.folders import run_folder
 from tasks.contracts.runs import Release
-from tasks.contracts.stages import Chore
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.running.context import within
-from tasks.runs.attempts import Attempts
 from tasks.targets import served
 from tasks.targets.served import Served
 
@@ -55,27 +52,31 @@ def publish(options: RunOptions, number: int | None) -> PublishOutput:
     return PublishOutput(release=release.number, targets=targets)
 
 
-def follow(store: Store, release: Release) -> tuple[Served, ...]:
-    """Let the targets that a release was published to, with the settings of that time, serve the current release.
+def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
+    """Let the targets that a release was published to serve the current release.
+
+    Their addresses, and the names of their secrets, are those of the options: whoever may write to the workspace could
+    change what is on record there.
 
     Raises:
+        ConfigError: the options lack a target; all others were tried.
         StageError: of the class of the first target that failed.
     """
-    there = served.of_all_targets(store)
-    return _publish(store, _settings(store, there), release, only_current=True) if there else ()
-
-
-def _settings(store: Store, there: tuple[Served, ...]) -> Config:
-    """Return the settings of the last publication, with all targets."""
-    last = max(there, key=lambda each: each.at)
-    spec = Attempts(store, last.run_key, Chore.publish).last_spec()
-    if spec is None:
+    store, names = options.store, {each.target.name for each in served.of_all_targets(options.store)}
+    if not names:
+        return ()
+    config = options.config()
+    own = tuple(target for target in config.publish.targets if target.name in names)
+    config = config.model_copy(update={"publish": config.publish.model_copy(update={"targets": own})})
+    found = _publish(store, config, release, only_current=True) if own else ()
+    if left_out := served.left_out(store, config.publish.targets):
         raise ConfigError(
-            f"the release is rolled back, but the targets serve what they served: {run_folder(last.run_key)} is gone, "
-            "which says how they were published. Swap them too: millrace publish, with your settings"
+            f"release {release.number} is current in {store.uri}, but not everywhere: {' and '.join(left_out)}. Your "
+            "settings have no such target, and no address is taken from the workspace. Swap them too: millrace publish "
+            "--config FILE, with the settings that have them; or forget one that is used no more: delete "
+            "releases/targets/NAME.json"
         )
-    targets = spec.config.publish.model_copy(update={"targets": tuple(each.target for each in there)})
-    return spec.config.model_copy(update={"publish": targets})
+    return found
 
 
 def _publish(store: Store, config: Config, release: Release, only_current: bool) -> tuple[Served, ...]:

@@ -9,6 +9,7 @@ import tasks.current.rollback
 import tasks.runs.releases
 from flows.cli.results import publishing
 from flows.cli.terminal.console import note
+from flows.cli.terminal.run_options import RunOptions
 from infra import prefect_password, prefect_server
 from infra.store.base import Store
 from tasks.contracts.runs import Release
@@ -27,19 +28,21 @@ class RollbackOutput(Record):
     targets: tuple[Served, ...] = Field(description="what each target serves now, that a release was published to")
 
 
-def rollback(store: Store, to: int | None, verify: bool) -> RollbackOutput:
+def rollback(options: RunOptions, to: int | None, verify: bool) -> RollbackOutput:
     """Go back to release `to`, by default to the model before, announce it, then let the targets serve it.
 
     Raises:
         StageError: as `tasks.current.rollback.rollback`, or of the class of the first target that failed.
     """
+    store = options.store
+    options.config()  # before anything changes
     try:
         serving = tasks.runs.releases.current(store)
     except StoreError:  # what a rollback is there to repair
         serving = None
     release = tasks.current.rollback.rollback(store, to, verify)
     _announce(store, release, serving)
-    return RollbackOutput(before=serving, release=release, targets=publishing.follow(store, release))
+    return RollbackOutput(before=serving, release=release, targets=publishing.follow(options, release))
 
 
 def _announce(store: Store, release: Release, before: Release | None) -> None:

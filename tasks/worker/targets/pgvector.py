@@ -15,6 +15,7 @@ import pgvector.psycopg
 import psycopg
 import pyarrow as pa
 from pgvector import HalfVector, Vector
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
 from configs.schema.publishing import PgvectorTarget
@@ -53,7 +54,7 @@ class Pgvector:
             )
         password = {"password": os.environ[variable]} if variable is not None else {}
         with self._speaking():
-            self._connection = psycopg.connect(target.dsn, autocommit=True, **password)  # pyright: ignore[reportArgumentType]
+            self._connection = psycopg.connect(target.dsn, autocommit=True, **password, **_proof(target.dsn))  # pyright: ignore[reportArgumentType]
         try:
             self._prepare()
         except BaseException:
@@ -193,8 +194,26 @@ class Pgvector:
         except _REFUSED as error:
             raise ConfigError(f"{self.where}: {_said(error)}") from error
         except psycopg.Error as error:
+            if "auth" in str(error) and "requirement" in str(error):
+                raise ConfigError(
+                    f"{self.where}: {_said(error)}. A password is sent by scram-sha-256 alone; docs/publish.md says "
+                    "how an address asks for another way"
+                ) from error
             refused = any(sign in str(error) for sign in _NOT_LET_IN)
             raise (ConfigError if refused else StoreError)(f"{self.where}: {_said(error)}") from error
+
+
+def _proof(dsn: str) -> dict[str, str]:
+    """Return how a server must ask for the password: never to see it itself, unless the address asks for that.
+
+    A server on this machine's own socket may ask for none.
+    """
+    given = conninfo_to_dict(dsn)
+    hosts = str(given.get("host") or os.environ.get("PGHOST") or "/").split(",")
+    if given.keys() & {"require_auth", "service"}:
+        return {}
+    here = "hostaddr" not in given and all(host.startswith(("/", "@")) for host in hosts)
+    return {} if here else {"require_auth": "scram-sha-256"}
 
 
 def _said(error: psycopg.Error) -> str:

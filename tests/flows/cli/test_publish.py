@@ -55,7 +55,7 @@ def test_the_current_release_is_published_and_a_rollback_takes_the_targets_along
     published = millrace("publish", "--set", TARGETS, *SMALL, "--json")
     assert [each["release"] for each in json.loads(published.out)["targets"]] == [2, 2]
     runner.specs.clear()
-    rolled_back = millrace("rollback", "--json")  # it knows the targets, and how they were published
+    rolled_back = millrace("rollback", "--json", "--set", TARGETS, *SMALL)
     assert rolled_back.code == 0, rolled_back.err
     assert [each["release"] for each in json.loads(rolled_back.out)["targets"]] == [1, 1]
     assert [spec.run_key for spec in runner.specs] == ["publish-1-look", "publish-1-shop"]
@@ -66,7 +66,7 @@ def test_the_current_release_is_published_and_a_rollback_takes_the_targets_along
 def test_a_target_that_a_rollback_can_not_reach_is_named_by_the_command_and_by_status(store, runner, millrace):
     millrace("publish", "--set", TARGETS, *SMALL)
     runner.fail(Chore.publish, StoreError("no route to host"))
-    rolled_back = millrace("rollback")
+    rolled_back = millrace("rollback", "--set", TARGETS, *SMALL)
     assert rolled_back.code == 74
     assert "release 1 is current" in rolled_back.err
     assert "Target look (lancedb) still serves release 2: no route to host" in rolled_back.err
@@ -109,10 +109,32 @@ def test_what_can_not_be_published_is_refused(store, runner, millrace, arguments
     assert runner.specs == []
 
 
-def test_a_rollback_without_the_record_of_a_publication_says_how_to_go_on(store, runner, millrace):
+def test_a_rollback_knows_addresses_and_secrets_by_its_own_settings_alone(store, runner, millrace):
+    """Whoever may write to the workspace would choose which variable goes to which address."""
     millrace("publish", "--set", TARGETS, *SMALL)
-    store.delete("publications")
-    refused = millrace("rollback")
-    assert refused.code == 78
-    assert "the targets serve what they served" in refused.err
-    assert "millrace publish" in refused.err
+    runner.specs.clear()
+    for key in [*store.list("releases/targets"), *store.list("publications")]:
+        if key.endswith(".json"):
+            store.write(
+                key, store.read(key).replace(b'"url": "q"', b'"url": "evil", "api_key_env": "AWS_SECRET_ACCESS_KEY"')
+            )
+    look = "publish.targets=[{kind: lancedb, name: look, uri: other}]"
+    rolled_back = millrace("rollback", "--set", look, *SMALL)
+    assert [spec.run_key for spec in runner.specs] == ["publish-1-look"]
+    assert [target.uri for target in runner.specs[0].config.publish.targets] == ["other"]
+    assert rolled_back.code == 78
+    assert "release 1 is current" in rolled_back.err
+    assert "shop (qdrant) serves what it served, release 2" in rolled_back.err
+    assert "millrace publish" in rolled_back.err
+    assert (current := releases.current(store)) is not None
+    assert current.number == 1
+
+
+def test_a_rollback_without_targets_of_its_own_names_those_that_stay(store, runner, millrace):
+    millrace("publish", "--set", TARGETS, *SMALL)
+    runner.specs.clear()
+    rolled_back = millrace("rollback")
+    assert rolled_back.code == 78
+    assert runner.specs == []
+    assert "look (lancedb)" in rolled_back.err
+    assert "shop (qdrant)" in rolled_back.err

@@ -140,6 +140,15 @@ def test_other_rules_judge_again_and_every_judgement_stays_on_record(store: Dire
     assert store.read(judgement_key(plan.run_key, 1)) == first.to_json()
 
 
+def test_where_a_release_goes_to_is_not_taken_from_the_workspace(store: DirectoryStore) -> None:
+    target = "publish.targets=[{{kind: lancedb, name: look, uri: {}}}]"
+    plan = planned(store, target.format("recorded"))
+    save_plan(store, plan)
+    assert plan_again(store, plan.run_key, None, ()).config.publish.targets == ()
+    (own,) = plan_again(store, plan.run_key, None, [target.format("own")]).config.publish.targets
+    assert own.model_dump()["uri"] == "own"
+
+
 def test_a_run_that_was_refused_passes_by_lower_gates_without_any_work(
     store: DirectoryStore, runner: FakeRunner
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import psycopg
 import pytest
 
@@ -76,6 +79,45 @@ def test_a_database_that_lets_nobody_in_is_named(dsn, settings, error, message):
     settings = {"dsn": dsn} | {name: value.format(dsn=dsn) for name, value in settings.items()}
     with pytest.raises(error, match=message):
         open_target(target(**settings))
+
+
+class Listening(threading.Thread):
+    """A server at a port of this machine that asks whoever comes for a password in clear text."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.got = b""
+        self.start()
+
+    def run(self) -> None:
+        with self._socket, self._socket.accept()[0] as client:
+            client.settimeout(5)
+            while len(said := client.recv(1024)) == 8:  # may it be encrypted? no
+                client.sendall(b"N")
+            assert b"writer" in said
+            client.sendall(b"R\x00\x00\x00\x08\x00\x00\x00\x03")
+            self.got = client.recv(1024)
+
+
+def test_no_password_goes_to_a_server_in_clear_text(monkeypatch):
+    monkeypatch.setenv("SHOP_PASSWORD", "geheim")
+    server = Listening()
+    with pytest.raises(ConfigError, match=r"scram-sha-256.*docs/publish\.md"):
+        open_target(target(f"postgresql://writer@127.0.0.1:{server.port}/shop", password_env="SHOP_PASSWORD"))
+    server.join(10)
+    assert server.got == b""
+
+
+def test_another_way_to_log_in_is_used_where_the_address_names_it(monkeypatch):
+    monkeypatch.setenv("SHOP_PASSWORD", "geheim")
+    server = Listening()
+    dsn = f"postgresql://writer@127.0.0.1:{server.port}/shop?require_auth=password"
+    with pytest.raises(StoreError):  # it hangs up
+        open_target(target(dsn, password_env="SHOP_PASSWORD"))
+    server.join(10)
+    assert b"geheim" in server.got
 
 
 def test_the_password_comes_from_the_environment(dsn, monkeypatch):
