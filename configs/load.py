@@ -18,6 +18,7 @@ from configs.own_suites import take_in
 from configs.schema.config import Config
 from configs.yaml_files import read_yaml, read_yaml_file
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.passwords import holds_password, masked
 
 BASE = Path(__file__).with_name("base.yaml")
 REPLACED = {  # by which keys
@@ -49,16 +50,21 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator:
-            raise ConfigError(f"--set {override!r}: write it as key=value, as in train.learning_rate=3e-5")
+            raise ConfigError(f"--set {masked(override)!r}: write it as key=value, as in train.learning_rate=3e-5")
         patch: Any = _scalar(value)
         for part in reversed(key.split(".")):
             patch = {part: patch}
-        _merge(tree, patch, source=f"--set {override}")
+        _merge(tree, patch, source=f"--set {masked(override)}")
     take_in(tree)
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from error
+        raise ConfigError(_explain(error)) from None  # it holds what was written, perhaps a password
+    for key in _with_passwords(config.tree()):
+        raise ConfigError(
+            f"configuration: {key}: its address holds a password; leave it out: settings are stored with every run"
+        )
+    return config
 
 
 def config_hash(config: Config) -> str:
@@ -140,7 +146,9 @@ def _scalar(text: str) -> Any:
     try:
         value = read_yaml(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set value {text!r:.{_SHOWN}} is not readable as YAML: {error}") from error
+        raise ConfigError(
+            f"--set value {masked(text)!r:.{_SHOWN}} is not readable as YAML: {masked(str(error))}"
+        ) from None
     if isinstance(value, str):  # YAML 1.1 reads 3e-5 as a string; people mean the number
         try:
             return float(value)
@@ -149,11 +157,23 @@ def _scalar(text: str) -> Any:
     return value
 
 
+def _with_passwords(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys of all addresses with a password, as in `links.reports`."""
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            yield from _with_passwords(below, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for number, below in enumerate(value):
+            yield from _with_passwords(below, f"{key}.{number}")
+    elif isinstance(value, str) and "://" in value and holds_password(value):
+        yield key
+
+
 def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"]) or "config"
         shown = problem["loc"] and problem["loc"][0] != "publish"  # where people may have written a password
-        got = f" (got {problem['input']!r:.{_SHOWN}})" if shown else ""
+        got = f" (got {masked(repr(problem['input'])):.{_SHOWN}})" if shown else ""
         lines.append(f"{key}: {problem['msg']}{got}" if problem["loc"] else problem["msg"])
     return "configuration: " + "; ".join(lines)

@@ -20,6 +20,7 @@ from infra import background, prefect_password
 from infra.prefect_health import HOST, get_json, is_open
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HostError
+from tasks.foundation.passwords import holds_password, masked
 from tasks.foundation.records import Record
 
 USUAL_PORT = 4200
@@ -176,6 +177,11 @@ def client_environment(server: Server) -> dict[str, str]:
 
 
 def _elsewhere(url: str, home: Path) -> Server:
+    if holds_password(url):
+        raise HostError(
+            f"PREFECT_API_URL is {masked(url)}: an address is printed and kept, so leave the password out, and set "
+            f"{prefect_password.OF_CLIENT} to USER:PASSWORD"
+        )
     try:
         answer = get_json(f"{url}/health")
         trouble = None if answer is True else "something answers there, but it is not a Prefect API"

@@ -3,22 +3,17 @@
 No password belongs here: a configuration is stored with every run.
 """
 
-import re
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator
 
 from configs.schema.stages import Share, StageConfig
+from tasks.foundation.passwords import holds_password
 from tasks.foundation.records import Record
 
 
 def _without_password(address: str) -> str:
-    try:
-        found = urlsplit(address).password is not None or re.search(r"\bpassword\s*=", address, re.IGNORECASE)
-    except ValueError:
-        found = False
-    if found:
+    if holds_password(address):
         raise ValueError("it holds a password; leave it out, and name an environment variable that has it")
     return address
 

@@ -1,3 +1,4 @@
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,24 @@ def test_all_wrong_values_are_named_at_once() -> None:
     message = refusal(overrides=["train.epochs=0", "infer.shard_rows=-1"])
     assert "train.epochs: " in message
     assert "infer.shard_rows: " in message
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "links.reports=http://u:geheim@h/",
+        "links.tensorboard=https://h/?%61pi_key=geheim",
+        "links.report=http://u:geheim@h/",
+        "links.reports=[http://u:geheim@h/]",
+        "publish.password=geheim",
+        "links.reports: http://u:geheim@h/",
+        "links.reports={http://u:geheim@h/",
+    ],
+)
+def test_a_password_in_any_setting_is_refused_and_not_repeated(override: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides=[override])
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_null_section_can_be_set(tmp_path: Path) -> None:

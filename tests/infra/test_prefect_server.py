@@ -171,6 +171,15 @@ class _Hello(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def test_an_address_with_a_password_is_refused_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://ops:geheim@127.0.0.1:1/api")
+    with pytest.raises(HostError, match=r"http://ops:\*\*\*@127.*PREFECT_API_AUTH_STRING") as caught:
+        up(tmp_path)
+    assert "geheim" not in str(caught.value)
+
+
 def test_an_address_that_is_no_prefect_api_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hello) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()

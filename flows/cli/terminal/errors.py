@@ -6,6 +6,7 @@ import traceback
 
 from tasks.foundation.disks import message_of
 from tasks.foundation.errors import POLICIES, FailureClass, StageError, classify
+from tasks.foundation.passwords import masked
 from tasks.running.json_logs import JsonStream
 
 
@@ -19,12 +20,12 @@ def explain(error: Exception) -> int:
     elif known:
         print(f"{failure}: {_sentence(error)}", file=sys.stderr)
     else:
-        traceback.print_exception(error)
-        print(f"{failure}: {type(error).__name__}: {error} ({POLICIES[failure].meaning})", file=sys.stderr)
+        print(masked("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(f"{failure}: {type(error).__name__}: {masked(str(error))} ({POLICIES[failure].meaning})", file=sys.stderr)
     return POLICIES[failure].exit_code
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, PermissionError) and error.filename is not None:
         return f"{error.filename}: this user may not read or write it; change its permissions, or use another folder"
-    return message_of(error)
+    return masked(message_of(error))

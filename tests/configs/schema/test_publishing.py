@@ -17,6 +17,9 @@ PG = "publish.targets=[{{kind: pgvector, name: shop, dsn: '{}'}}]"
         PG.format("postgresql://writer@db/shop?password=geheim"),
         "publish.targets=[{kind: qdrant, name: shop, url: 'https://key:geheim@db:6333'}]",
         "publish.targets=[{kind: pgvector, name: shop, dsn: 'host=db', password: geheim}]",
+        PG.format("postgresql://writer@db/shop?%70assword=geheim"),
+        "publish.targets=[{kind: qdrant, name: shop, url: 'https://db:6333?api_key=geheim'}]",
+        "publish.targets=[{kind: lancedb, name: shop, uri: 'db://shop?api_key=geheim'}]",
     ],
 )
 def test_a_password_is_refused_and_not_repeated(setting: str) -> None:
