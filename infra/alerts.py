@@ -1,18 +1,22 @@
-"""Alerts: a webhook, and automations of the Prefect server that call it when something is wrong or was released.
+"""Alerts: automations of the Prefect server that call a webhook, or its notification blocks, when something is wrong.
 
-Each alert is one POST of JSON with the key `text`, as chats accept it, and the event. The server sends them, so they
-arrive even if no worker is alive.
+To the webhook each alert is one POST of JSON with the key `text`, as chats accept it, and the event. The server sends
+them, so they arrive even if no worker is alive.
 """
 
 import json
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
 from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import ObjectNotFound
 from prefect.types import SecretDict
 from pydantic import SecretStr
+
+from tasks.foundation.errors import ConfigError
 
 BLOCK = "millrace-alerts"
 
@@ -26,6 +30,7 @@ class Alert(NamedTuple):
     name: str
     events: set[str]
     text: str  # an expression of Jinja over the event
+    severity: str = "warning"  # of Prefect's own events; the project's have theirs
     path: str = '""'  # another expression: the page to look at, below the UI's address
     match: dict[str, str] | None = None
     related: dict[str, str] | None = None
@@ -46,6 +51,7 @@ def alerts(pool: str) -> tuple[Alert, ...]:
         Alert("millrace: a run was given up", {"millrace.run.given-up"}, text=_OF_EVENT),
         Alert("millrace: the vectors are stale", {"millrace.stale"}, text=_OF_EVENT),
         Alert("millrace: the catalogue is stale", {"millrace.catalogue.stale"}, text=_OF_EVENT),
+        Alert("millrace: a problem is over", {"millrace.problem.resolved"}, text=_OF_EVENT),
         Alert("millrace: a release was made", {"millrace.release.released"}, text=_OF_EVENT),
         Alert("millrace: a release was brought up to date", {"millrace.release.refreshed"}, text=_OF_EVENT),
         Alert("millrace: a model was rejected", {"millrace.release.rejected"}, text=_OF_EVENT),
@@ -55,25 +61,51 @@ def alerts(pool: str) -> tuple[Alert, ...]:
             {"prefect.work-pool.not-ready"},
             text=json.dumps(f"scheduled runs do not start; start a worker: prefect worker start --pool {pool}"),
             path='"/work-pools"',
+            severity="critical",
             match={"prefect.resource.id": "prefect.work-pool.*", "prefect.resource.name": pool},
         ),
     )
 
 
-def install(url: str, ui_url: str, pool: str) -> None:
-    """Make or replace the webhook and the automations.
+def block_of(name: str) -> UUID:
+    """Return the id of a notification block on the server; `name` as in `slack-webhook/team`.
+
+    Raises:
+        ConfigError: there is no such block, or it sends no notifications.
+    """
+    slug, slash, document = name.partition("/")
+    if not slash:
+        raise ConfigError(f"--alert-block {name!r} must be TYPE/NAME, as in slack-webhook/team")
+    with get_client(sync_client=True) as client:
+        try:
+            block = client.read_block_document_by_name(document, slug, include_secrets=False)
+        except ObjectNotFound as error:
+            raise ConfigError(
+                f"the Prefect server has no block {name}; make it on the page Blocks of its UI, or list what there is: "
+                "prefect block ls"
+            ) from error
+    if block.block_schema is None or "notify" not in block.block_schema.capabilities:
+        raise ConfigError(f"the block {name} sends no notifications; take one as slack-webhook or pager-duty-webhook")
+    return block.id
+
+
+def install(url: str | None, blocks: Sequence[UUID], ui_url: str, pool: str) -> None:
+    """Make or replace the automations, and the webhook if there is one.
 
     Args:
         url: the address to call; kept as a secret on the server.
+        blocks: notification blocks of the server, each of which sends every alert.
         ui_url: where the server's pages are, for the links.
         pool: the work pool of the deployments.
     """
-    webhook = Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"}))
-    block = webhook.save(BLOCK, overwrite=True)
-    assert isinstance(block, UUID)  # outside of an event loop it is no coroutine
+    webhook = None
+    if url is not None:
+        block = Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"}))
+        webhook = block.save(BLOCK, overwrite=True)
+        assert isinstance(webhook, UUID)  # outside of an event loop it is no coroutine
     with get_client(sync_client=True) as client:
         for alert in alerts(pool):
-            automation = _automation(alert, block, ui_url)
+            automation = _automation(alert, webhook, blocks, ui_url)
             there = client.read_automations_by_name(alert.name)
             for before in there[1:]:
                 client.delete_automation(before.id)
@@ -89,7 +121,7 @@ def installed(pool: str) -> list[str]:
         return [alert.name for alert in alerts(pool) if client.read_automations_by_name(alert.name)]
 
 
-def _automation(alert: Alert, block: UUID, ui_url: str) -> AutomationCore:
+def _automation(alert: Alert, webhook: UUID | None, blocks: Sequence[UUID], ui_url: str) -> AutomationCore:
     trigger = {
         "type": "event",
         "posture": "Reactive",
@@ -98,14 +130,28 @@ def _automation(alert: Alert, block: UUID, ui_url: str) -> AutomationCore:
         "match": alert.match or {},
         "match_related": alert.related or {},
     }
+    actions: list[dict[str, Any]] = [_notification(alert, block, ui_url) for block in blocks]
+    if webhook is not None:
+        actions.append({"type": "call-webhook", "block_document_id": webhook, "payload": _payload(alert, ui_url)})
     return AutomationCore.model_validate(
         {
             "name": alert.name,
-            "description": "Made by `millrace deploy --alert-url`, and replaced each time.",
+            "description": "Made by `millrace deploy` with --alert-url or --alert-block, and replaced each time.",
             "trigger": trigger,
-            "actions": [{"type": "call-webhook", "block_document_id": block, "payload": _payload(alert, ui_url)}],
+            "actions": actions,
         }
     )
+
+
+def _notification(alert: Alert, block: UUID, ui_url: str) -> dict[str, Any]:
+    """Return the action of a notification block; the templates are filled in by the server."""
+    page = f"{{{{ {json.dumps(ui_url)} ~ {alert.path} }}}}"
+    return {
+        "type": "send-notification",
+        "block_document_id": block,
+        "subject": f"[{{{{ {_severity(alert)} }}}}] {alert.name}",
+        "body": f"{{{{ {alert.text} }}}}\n\n{page}",
+    }
 
 
 def _payload(alert: Alert, ui_url: str) -> str:
@@ -113,5 +159,11 @@ def _payload(alert: Alert, ui_url: str) -> str:
     name, ui = json.dumps(alert.name), json.dumps(ui_url)
     return (
         f'{{{{ {{"text": {name} ~ ": " ~ {alert.text}, "alert": {name}, "page": {ui} ~ {alert.path}, '
+        f'"severity": {_severity(alert)}, "dedup_key": event.payload.dedup_key or event.resource.id, '
         '"event": event.event, "at": event.occurred | string, "payload": event.payload} | tojson }}'
     )
+
+
+def _severity(alert: Alert) -> str:
+    """Return an expression: the event's own severity, else that of Prefect's events."""
+    return f'(event.payload.severity or "{alert.severity}")'

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from flows.presentation.wording import plural
-from flows.running.events import send_now, send_once
+from flows.running.events import send_once
 from flows.running.release_events import made, rejected, rolled_back
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan
@@ -50,9 +50,9 @@ def announce_rejection(store: Store, plan: RunPlan, judged: Judgement | Refusal,
 
 
 def announce_rollback(store: Store, release: Release, before: Release | None) -> None:
-    """Send the event of a rollback from a command, and wait until it has left."""
+    """Send the event of a rollback from a command, each time."""
     with _only_logged(f"the rollback to release {release.number}"):
-        send_now(rolled_back(release, before, read_plan(store, release.run_key).config.lineage))
+        send_once(store, rolled_back(release, before, read_plan(store, release.run_key).config.lineage))
 
 
 @contextlib.contextmanager

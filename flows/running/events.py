@@ -1,62 +1,119 @@
-"""Sends Prefect events, for automations and alerts.
+"""Sends Prefect events, for automations and alerts, and knows which ones the server has.
 
-Sent events are recorded in the workspace under `watch/`, so a new server or a second worker sends none twice.
+An event that the server does not take stays in the workspace, in an outbox; the next stage or watch sends it.
 """
 
 import contextlib
-import threading
-from typing import Any, NamedTuple
+from typing import Any, Literal
+from uuid import NAMESPACE_URL, uuid5
 
-from prefect.events import emit_event
-from prefect.events.worker import EventsWorker
+import httpx
+from prefect import get_client
+from prefect.events.schemas.events import Event as PrefectEvent
+from prefect.events.schemas.events import RelatedResource, Resource
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
 
 from infra.store.base import Conflict, Store
-from tasks.foundation.clock import now
+from infra.store.records import find_record
+from tasks.foundation.clock import Moment, now
+from tasks.foundation.errors import ServerError
 from tasks.foundation.records import Record
+from tasks.running.stage_output import logger
 
-LEAVE_SECONDS = 10.0  # the server has answered a moment ago
+OUTBOX = "outbox"
 
-
-class SentEvent(Record):
-    """`watch/<lineage>/<what>.json`: an event that was sent."""
-
-    event: str
-    at: str
-    sentence: str
+Severity = Literal["critical", "warning", "info"]  # as PagerDuty and Great Expectations name them
 
 
-class Event(NamedTuple):
+class Event(Record):
     """An event to send. `what` identifies it within its lineage, for ever."""
 
     what: str
     event: str
     lineage: str
+    severity: Severity
     resource: dict[str, str]
     sentence: str
     payload: dict[str, Any]
 
 
+class WaitingEvent(Record):
+    """`outbox/<lineage>/<what>.json`: an event that the server may not have yet."""
+
+    event: Event
+    at: Moment
+
+
+class SentEvent(Record):
+    """`watch/<lineage>/<what>.json`: an event that the server has."""
+
+    event: str
+    at: Moment
+    sentence: str
+
+
 def send_once(store: Store, event: Event) -> None:
-    """Send an event unless it was sent before.
+    """Send an event unless it was sent before, and those that still wait; one that can't be sent waits as well.
 
-    A process that is killed before the record is written sends the event again: twice is better than never.
+    A process that is killed between the server's answer and the record sends it again: twice is better than never.
     """
-    key = f"watch/{event.lineage}/{event.what}.json"
-    if store.exists(key):
+    if store.exists(_sent_key(event)):
         return
-    _send(event)
-    with contextlib.suppress(Conflict):  # another process sent it at the same moment
-        store.create(key, SentEvent(event=event.event, at=now(), sentence=event.sentence).to_json())
+    with contextlib.suppress(Conflict):  # it waits already
+        store.create(f"{OUTBOX}/{event.lineage}/{event.what}.json", WaitingEvent(event=event, at=now()).to_json())
+    send_waiting(store)
 
 
-def send_now(event: Event) -> None:
-    """Send an event from a command, which is not a flow run and ends at once; wait for it to leave."""
-    _send(event)
-    waiting = threading.Thread(target=EventsWorker.instance().wait_until_empty, daemon=True)
-    waiting.start()
-    waiting.join(LEAVE_SECONDS)
+def send_waiting(store: Store) -> None:
+    """Send the events of the outbox, and record those that the server has taken. Without a server they stay."""
+    for key in store.list(OUTBOX):
+        waiting = find_record(store, key, WaitingEvent, "move the file away")
+        if waiting is None:  # another process has just sent it
+            continue
+        event = waiting.event
+        try:
+            deliver(store, event, event.sentence, waiting.at)
+        except (httpx.HTTPError, OSError, ServerError) as error:
+            logger().warning("%s is kept in the workspace and sent later: %s", event.event, error)
+            return
+        with contextlib.suppress(Conflict):  # another process sent it at the same moment
+            store.create(_sent_key(event), SentEvent(event=event.event, at=now(), sentence=event.sentence).to_json())
+        store.delete(key)
 
 
-def _send(event: Event) -> None:
-    payload = {"lineage": event.lineage, "sentence": event.sentence, **event.payload}
-    emit_event(event=event.event, resource=event.resource, payload=payload)
+def deliver(store: Store, event: Event, sentence: str, at: str, **more: Any) -> None:
+    """Give an event of the moment `at` to the server, and wait until it has taken it.
+
+    Args:
+        sentence: what people read.
+        more: entries of the payload beside those of the event.
+
+    Raises:
+        ServerError: no server is known.
+        httpx.HTTPError: it is away, or did not take the event.
+    """
+    if not PREFECT_API_URL.value():
+        raise ServerError("PREFECT_API_URL is not set, so no Prefect server is known")
+    dedup_key = f"{store.uri}#{event.lineage}/{event.what}"
+    known = {"lineage": event.lineage, "sentence": sentence, "severity": event.severity, "dedup_key": dedup_key}
+    body = PrefectEvent(
+        id=uuid5(NAMESPACE_URL, f"{dedup_key} {event.event} {at}"),  # the same when it is sent twice
+        event=event.event,
+        resource=Resource(event.resource),
+        related=_related(),
+        payload={**known, **event.payload, **more},
+    )
+    with get_client(sync_client=True) as client:
+        client.request("POST", "/events", json=[body.model_dump(mode="json")])
+
+
+def _related() -> list[RelatedResource]:
+    if not flow_run.id:
+        return []
+    run = {"prefect.resource.id": f"prefect.flow-run.{flow_run.id}", "prefect.resource.role": "flow-run"}
+    return [RelatedResource({**run, "prefect.resource.name": flow_run.name or ""})]
+
+
+def _sent_key(event: Event) -> str:
+    return f"watch/{event.lineage}/{event.what}.json"

@@ -1,8 +1,9 @@
 """The events of releases: released, refreshed, rejected, rolled back. Each carries the record that it is about."""
 
-from flows.running.events import Event
+from flows.running.events import Event, Severity
 from tasks.contracts.folders import REFRESH
 from tasks.contracts.runs import Release, RunPlan
+from tasks.foundation.clock import now
 from tasks.runs.results import Judgement, Refusal
 
 RELEASED = "millrace.release.released"
@@ -27,7 +28,7 @@ def rolled_back(release: Release, before: Release | None, lineage: str) -> Event
     """Return the event of a rollback; `before` was current before."""
     instead = f" instead of release {_named(before)}" if before is not None else ""
     sentence = f"Release {_named(release)} is current again{instead}."
-    return _event(ROLLED_BACK, f"rollback-{release.number}", release, release.number, lineage, sentence)
+    return _event(ROLLED_BACK, f"rollback-{release.number}-{now()}", release, release.number, lineage, sentence)
 
 
 def rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = "") -> Event:
@@ -40,6 +41,7 @@ def rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = "") ->
     return Event(
         what=f"rejected-{plan.run_key}",
         event=REJECTED,
+        severity="warning",
         lineage=plan.config.lineage,
         resource={
             "prefect.resource.id": f"millrace.run.{plan.run_key}",
@@ -62,9 +64,11 @@ def _named(release: Release) -> str:
 
 
 def _event(event: str, what: str, release: Release, current: int | None, lineage: str, sentence: str) -> Event:
+    severity: Severity = "warning" if event == ROLLED_BACK else "info"
     return Event(
         what=what,
         event=event,
+        severity=severity,
         lineage=lineage,
         resource={
             "prefect.resource.id": f"millrace.release.{release.number}",

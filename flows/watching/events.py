@@ -1,10 +1,13 @@
-"""The watch's findings as Prefect events, for automations. Each problem is sent once."""
+"""The watch's findings as Prefect events, for automations: each when it comes, while it stays and when it is over."""
 
 from collections.abc import Iterator
+from typing import Any
 
-from flows.running.events import Event, send_once
+from flows.running.events import Event, Severity, send_waiting
+from flows.watching.standing import send_problems
 from flows.watching.starting import Started
 from infra.store.base import Store
+from tasks.monitoring.deadlines import Clock
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.monitoring.problems import of_a_clock
 
@@ -15,11 +18,16 @@ CATALOGUE_STALE = "millrace.catalogue.stale"
 MISSED = "millrace.span.missed"
 GIVEN_UP = "millrace.run.given-up"
 
+_OVER = ("Released", "Rejected", "Skipped", "Corrected", "Unfinished")  # states of a span that no run has to take
+
 
 def send_events(store: Store, report: FreshnessReport, started: Started | None) -> None:
-    """Send an event for each problem that was not sent before."""
-    for event in _events(report, started):
-        send_once(store, event)
+    """Send an event for each problem that is new, stands for a day more or is over, and all that wait in the outbox."""
+    send_waiting(store)
+    open_ones = [row for row in report.spans if row.state not in _OVER]
+    stays = {f"{kind}-{row.span}-v{row.version}" for row in open_ones for kind in ("given-up", "missed")}
+    past = [_late_event(report, clock) for clock in report.clocks if clock.standing == "late" and clock.ended_at]
+    send_problems(store, report.lineage, report.at, list(_events(report, started)), past, stays)
 
 
 def _events(report: FreshnessReport, started: Started | None) -> Iterator[Event]:
@@ -30,6 +38,7 @@ def _events(report: FreshnessReport, started: Started | None) -> Iterator[Event]
     versions = {row.span: row.version for row in report.spans}
     for span in report.missed:
         yield Event(
+            severity="warning",
             what=f"missed-{span}-v{versions.get(span, 1)}",
             lineage=report.lineage,
             event=MISSED,
@@ -46,6 +55,7 @@ def _events(report: FreshnessReport, started: Started | None) -> Iterator[Event]
 
 def _given_up(report: FreshnessReport, started: Started) -> Event:
     return Event(
+        severity="critical",
         what=f"given-up-{started.span}-v{started.version}",
         lineage=report.lineage,
         event=GIVEN_UP,
@@ -66,12 +76,16 @@ def _stale(report: FreshnessReport) -> Iterator[Event]:
     waits = {"age_hours": report.catalogue_age_hours, "target_hours": report.catalogue_target_hours}
     if report.catalogue is not None:
         waits |= report.catalogue.model_dump(mode="json", include={"waiting"})
-    kinds = {"stale": (STALE, "stale", ages), "catalogue stale": (CATALOGUE_STALE, "catalogue-stale", waits)}
+    kinds: dict[str, tuple[str, str, Severity, dict[str, Any]]] = {
+        "stale": (STALE, "stale", "critical", ages),
+        "catalogue stale": (CATALOGUE_STALE, "catalogue-stale", "warning", waits),
+    }
     for problem in report.problems:
         if problem.kind in kinds:
-            event, name, payload = kinds[problem.kind]
+            event, name, severity, payload = kinds[problem.kind]
             yield Event(
-                what=f"{name}-release-{report.release}",
+                what=name,
+                severity=severity,
                 lineage=report.lineage,
                 event=event,
                 resource={
@@ -85,31 +99,35 @@ def _stale(report: FreshnessReport) -> Iterator[Event]:
 
 def _late(report: FreshnessReport) -> Iterator[Event]:
     for clock in report.clocks:
-        problem = of_a_clock(clock)
-        if problem is None or clock.standing == "on time":
-            continue
-        event = LATE if clock.standing == "late" else WILL_BE_LATE
-        resource = {
-            "prefect.resource.id": f"millrace.run.{clock.run_key}",
-            "prefect.resource.name": f"{clock.span} attempt {clock.attempt}",
-            "millrace.span": clock.span,
-            "millrace.lineage": report.lineage,
-        }
-        if clock.flow_run:
-            resource["millrace.flow-run"] = clock.flow_run
-        yield Event(
-            what=f"{event.removeprefix('millrace.run.')}-{clock.run_key}-{clock.attempt}",
-            lineage=report.lineage,
-            event=event,
-            resource=resource,
-            sentence=problem.sentence,
-            payload={
-                "class": clock.failure,
-                "span": clock.span,
-                "run_key": clock.run_key,
-                "attempt": clock.attempt,
-                "deadline": clock.deadline,
-                "expected_end": clock.expected_end,
-                "page": clock.page,
-            },
-        )
+        if clock.standing != "on time" and not clock.ended_at:
+            yield _late_event(report, clock)
+
+
+def _late_event(report: FreshnessReport, clock: Clock) -> Event:
+    problem = of_a_clock(clock)
+    assert problem is not None  # it is late, or will be
+    resource = {
+        "prefect.resource.id": f"millrace.run.{clock.run_key}",
+        "prefect.resource.name": f"{clock.span} attempt {clock.attempt}",
+        "millrace.span": clock.span,
+        "millrace.lineage": report.lineage,
+    }
+    if clock.flow_run:
+        resource["millrace.flow-run"] = clock.flow_run
+    return Event(
+        severity="warning",
+        what=f"late-{clock.run_key}-{clock.attempt}",
+        lineage=report.lineage,
+        event=LATE if clock.standing == "late" else WILL_BE_LATE,
+        resource=resource,
+        sentence=problem.sentence,
+        payload={
+            "class": clock.failure,
+            "span": clock.span,
+            "run_key": clock.run_key,
+            "attempt": clock.attempt,
+            "deadline": clock.deadline,
+            "expected_end": clock.expected_end,
+            "page": clock.page,
+        },
+    )

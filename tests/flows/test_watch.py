@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect import Task, flow
 from prefect.client.orchestration import get_client
@@ -22,6 +23,7 @@ from flows.watch import watch
 from flows.watching.events import CATALOGUE_STALE, GIVEN_UP, LATE, MISSED, STALE, WILL_BE_LATE
 from flows.watching.lost_runs import LOST
 from flows.watching.page import section
+from flows.watching.standing import RESOLVED
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
 from tasks.backfill.planner import plan_backfill
@@ -299,6 +301,10 @@ def test_a_late_run_is_sent_once_and_arrives_at_the_server(store, prefect, monke
     }
     assert "2026-11-20 09:00 UTC" in event["payload"].pop("sentence")
     assert event["payload"] == {
+        "severity": "warning",
+        "dedup_key": f"{store.uri}#main/late-{run_key}-1",
+        "since": "2026-11-20T09:30:00+00:00",
+        "reminder": 0,
         "class": FailureClass.CAPACITY,  # three of four and a half hours passed before it began
         "span": "2026-11-19",
         "lineage": "main",
@@ -343,11 +349,53 @@ def test_each_missed_span_and_both_stale_ages_are_sent_once(store, prefect):
     assert (event["payload"]["age_hours"], event["payload"]["target_hours"]) == (5.0, 3.0)
     assert report.stale
     assert store.list(f"watch/{lineage}") == [
-        f"watch/{lineage}/catalogue-stale-release-{report.release}.json",
-        f"watch/{lineage}/missed-2026-11-13-v1.json",
-        f"watch/{lineage}/missed-2026-11-14-v1.json",
-        f"watch/{lineage}/stale-release-{report.release}.json",
+        f"watch/{lineage}/problems/{what}.json"
+        for what in ("catalogue-stale", "missed-2026-11-13-v1", "missed-2026-11-14-v1", "stale")
     ]
+
+
+def test_a_problem_that_stays_is_sent_again_each_day_and_once_when_it_is_over(store, prefect, monkeypatch):
+    lineage = "standing"
+    carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))
+    resource = f"millrace.lineage.{lineage}"
+
+    def after(hour: int, target: int, stale: int, over: int) -> None:
+        """A watch so many hours later, with this target, and the number of events that the server has then."""
+        at = dt.datetime.fromisoformat(NOW) + dt.timedelta(hours=hour)
+        set_clock(monkeypatch, at.isoformat())
+        look(store, f"lineage={lineage}", f"freshness.target_hours={target}", catch_up=False)
+        assert len(prefect.events(STALE, resource, stale)) == stale, hour
+        assert len(prefect.events(RESOLVED, resource, over)) == over, hour
+
+    for hour, stale in [(0, 1), (1, 1), (24, 2), (25, 2), (48, 3)]:
+        after(hour, 48, stale, 0)
+    after(49, 4000, 3, 1)
+    after(50, 4000, 3, 1)
+    after(51, 48, 4, 1)  # it is stale anew
+    events = sorted(prefect.events(STALE, resource, 4), key=lambda event: event["payload"]["reminder"])
+    assert [event["payload"]["reminder"] for event in events] == [0, 0, 1, 2]
+    assert all(each["payload"]["sentence"].startswith("Still so, since 2026-11-20 06:00 UTC: ") for each in events[2:])
+    (over,) = prefect.events(RESOLVED, resource)
+    assert over["payload"]["resolves"] == STALE
+    assert over["payload"]["severity"] == "info"
+    assert {event["payload"]["dedup_key"] for event in [*events, over]} == {f"{store.uri}#{lineage}/stale"}
+    assert {event["payload"]["severity"] for event in events} == {"critical"}
+
+
+def test_what_the_server_did_not_take_the_next_watch_sends(store, prefect, monkeypatch):
+    lineage = "away"
+    carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))
+    asked = (f"lineage={lineage}", "freshness.target_hours=48")
+    with monkeypatch.context() as away:
+        away.setattr("flows.watching.standing.deliver", refuse)
+        look(store, *asked, catch_up=False)
+    assert store.list("watch") == []
+    look(store, *asked, catch_up=False)
+    assert len(prefect.events(STALE, f"millrace.lineage.{lineage}")) == 1
+
+
+def refuse(*event: object, **more: object) -> None:
+    raise httpx.ConnectError("the server is away")
 
 
 # --- in the UI ----------------------------------------------------------------------------------------------------

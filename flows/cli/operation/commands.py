@@ -107,13 +107,17 @@ def deploy(
             envvar="MILLRACE_ALERT_URL", help="Webhook to call when a run fails or is late, or data is stale."
         ),
     ] = None,
+    alert_block: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE/NAME", help="Notification block of the server to alert by, as slack-webhook/team."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put the pipeline on its schedule: deployments, work pool, queue, alerts. Replaces an earlier deployment."""
     from flows.cli.operation import deploying
 
     options = RunOptions(existing(workspace), config_file, settings or ())
-    tell(deploying.deploy(options, alert_url), deploying.show, as_json)
+    tell(deploying.deploy(options, alert_url, alert_block or ()), deploying.show, as_json)
 
 
 def prune(

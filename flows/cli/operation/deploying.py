@@ -55,15 +55,16 @@ class DeployOutput(Record):
     queue: str = Field(description="the concurrency limit in which the lineage's runs wait for each other")
     deployments: tuple[DeploymentLine, ...]
     left_over: tuple[str, ...] = Field(description="on the server and of the same flows, but no longer in prefect.yaml")
-    alerts: tuple[str, ...] = Field(description="automations that call the webhook; empty without --alert-url")
+    alerts: tuple[str, ...] = Field(description="automations that alert; empty without --alert-url and --alert-block")
     worker: str = Field(description="the command that runs what is due")
 
 
-def deploy(options: RunOptions, alert_url: str | None) -> DeployOutput:
+def deploy(options: RunOptions, alert_url: str | None, alert_blocks: Sequence[str]) -> DeployOutput:
     """Send the deployments to the server and read them back. Start a local server if there is none.
 
     Raises:
-        ConfigError: the settings are wrong, the schedule is not a cron expression, or the work pool has another type.
+        ConfigError: the settings are wrong, the schedule is not a cron expression, the work pool has another type, or
+            the server has no such notification block.
         HostError: the server at PREFECT_API_URL does not answer.
         CodeError: `prefect deploy` failed; with its output.
     """
@@ -75,17 +76,18 @@ def deploy(options: RunOptions, alert_url: str | None) -> DeployOutput:
     server = prefect_server.up(prefect_server.state_home(), note)
     os.environ.update(prefect_server.client_environment(server))
     check_schedule(config.schedule.cron, config.schedule.timezone)
+
+    from infra import alerts
+
+    blocks = [alerts.block_of(name) for name in alert_blocks]
     config_file = str(options.config_file.resolve()) if options.config_file else None  # workers run elsewhere
     tree = _rendered(options.overrides)
     pool = str(tree["deployments"][0]["work_pool"]["name"])
     queue = _make_pool_and_queue(config, pool)
     note("deploying; takes about 15 seconds")
     _send(tree, _environment(config, store, config_file))
-
-    from infra import alerts
-
-    if alert_url is not None:
-        alerts.install(alert_url, server.ui_url, pool)
+    if alert_url is not None or blocks:
+        alerts.install(alert_url, blocks, server.ui_url, pool)
     names = [f"{each['entrypoint'].rpartition(':')[2]}/{each['name']}" for each in tree["deployments"]]
     lines, left_over = _read_back(names, server, store, config)
     return DeployOutput(

@@ -22,11 +22,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from prefect.blocks.notifications import CustomWebhookNotificationBlock
+from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun
 from prefect.events import emit_event
 from prefect.states import Failed
+from pydantic import SecretStr
 
 from flows.cli.operation.deploying import DeployOutput
 from infra.store.directory import DirectoryStore
@@ -277,7 +280,7 @@ def test_the_webhook_is_called_for_failures_lateness_staleness_and_releases(
     with get_client(sync_client=True) as client:
         names = [automation.name for automation in client.read_automations()]
     assert sorted(name for name in names if name.startswith("millrace: ")) == sorted(alerts)
-    assert len(alerts) == 9
+    assert len(alerts) == 11
 
     message = 'DataError: span 2026-W47: "3 clean rows", at least 32 are needed'
     post = post_after(chat, lambda: failed_run(message))
@@ -294,6 +297,42 @@ def test_the_webhook_is_called_for_failures_lateness_staleness_and_releases(
         assert post["text"] == f"millrace: {name}: {payload['sentence']}"
         assert (post["event"], post["payload"]) == (event, payload)
     assert before.posts.empty()
+
+
+def test_a_notification_block_of_the_server_alerts_beside_the_webhook(
+    deploy: Deploy, first: DeployOutput, chats: tuple[Chat, Chat]
+) -> None:
+    hook, chat = chats
+    texts = {"subject": "{{subject}}", "body": "{{body}}"}
+    made: Any = CustomWebhookNotificationBlock
+    made(name="c", url=chat.url, json_data=texts, allow_private_urls=True).save("team", overwrite=True)
+    asked = ("--alert-block", "custom-webhook/team")
+    result = deploy("--workspace", "workspace", "--json", *asked, MILLRACE_ALERT_URL=hook.url)
+    assert result.code == 0, result.err
+    payload = {"lineage": "main", "sentence": "it is late", "severity": "critical", "dedup_key": "w#main/late"}
+    resource = {"prefect.resource.id": "millrace.run.abc"}
+    post = post_after(chat, functools.partial(emit_event, "millrace.run.late", resource, payload=payload))
+    assert post["subject"] == "[critical] millrace: a run is late"
+    assert post["body"] == f"it is late\n\n{first.ui_url}"
+    beside = hook.posts.get(timeout=SECONDS)
+    assert (beside["severity"], beside["dedup_key"]) == ("critical", "w#main/late")
+
+
+@pytest.mark.parametrize(
+    ("block", "why"),
+    [
+        ("slack-webhook", "must be TYPE/NAME, as in slack-webhook/team"),
+        ("slack-webhook/nobody", "has no block slack-webhook/nobody; make it on the page Blocks"),
+        ("webhook/millrace-plain", "the block webhook/millrace-plain sends no notifications"),
+    ],
+)
+def test_a_block_that_can_not_alert_is_refused_before_anything_is_deployed(
+    deploy: Deploy, first: DeployOutput, block: str, why: str
+) -> None:
+    made: Any = Webhook(url=SecretStr("http://127.0.0.1:9"))
+    made.save("millrace-plain", overwrite=True)
+    result = deploy("--workspace", "workspace", "--alert-block", block)
+    assert (result.code, why in result.err.replace("\n", " ")) == (78, True), result.err
 
 
 @pytest.mark.proof  # the server takes most of a minute to miss a worker

@@ -8,12 +8,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import flows.running.events
 import infra.compute.factory
 from flows.pipeline import pipeline
 from flows.refresh import refresh
+from flows.running.events import Event, send_once, send_waiting
 from flows.running.release_events import REFRESHED, REJECTED, RELEASED, ROLLED_BACK
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
@@ -74,6 +77,8 @@ def test_a_rejection_carries_the_verdicts_and_the_refresh_after_it_is_another_ev
     assert following.endswith("the last accepted checkpoint; 2021-Q2 is trained again with it.")
     assert event["payload"] == {
         "lineage": "main",
+        "severity": "warning",
+        "dedup_key": f"{store.uri}#main/rejected-{report.run_key}",
         "span": "2021-Q2",
         "run_key": report.run_key,
         "sentence": f"The model of 2021-Q2 was rejected: {judged.why} {following}",
@@ -84,15 +89,49 @@ def test_a_rejection_carries_the_verdicts_and_the_refresh_after_it_is_another_ev
     assert (event["payload"]["release"]["refreshed"], event["payload"]["current"]) == (1, 2)
 
 
-def test_a_server_that_takes_no_event_fails_no_run(store, monkeypatch):
-    def refuse(**event: object) -> None:
-        raise OSError("the server is away")
+def test_a_server_that_takes_no_event_fails_no_run_and_gets_it_later(prefect, store, monkeypatch):
+    with monkeypatch.context() as away:
+        away.setattr(flows.running.events, "deliver", refuse)
+        assert pipeline(store.uri, overrides=OVERRIDES).state == "Released"
+        ingest_feed(store, "2021-01")
+        assert refresh(store.uri, overrides=OVERRIDES) == releases.read(store, 2)
+        assert store.list("watch") == [], "nothing is on record as sent"
+    send_waiting(store)
+    assert [len(prefect.events(name, f"millrace.release.{n}")) for n, name in ((1, RELEASED), (2, REFRESHED))] == [1, 1]
+    assert store.list("watch") == ["watch/main/release-1.json", "watch/main/release-2.json"]
+    assert store.list("outbox") == []
 
-    monkeypatch.setattr(flows.running.events, "emit_event", refuse)
-    assert pipeline(store.uri, overrides=OVERRIDES).state == "Released"
-    ingest_feed(store, "2021-01")
-    assert refresh(store.uri, overrides=OVERRIDES) == releases.read(store, 2)
-    assert store.list("watch") == [], "it is sent when the run is asked for again"
+
+def refuse(*event: object, **more: object) -> None:
+    raise httpx.ConnectError("the server is away")
+
+
+def test_an_event_waits_for_a_server_that_is_away_and_comes_once(prefect, store):
+    event = Event(
+        what="late-abc-1",
+        event="millrace.run.late",
+        lineage="main",
+        severity="warning",
+        resource={"prefect.resource.id": "millrace.run.abc"},
+        sentence="It is late.",
+        payload={"span": "2021-Q1"},
+    )
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):  # nobody listens there
+        send_once(store, event)
+        send_once(store, event)
+    assert (len(store.list("outbox")), store.list("watch")) == (1, [])
+    other = event.model_copy(update={"what": "late-abc-2", "resource": {"prefect.resource.id": "millrace.run.other"}})
+    send_once(store, other)
+    send_once(store, event)
+    assert len(prefect.events("millrace.run.late", "millrace.run.other")) == 1
+    (found,) = prefect.events("millrace.run.late", "millrace.run.abc")
+    assert found["payload"] == {
+        "lineage": "main",
+        "sentence": "It is late.",
+        "severity": "warning",
+        "dedup_key": f"{store.uri}#main/late-abc-1",
+        "span": "2021-Q1",
+    }
 
 
 def two_releases(store: DirectoryStore) -> None:

@@ -1,0 +1,89 @@
+"""Problems that stand for a while, as events: sent when they come, once a day while they stay, and when they are over.
+
+Each record is written once the server has the event, so a server that is away delays an event and loses none.
+"""
+
+import datetime as dt
+from collections.abc import Collection, Iterator
+
+import httpx
+from pydantic import Field
+
+from flows.running.events import Event, deliver
+from infra.store.base import Store
+from infra.store.records import find_record
+from tasks.foundation.clock import Moment
+from tasks.foundation.errors import ServerError
+from tasks.foundation.records import Record
+from tasks.running.stage_output import logger
+
+RESOLVED = "millrace.problem.resolved"
+REMIND = dt.timedelta(hours=23)  # the watch comes each hour, so a day at the latest
+
+
+class Standing(Record):
+    """`watch/<lineage>/problems/<what>.json`: a problem that the server was told of."""
+
+    event: Event
+    since: Moment
+    sent_at: Moment
+    reminders: int = Field(ge=0)
+    resolved_at: Moment | None = Field(description="null: it stands")
+
+
+def send_problems(
+    store: Store, lineage: str, at: str, found: Collection[Event], past: Collection[Event], stays: Collection[str]
+) -> None:
+    """Tell the server of new problems, of those that stand for a day more, and of those that are over.
+
+    Args:
+        at: the time of the watch.
+        found: the problems of now.
+        past: problems that were over when they were found: told once, if they were never told.
+        stays: what is not over although it was not found: names of problems, as `Event.what`.
+    """
+    known = dict(_read(store, lineage))
+    try:
+        for event in found:
+            _tell(store, event, known.get(event.what), at)
+        for event in past:
+            if event.what not in known:
+                _send(store, Standing(event=event, since=at, sent_at=at, reminders=0, resolved_at=at), event.sentence)
+        here = {event.what for event in found} | set(stays)
+        for what, standing in known.items():
+            if standing.resolved_at is None and what not in here:
+                _resolve(store, standing, at)
+    except (httpx.HTTPError, OSError, ServerError) as error:
+        logger().warning("the next watch sends its events again: %s", error)
+
+
+def _tell(store: Store, event: Event, before: Standing | None, at: str) -> None:
+    if before is None or before.resolved_at is not None or before.event.event != event.event:
+        _send(store, Standing(event=event, since=at, sent_at=at, reminders=0, resolved_at=None), event.sentence)
+    elif dt.datetime.fromisoformat(at) - dt.datetime.fromisoformat(before.sent_at) >= REMIND:
+        again = before.model_copy(update={"event": event, "sent_at": at, "reminders": before.reminders + 1})
+        _send(store, again, f"Still so, since {before.since[:16].replace('T', ' ')} UTC: {event.sentence}")
+
+
+def _resolve(store: Store, standing: Standing, at: str) -> None:
+    event = standing.event
+    over = event.model_copy(update={"event": RESOLVED, "severity": "info", "payload": {"resolves": event.event}})
+    deliver(store, over, f"This is over: {event.sentence}", at, since=standing.since)
+    _write(store, standing.model_copy(update={"resolved_at": at}))
+
+
+def _send(store: Store, standing: Standing, sentence: str) -> None:
+    deliver(store, standing.event, sentence, standing.sent_at, since=standing.since, reminder=standing.reminders)
+    _write(store, standing)
+
+
+def _read(store: Store, lineage: str) -> Iterator[tuple[str, Standing]]:
+    for key in store.list(f"watch/{lineage}/problems"):
+        standing = find_record(store, key, Standing, "move the file away")
+        if standing is not None:
+            yield standing.event.what, standing
+
+
+def _write(store: Store, standing: Standing) -> None:
+    event = standing.event
+    store.write(f"watch/{event.lineage}/problems/{event.what}.json", standing.to_json())
