@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from flows.cli.operation import commands as operation
 from flows.cli.results import commands as results
+from flows.cli.serving import commands as serving
 from flows.cli.work import commands as work
 from tasks.foundation.errors import CancelledError
 
@@ -38,7 +39,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         results.report,
         results.history,
         results.metrics,
-        results.serve,
+        serving.serve,
     ),
     "Operation": (
         operation.freshness,

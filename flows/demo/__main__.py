@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from flows.cli.results import background_pages
+from flows.cli.serving import background_pages
 from flows.cli.terminal import console
 from flows.cli.terminal.errors import explain
 from flows.cli.terminal.run_options import RunOptions

@@ -31,6 +31,7 @@ COPY infra infra
 COPY tasks/*.py tasks/
 COPY tasks/backfill tasks/backfill
 COPY tasks/contracts tasks/contracts
+COPY tasks/current tasks/current
 COPY tasks/data tasks/data
 COPY tasks/doctor tasks/doctor
 COPY tasks/evaluating tasks/evaluating

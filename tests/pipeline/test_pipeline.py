@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from flows.cli.results.serving import Pages
+from flows.cli.serving.pages import Pages
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tests.pipeline.complete import assert_complete, live_items

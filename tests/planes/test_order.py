@@ -16,7 +16,8 @@ ORDER = """
     flows.cli                     the command `millrace`: which commands there are
     flows.cli.operation           commands that operate it: freshness, doctor, deploy, up and down
     flows.cli.work                commands that do work: ingest, run, backfill, parity, warmup
-    flows.cli.results             commands that show the results: status, report, history, serve
+    flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
+    flows.cli.results             commands that show the results: status, report, history
     flows.cli.terminal            what all commands share: options, errors, progress bars
     flows.chaos                   runs disturbed on purpose: killed, stopped, starved, and judged
     flows.chaos.faltering         what makes files of a process fail, for chaos alone

@@ -163,7 +163,7 @@ def up(as_json: AsJson = False) -> None:
 
 def down() -> None:
     """Stop the Prefect server that `up` or `run` started from this directory, and the demo's pages."""
-    from flows.cli.results import background_pages
+    from flows.cli.serving import background_pages
     from infra import prefect_server
 
     home = prefect_server.state_home()

@@ -138,13 +138,3 @@ def metrics(
         from flows.cli.terminal.files import write
 
         write(out, text)
-
-
-def serve(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any free port.")] = 4280,
-    workspace: Workspace = HERE,
-) -> None:
-    """Serve web pages on this machine: a search over the releases, what changed, the history. Changes nothing."""
-    from flows.cli.results import serving
-
-    serving.serve(existing(workspace), port)

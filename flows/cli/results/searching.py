@@ -1,6 +1,7 @@
 """`millrace search`: the items of a release that are nearest to a text, found by a worker that holds its model."""
 
 import contextlib
+import functools
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from tasks.foundation.records import Record
 from tasks.runs import releases
 
 WORKER = (sys.executable, "-m", "tasks.worker.search")
+END_SECONDS = 3.0
 _SHOWN = 90  # characters of a text in the terminal
 
 
@@ -39,15 +41,24 @@ class Searcher:
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
         self._process, self._errors = process, errors
-        self.about = Searchable.model_validate_json(self._line())
+
+    @functools.cached_property
+    def about(self) -> Searchable:
+        """What it says once it has loaded the release. Raises as `ask`."""
+        return Searchable.model_validate_json(self._line())
 
     def ask(self, text: str, k: int) -> Answer:
         """Return the `k` nearest items. Raises StageError of the class that ended the worker, with its message."""
+        _ = self.about
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended; what it said is read below
             self._process.stdin.write(Question(text=text, k=k).model_dump_json() + "\n")
             self._process.stdin.flush()
         return Answer.model_validate_json(self._line())
+
+    def kill(self) -> None:
+        """End the process, whatever it does; another thread may wait for its answer, which then raises."""
+        self._process.kill()
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -70,7 +81,15 @@ def searcher(store: Store, release: Release) -> Iterator[Searcher]:
         try:
             yield Searcher(process, errors)
         finally:
-            process.terminate()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:  # stopped, or its disk hangs
+        process.kill()
 
 
 def search(store: Store, text: str, number: int | None, k: int) -> SearchOutput:

@@ -8,21 +8,21 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
-from flows.cli.results.serving import FRESH_SECONDS, Pages, make_server
+from flows.cli.serving.pages import FRESH_SECONDS, Pages
+from flows.cli.serving.server import make_server
 from flows.cli.terminal.files import write
 from flows.presentation.run.report import write_run_report
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import POLICIES, ConfigError, FailureClass, StoreError
+from tests.support.pages.site import Site
 from tests.support.processes import command
 from tests.support.processes.command import Command, CommandResult
 from tests.support.workspace.past import write_run
@@ -149,31 +149,6 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(millrace: Command, tmp
 
 
 # --- serve ------------------------------------------------------------------------------------------------------
-
-
-class Site:
-    """A server over a workspace, asked as a browser does."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.server = make_server(store, 0)
-        self.port = self.server.server_port
-        self._thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join()
-
-    def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request(method, path)
-            reply = connection.getresponse()
-            return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read()
-        finally:
-            connection.close()
 
 
 @pytest.fixture
@@ -325,7 +300,7 @@ def test_serve_prints_its_address_and_stops_at_a_signal(store: DirectoryStore, n
             process.kill()
 
 
-@pytest.mark.parametrize("module", ["flows.cli.results.serving", "flows.presentation.run.report"])
+@pytest.mark.parametrize("module", ["flows.cli.serving.server", "flows.presentation.run.report"])
 def test_nothing_slow_is_loaded_before_a_page_is_made(module: str) -> None:
     code = f"import sys, {module}; print({{'matplotlib', 'jinja2', 'prefect', 'pandas'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -21,6 +21,6 @@ def test_an_empty_text_and_a_workspace_without_a_release_are_refused(tmp_path: P
 def test_what_the_worker_lacks_is_named_with_its_class(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     write_past(store, 1)
-    with pytest.raises(StoreError, match=r"/models/main-\d+ has no MANIFEST\.json") as caught:
+    with pytest.raises(StoreError, match=r"/vectors/main-\d+/\S+ has no MANIFEST\.json") as caught:
         searching.search(store, "lamp", None, 10)
     assert "Traceback" not in str(caught.value)

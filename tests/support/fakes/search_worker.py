@@ -1,7 +1,8 @@
 """In place of `python -m tasks.worker.search`: the same lines, arguments and exit codes, without a model.
 
 Each hit's text is the query and the worker's process id. The items are those numbered from the release's number on, so
-that two releases share some. The query `die` ends the process; release 9 has lost its files.
+that two releases share some. The query `die` ends the process. Release 9 has lost its files, release 8 takes seconds to
+load.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit, Question, Searchable
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker.process.parent_death import die_with_parent
 
-LOST = 9
+LOST, SLOW = 9, 8
+SLOW_SECONDS = 3.0
 
 
 def main() -> int:
@@ -27,6 +30,8 @@ def main() -> int:
     if release.number == LOST:
         print(f"{release.model_prefix} has no MANIFEST.json", file=sys.stderr)
         return POLICIES[FailureClass.STORE].exit_code
+    if release.number == SLOW:
+        time.sleep(SLOW_SECONDS)
     about = Searchable(release=release.number, model_version=release.model.version, vectors=release.vectors, seconds=0)
     print(about.model_dump_json(), flush=True)
     for line in sys.stdin:

@@ -4,7 +4,7 @@ import re
 import urllib.parse
 from collections.abc import Mapping
 
-from flows.cli.results.warm_searchers import WarmSearchers
+from flows.cli.serving.warm_searchers import WarmSearchers
 from flows.presentation import html
 from flows.presentation.changes import changes_section
 from flows.presentation.model import Page

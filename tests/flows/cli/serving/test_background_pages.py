@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.results import background_pages
-from flows.cli.results.background_pages import down, up
+from flows.cli.serving import background_pages
+from flows.cli.serving.background_pages import down, up
 from infra import background
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HostError

@@ -1,26 +1,21 @@
-"""`millrace serve`: the pages of a workspace for a browser on this machine, wherever the workspace is.
+"""The pages of `millrace serve` by path, wherever the workspace is. Not how they are sent: see app.py.
 
 It only reads. `/` searches the releases. The history is made at most every few seconds; a run's report is made if none
 was written.
 """
 
 import re
-import sys
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
-from flows.cli.results.search_page import SearchPages
+from flows.cli.serving.search_page import SearchPages
 from flows.presentation.model import HISTORY_KEY
 from flows.presentation.search import CHANGES, HISTORY, SEARCH, TO_CHANGES, TO_SEARCH
 from infra.store.base import Store
-from tasks.foundation.errors import ConfigError, StageError
 
-HOST = "127.0.0.1"
 FRESH_SECONDS = 10.0  # a page is made again after so long, so that reloading it does no harm
 MOST_KEPT = 50  # pages
 
@@ -30,12 +25,6 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPORT = re.compile(rf"/runs/({_NAME})/report\.html")
 _CHANGES = re.compile(rf"{CHANGES}(?:/([1-9]\d{{0,8}}))?")
 _TEXT_FILE = re.compile(rf"/((?:runs|refreshes|publications)/{_NAME}(?:/{_NAME})*\.(?:json|yaml|txt|log|csv|md))")
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
 
 
 class Page(NamedTuple):
@@ -117,86 +106,3 @@ class Pages:
                 self._made = self._made if len(self._made) < MOST_KEPT else {}
                 self._made[name] = (self._clock(), page)
             return page
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD."""
-
-    pages: ClassVar[Pages]
-    server_version = "millrace"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        _, _, path, query, _ = urllib.parse.urlsplit(self.path)
-        try:
-            page = self.pages.page(path, query)
-        except StageError as error:
-            print(f"{error.failure}: {path}: {error}", file=sys.stderr)
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, Page(TEXT, f"{error.failure}: {error}\n".encode()))
-            return
-        except Exception as error:  # one bad page must not end the server
-            print(f"CODE: {path}: {type(error).__name__}: {error}", file=sys.stderr)
-            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, Page(TEXT, f"{type(error).__name__}: {error}\n".encode()))
-            return
-        if page is None:
-            nothing = "There is no such page here; the search is at /, the history of all runs at /history\n"
-            self._send(HTTPStatus.NOT_FOUND, Page(TEXT, nothing.encode()))
-        else:
-            self._send(HTTPStatus.OK, page)
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def _send(self, status: HTTPStatus, page: Page) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", page.content_type)
-        self.send_header("Content-Length", str(len(page.body)))
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(page.body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Silent: failures are printed where they happen."""
-
-
-class Server(ThreadingHTTPServer):
-    """Ends without waiting for browsers that keep a connection open."""
-
-    daemon_threads = True
-
-    def __init__(self, store: Store, port: int) -> None:
-        self._pages = Pages(store)
-        super().__init__((HOST, port), type("BoundHandler", (Handler,), {"pages": self._pages}))
-
-    def server_close(self) -> None:
-        """Close the socket and end the search workers."""
-        super().server_close()
-        self._pages.close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: a browser that closed its connection is not an error of this server."""
-
-
-def make_server(store: Store, port: int) -> Server:
-    """Return a server that listens, and answers once `serve_forever` is called; port 0 is any free one.
-
-    Raises:
-        ConfigError: the port is taken, or not allowed.
-    """
-    try:
-        return Server(store, port)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"can't listen on {HOST}:{port}: {error}; choose another: --port 4281") from error
-
-
-def serve(store: Store, port: int) -> None:
-    """Answer until Ctrl-C or SIGTERM, either of which is the ordinary end. Raises as `make_server`."""
-    server = make_server(store, port)
-    print(f"http://{HOST}:{server.server_port} shows {store.uri}; Ctrl-C ends it", flush=True)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-    finally:
-        server.server_close()

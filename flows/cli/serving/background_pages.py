@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from flows.cli.results.serving import HOST
+from flows.cli.serving.server import HOST
 from infra import background
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore

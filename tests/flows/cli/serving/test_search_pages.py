@@ -1,26 +1,18 @@
-"""The search page of `millrace serve`, its workers, and the page of what changed. The workers have no model."""
+"""The search page of `millrace serve`, and the page of what changed. The workers have no model."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flows.cli.results import searching
-from flows.cli.results.serving import Pages
-from flows.cli.results.warm_searchers import WarmSearchers
+from flows.cli.serving.pages import Pages
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import changes_key
-from tasks.contracts.runs import Release
-from tasks.contracts.search import Answer
-from tasks.foundation.errors import HostError
 from tasks.runs import releases
 from tasks.runs.releases import CURRENT, Pointer
 from tests.support.fakes.search_worker import LOST
@@ -29,7 +21,7 @@ from tests.support.pages.html import Page
 from tests.support.workspace.past import write_past, write_run
 
 WORKER = (sys.executable, "-m", "tests.support.fakes.search_worker")
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture
@@ -43,68 +35,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
 
 
 @pytest.fixture
-def searchers(store: DirectoryStore) -> Iterator[WarmSearchers]:
-    searchers = WarmSearchers(store)
-    yield searchers
-    searchers.close()
-
-
-@pytest.fixture
 def pages(store: DirectoryStore) -> Iterator[Pages]:
     pages = Pages(store)
     yield pages
     pages.close()
-
-
-def processes(searchers: WarmSearchers, *asked: Release) -> list[int]:
-    """The ids of the workers that answer."""
-    found = []
-    for answer in searchers.ask(asked, "lamp", 1):
-        assert isinstance(answer, Answer)
-        found.append(int(answer.hits[0].text.split()[1]))
-    return found
-
-
-def runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def test_workers_stay_while_their_releases_are_asked(store: DirectoryStore, searchers: WarmSearchers) -> None:
-    one, two, three = releases.history(store)
-    first = processes(searchers, one, three)
-    assert processes(searchers, one, three) == first
-    second = processes(searchers, two, three)
-    assert second[1] == first[1]
-    assert [runs(process) for process in (*first, *second)] == [False, True, True, True]
-    searchers.close()
-    assert not any(map(runs, second))
-
-
-def test_a_worker_outlives_the_thread_of_a_request(store: DirectoryStore, searchers: WarmSearchers) -> None:
-    (release, *_) = releases.history(store)
-    found: list[int] = []
-    for _ in range(2):
-        request = threading.Thread(target=lambda: found.extend(processes(searchers, release)))
-        request.start()
-        request.join()
-        time.sleep(0.3)  # for the kernel's signal
-    assert found[0] == found[1]
-
-
-def test_a_worker_that_died_is_started_again(store: DirectoryStore, searchers: WarmSearchers) -> None:
-    (release, *_) = releases.history(store)
-    (first,) = processes(searchers, release)
-    os.kill(first, signal.SIGKILL)
-    (second,) = processes(searchers, release)
-    assert second != first
-    (died,) = searchers.ask([release], "die", 1)
-    assert isinstance(died, HostError)
-    assert str(died) == "the machine went away"
-    assert processes(searchers, release) != [second]
 
 
 def shown(pages: Pages, query: str = "") -> Page:
