@@ -138,6 +138,6 @@ def _listed(items: Sequence[ListedItem], of: int, title: str, caption: str) -> t
     """Return a part with some of the items and the number of all; nothing where there is none."""
     if not of:
         return ()
-    rows = [(item.item_id, shortened(item.text, LETTERS)) for item in items]
+    rows = [(shortened(item.item_id, LETTERS), shortened(item.text, LETTERS)) for item in items]
     shown = (table(caption, ("item", "~text"), rows, folded=len(rows) > MOST_QUERIES),) if rows else ()
     return (Section(f"{title}: {count(of)}", tables=shown),)

@@ -8,7 +8,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from flows.presentation.model import Cell, Column, Page, Section, Table, facts, thinned
-from flows.presentation.wording import uri
+from flows.presentation.wording import uri, visible
 
 MOST_ROWS = 10  # of a table that a report folds
 NARROWEST = 24  # letters of a column whose text may take several lines
@@ -19,8 +19,8 @@ _STYLES = {"good": "green", "bad": "bold red", "refused": "yellow", "going": "cy
 def page(content: Page) -> Iterator[RenderableType]:
     """Yield a whole report: its subject, its numbers, and its sections."""
     yield _headline(content.heading, content.state)
-    yield Text(content.summary)
-    yield from map(Text, content.about)
+    yield _plain(content.summary)
+    yield from map(_plain, content.about)
     yield Columns(facts(tile.noted for tile in content.tiles))
     for section in (*content.boxes, *content.sections):
         yield from render(section, content.workspace)
@@ -29,18 +29,18 @@ def page(content: Page) -> Iterator[RenderableType]:
 def render(section: Section, workspace: str) -> Iterator[RenderableType]:
     """Yield a section and its parts, with an empty line before each."""
     yield Text()
-    yield Text(section.title, style="bold")
-    yield from map(Text, section.lines)
+    yield _plain(section.title, style="bold")
+    yield from map(_plain, section.lines)
     if section.quote:
         yield _unbroken(section.quote)
     for table in section.tables:
         rows = thinned(table.rows, MOST_ROWS) if table.folded else table.rows
         cut = f" ({len(rows)} of {len(table.rows)} rows)" * (len(rows) < len(table.rows))
         if table.caption:
-            yield Text(table.caption + cut, style="dim")
+            yield _plain(table.caption + cut, style="dim")
         yield Columns(table._replace(rows=tuple(rows)), workspace)
     for command in section.commands:
-        yield Text(command.does)
+        yield _plain(command.does)
         yield _unbroken("\n".join(f"  {line}" for line in command.lines))
     for part in section.parts:
         yield from render(part, workspace)
@@ -60,7 +60,10 @@ class Columns:
                 column = self._table.columns[place]
                 wraps = column.long or len(places) <= 2
                 made.add_column(
-                    column.name, justify="right" if column.number else "left", overflow="fold", no_wrap=not wraps
+                    _plain(column.name),
+                    justify="right" if column.number else "left",
+                    overflow="fold",
+                    no_wrap=not wraps,
                 )
             for row in self._texts:
                 made.add_row(*(row[place] for place in places))
@@ -85,16 +88,20 @@ class Columns:
 
 
 def _headline(heading: str, state: Cell | None) -> Text:
-    line = Text(heading, style="bold")
+    line = _plain(heading, style="bold")
     return line.append("  ").append_text(_text(state)) if state else line
 
 
 def _unbroken(words: str) -> Text:
     """Return lines that are not broken, so that they can be copied."""
-    return Text(words, no_wrap=True, overflow="ignore")
+    return Text(visible(words), no_wrap=True, overflow="ignore")
+
+
+def _plain(words: str, style: str = "") -> Text:
+    """Return words as they are: brackets are no markup, and no character steers the terminal."""
+    return Text(visible(words), style=style)
 
 
 def _text(cell: Cell, workspace: str = "") -> Text:
-    """Text, and never markup: brackets in a message mean nothing."""
     words = cell.link or cell.text or (uri(workspace, cell.key) if cell.key else "")
-    return Text(f"{cell.sign} {words}".lstrip(), style=_STYLES.get(cell.mood, ""))
+    return _plain(f"{cell.sign} {words}".lstrip(), _STYLES.get(cell.mood, ""))

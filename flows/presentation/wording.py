@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import re
 import shlex
 from collections.abc import Mapping
 
@@ -10,6 +11,11 @@ from tasks.contracts.folders import run_folder
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # of terminals
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # of writing from the right
+    "\u2028\u2029\ud800-\udfff]"  # ends of lines, and halves of letters
+)
 
 # State of a run -> the sign before it and the class of its colour.
 SIGNS: Mapping[str, tuple[str, str]] = {
@@ -81,6 +87,14 @@ def versions(newest: int | None, trained: int | None) -> str:
     """Format the newest version of a span and another that was trained, as in `v2, v1 trained`; empty: none arrived."""
     other = f", v{trained} trained" if trained is not None and trained != newest else ""
     return f"v{newest}{other}" if newest is not None else ""
+
+
+def visible(words: str) -> str:
+    """Return words in which control characters, and those that turn the order of letters, are seen, as in `\\x1b`.
+
+    So a text from elsewhere steers no terminal. Tabs and ends of lines stay.
+    """
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], words)
 
 
 def shortened(words: str, letters: int) -> str:

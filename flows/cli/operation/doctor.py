@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from flows.cli.terminal import console
+from flows.presentation.wording import visible
 from tasks.doctor.examine import DoctorReport
 
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
@@ -23,6 +24,6 @@ def _lines(report: DoctorReport) -> Iterator[Text]:
     width = max(len(finding.name) for finding in report.findings)
     for finding in report.findings:
         line = Text(f"{finding.outcome:<4}", style=_STYLES[finding.outcome])
-        yield line.append(f"  {finding.name:<{width}}  {finding.found}", style="default not bold")
+        yield line.append(f"  {finding.name:<{width}}  {visible(finding.found)}", style="default not bold")
         if finding.mend:
-            yield Text(f"{'':<{width + 8}}-> {finding.mend}")
+            yield Text(f"{'':<{width + 8}}-> {visible(finding.mend)}")

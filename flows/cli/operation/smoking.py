@@ -7,6 +7,7 @@ from rich.text import Text
 from flows.cli.terminal import console
 from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.run_options import RunOptions
+from flows.presentation.wording import visible
 from tasks.foundation.durations import duration
 from tasks.running.context import within
 from tasks.smoke.report import Rung, SmokeReport
@@ -33,7 +34,7 @@ def show(report: SmokeReport) -> None:
 
 def _lines(rung: Rung) -> list[Text]:
     numbers = ", ".join(f"{name} {value:g}" for name, value in rung.numbers.items())
-    lines = [_line(rung), *(Text(f"{'':<6}{said}") for said in (*rung.sentences, *filter(None, [numbers])))]
+    lines = [_line(rung), *(Text(f"{'':<6}{visible(said)}") for said in (*rung.sentences, *filter(None, [numbers])))]
     return [*lines, Text(f"{'':<6}-> look at: {rung.mend}")] if rung.mend else lines
 
 

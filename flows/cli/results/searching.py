@@ -118,6 +118,8 @@ def search(store: Store, text: str, number: int | None, k: int) -> SearchOutput:
 
 def show(output: SearchOutput) -> None:
     """Print the hits for people."""
-    rows: list[list[Any]] = [[f"{hit.score:.3f}", hit.item_id, shortened(hit.text, _SHOWN)] for hit in output.hits]
+    rows: list[list[Any]] = [
+        [f"{hit.score:.3f}", shortened(hit.item_id, _SHOWN), shortened(hit.text, _SHOWN)] for hit in output.hits
+    ]
     show_table((">cosine", "item", "~text"), rows)
     say(f"the nearest of {count(output.vectors)} items in release {output.release}, in {output.seconds:.2f} s")

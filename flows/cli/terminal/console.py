@@ -7,19 +7,23 @@ from rich.console import Console, RenderableType
 
 from flows.presentation import terminal
 from flows.presentation.model import Cell, table
+from flows.presentation.wording import visible
 
 COLUMNS = 160  # in a file or a pipe, where no terminal says how wide it is
 
 
 def say(*lines: str) -> None:
-    """Print lines as they are: no markup, and long ones are not broken, so that they can be copied."""
+    """Print lines as they are: no markup, and long ones are not broken, so that they can be copied.
+
+    Of their characters, those that would steer the terminal are shown.
+    """
     for line in lines:
-        _console().print(line, markup=False, highlight=False, soft_wrap=True)
+        _console().print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def note(line: str) -> None:
     """Print a line about the work that goes on, on standard error."""
-    print(line, file=sys.stderr, flush=True)
+    print(visible(line), file=sys.stderr, flush=True)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> None:

@@ -4,6 +4,7 @@ import logging
 import sys
 import traceback
 
+from flows.presentation.wording import visible
 from tasks.foundation.disks import message_of
 from tasks.foundation.errors import POLICIES, FailureClass, StageError, classify
 from tasks.foundation.passwords import masked
@@ -20,12 +21,17 @@ def explain(error: Exception) -> int:
     elif known:
         print(f"{failure}: {_sentence(error)}", file=sys.stderr)
     else:
-        print(masked("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-        print(f"{failure}: {type(error).__name__}: {masked(str(error))} ({POLICIES[failure].meaning})", file=sys.stderr)
+        print(_shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(f"{failure}: {type(error).__name__}: {_shown(str(error))} ({POLICIES[failure].meaning})", file=sys.stderr)
     return POLICIES[failure].exit_code
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, PermissionError) and error.filename is not None:
         return f"{error.filename}: this user may not read or write it; change its permissions, or use another folder"
-    return masked(message_of(error))
+    return _shown(message_of(error))
+
+
+def _shown(message: str) -> str:
+    """Return the message without passwords and without what would steer the terminal."""
+    return visible(masked(message))

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from flows.presentation.wording import visible
 from tasks.contracts.progress import Progress
 from tasks.foundation.durations import duration
 
@@ -39,7 +40,7 @@ class Lines:
 
     def say(self, line: str) -> None:
         """Print a line that people should not miss."""
-        print(line, file=self._stream, flush=True)
+        print(visible(line), file=self._stream, flush=True)
 
     def progress(self, progress: Progress) -> None:
         """Show it, unless the same work was shown a moment ago; its end is always shown, once."""
@@ -73,7 +74,7 @@ class Bars:
 
     def say(self, line: str) -> None:
         """Print a line that people should not miss, above the bars."""
-        self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._bars.console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, progress: Progress) -> None:
         """Move the bar of this work, or begin it again if it went back."""

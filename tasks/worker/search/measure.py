@@ -40,8 +40,9 @@ class Searched:
 
 def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY_BYTES) -> tuple[Consumer, Index]:
     """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: one is gone or damaged."""
+    folder = released_folder(store, release)
     index = Index(store, release.vectors_prefix, release.model_version, memory_bytes, release.vectors_sha256)
-    return Consumer(released_folder(store, release)), index
+    return Consumer(folder), index
 
 
 def released_folder(store: Store, release: ReleasedRef) -> Path:
