@@ -12,6 +12,7 @@ from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.factory import open_store
 from tasks.foundation.records import Record
 from tasks.monitoring.history import read_history
+from tasks.monitoring.packs import pack_runs
 from tasks.monitoring.prometheus import METRICS_KEY, metrics_text_of
 from tasks.running.stage_output import logger
 
@@ -38,6 +39,7 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
     """
     config = load_config(config_file, overrides)
     store, at = open_store(workspace), now()
+    pack_runs(store)
     past = read_history(store)
     store.write(HISTORY_KEY, html.render(page(store.uri, past, at)))
     store.write(METRICS_KEY, metrics_text_of(store, past, at))

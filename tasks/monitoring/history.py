@@ -119,10 +119,11 @@ class PastRun(Record):
 
 
 class History(NamedTuple):
-    """All runs, by begin; all releases, by number; the newest spans; and what could not be read, in sentences."""
+    """All runs, by begin; their releases, by number; the newest spans; and what could not be read, in sentences."""
 
     runs: tuple[PastRun, ...]
-    releases: tuple[Release, ...]
+    releases: tuple[Release, ...]  # with new models; refreshes are not read
+    newest_release: int | None  # its number, which may be that of a refresh
     current: Release | None
     catalogue: CatalogueAge | None  # of the current release
     spans: tuple[SpanRow, ...]
@@ -170,7 +171,7 @@ class History(NamedTuple):
 def read_history(store: Store) -> History:
     """Return the whole past. Raises StoreError: the workspace could not be read."""
     reader = Reader(store)
-    of_run = {release.run_key: release for release in reader.releases}
+    of_run = reader.releases_of_runs
     # A folder without a plan is a side of a comparison.
     planned = {run: keys for run, keys in reader.runs.items() if plan_key(run) in keys}
     reader.fetch(key for run, keys in planned.items() for key in keys if _is_record(key, run, _WITH_SPEED))
@@ -181,7 +182,8 @@ def read_history(store: Store) -> History:
     spans = _spans(reader, runs, problems)
     return History(
         runs=tuple(runs),
-        releases=tuple(reader.releases),
+        releases=tuple(sorted(of_run.values(), key=lambda release: release.number)),
+        newest_release=releases.newest(store, current),
         current=current,
         catalogue=_catalogue(store, current, problems),
         spans=spans,
@@ -200,7 +202,7 @@ def read_run(store: Store, run_key: str) -> tuple[PastRun, tuple[str, ...]]:
     if plan_key(run_key) not in keys:
         raise ConfigError(f"{store.uri} holds no run {run_key}; list the runs with: millrace history")
     reader = Reader(store)
-    release = next((release for release in reader.releases if release.run_key == run_key), None)
+    release = reader.read_releases([run_key]).get(run_key)
     reader.fetch(key for key in keys if _is_record(key, run_key, tuple(Stage)))
     return _run(reader, run_key, keys, tuple(Stage), release), tuple(reader.problems)
 

@@ -110,7 +110,7 @@ def _spans(history: History) -> Metric:
 def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
     """Yield the numbers of the current release, and how fresh it is."""
     current, target = history.current, history.target_hours
-    yield _gauge("millrace_releases", "Releases that were made.", len(history.releases))
+    yield _gauge("millrace_releases", "Releases that were made.", history.newest_release or 0)
     yield _gauge("millrace_freshness_target_seconds", "The age that is promised.", target and target * 3600)
     promised = history.targets and history.targets.catalogue_target_hours * 3600
     yield _gauge("millrace_catalogue_target_seconds", "How long items may wait for a release, as promised.", promised)

@@ -3,7 +3,6 @@
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -12,8 +11,8 @@ from infra.store.base import Store
 from infra.store.records import first_problem
 from tasks.contracts.runs import Release
 from tasks.foundation.records import Record
-
-READERS = 16  # objects that are read at once, which counts where the workspace is a bucket
+from tasks.monitoring.packs import read_all, unpacked
+from tasks.runs.releases import Numbered, number_key
 
 R = TypeVar("R", bound=Record)
 
@@ -26,6 +25,7 @@ class Reader:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._raw: dict[str, bytes | None] = {}
+        self._listed: Mapping[str, int] | None = None  # what lies below runs/, once that is known
         self._problems: dict[str, str] = {}
 
     @property
@@ -35,11 +35,28 @@ class Reader:
 
     @functools.cached_property
     def runs(self) -> Mapping[str, list[str]]:
-        """The keys below `runs/`, by run key."""
+        """The keys below `runs/`, by run key. What packs hold of them is read at once."""
+        listed = self.store.sizes("runs")
+        self._raw |= unpacked(self.store, listed)
+        self._listed = listed
         found: dict[str, list[str]] = {}
-        for key in self.store.list("runs"):
+        for key in sorted(listed):
             found.setdefault(key.split("/")[1], []).append(key)
         return found
+
+    @functools.cached_property
+    def releases_of_runs(self) -> Mapping[str, Release]:
+        """The releases of runs, by run key; those of refreshes are not read."""
+        return self.read_releases(key for key, files in self.runs.items() if number_key(key) in files)
+
+    def read_releases(self, run_keys: Iterable[str]) -> Mapping[str, Release]:
+        """Return the releases of these runs that have one, by run key."""
+        numbered = list(map(number_key, run_keys))
+        self.fetch(numbered)
+        made = [f"releases/{one.number}.json" for key in numbered if (one := self.read(key, Numbered)) is not None]
+        self.fetch(made)
+        found = [release for key in made if (release := self.read(key, Release)) is not None]
+        return {release.run_key: release for release in found}
 
     @functools.cached_property
     def releases(self) -> list[Release]:
@@ -51,16 +68,11 @@ class Reader:
 
     def fetch(self, keys: Iterable[str]) -> None:
         """Read objects, many at once, so that `read` need not go to the store for them."""
-
-        def read(key: str) -> bytes | None:
-            try:
-                return self.store.read(key)
-            except FileNotFoundError:
-                return None
-
-        wanted = [key for key in dict.fromkeys(keys) if key not in self._raw]
-        with ThreadPoolExecutor(READERS) as readers:
-            self._raw.update(zip(wanted, readers.map(read, wanted), strict=True))
+        wanted = (key for key in keys if key not in self._raw)
+        there = self._listed
+        if there is not None:
+            wanted = (key for key in wanted if key in there or not key.startswith("runs/"))
+        self._raw |= read_all(self.store, wanted)
 
     def read(self, key: str, kind: type[R]) -> R | None:
         """Return the record under a key that was fetched; None where there is none or it can't be read."""

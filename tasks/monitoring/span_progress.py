@@ -112,7 +112,7 @@ def survey(reader: Reader, name: str, due: str | None) -> Survey:
         skipped={ref.name: left_out[ref] for ref in arrived if ref in left_out},
         trained_by=trained_by,
         files={run: [key.split("/", 2)[2] for key in keys] for run, keys in reader.runs.items()},
-        released=frozenset(release.run_key for release in reader.releases),
+        released=frozenset(reader.releases_of_runs),
         invocations=(),
         calendar=_calendar(list(versions), due),
     )

@@ -145,6 +145,22 @@ def numbers(store: Store) -> list[int]:
     return sorted(int(found[1]) for key in store.list("releases") if (found := _NUMBER.fullmatch(key)))
 
 
+def newest(store: Store, at_least: Release | None) -> int | None:
+    """Return the highest number of a release; None where `at_least`, one of them, is None. No listing is made.
+
+    Numbers have no gaps, and no release is ever deleted.
+    """
+    if at_least is None:
+        return None
+    number, step = at_least.number, 1
+    while store.exists(_key(number + step)):
+        number, step = number + step, step * 2
+    while step > 1:
+        step //= 2
+        number += step if store.exists(_key(number + step)) else 0
+    return number
+
+
 def pruned(store: Store) -> set[int]:
     """Return the numbers of the releases whose model or vectors were deleted, so that they can't serve."""
     return {int(found[1]) for key in store.list("releases") if (found := _PRUNED.fullmatch(key))}

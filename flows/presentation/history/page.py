@@ -131,9 +131,10 @@ def _boxes(history: History, at: dt.datetime) -> list[Section]:
             "To take them in: millrace refresh",
         )
         boxes.append(Section("Items wait", lines, id="items-wait", mood="bad"))
-    if current is not None and history.releases and current.number != history.releases[-1].number:
-        newest = history.releases[-1].number
-        lines = (f"Release {current.number} serves, though {newest} is the newest: it was rolled back.",)
+    if current is not None and current.number != history.newest_release:
+        lines = (
+            f"Release {current.number} serves, though {history.newest_release} is the newest: it was rolled back.",
+        )
         boxes.append(Section("Rolled back", lines, id="rolled-back", mood="refused"))
     return boxes
 

@@ -557,6 +557,10 @@ class Watched(DirectoryStore):
         self.keys.append(f"{prefix}/")
         return super().list(prefix)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        self.keys.append(f"{prefix}/")
+        return super().sizes(prefix)
+
 
 def test_spans_of_long_ago_are_not_read(store, runner: FakeRunner, config, monkeypatch):
     monkeypatch.setattr(span_progress, "ROWS", 2)

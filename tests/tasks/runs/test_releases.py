@@ -2,9 +2,11 @@ import json
 
 import pytest
 
+from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import StoreError
 from tasks.runs import releases
 from tests.support.workspace.adding import add
+from tests.support.workspace.releases import write_release
 
 
 def test_before_the_first_release_nothing_serves(store):
@@ -54,3 +56,12 @@ def test_a_damaged_release_names_the_file(store, damage):
         store.write("releases/1.json", damage)
     with pytest.raises(StoreError, match=r"releases/1\.json"):
         releases.current(store)
+
+
+@pytest.mark.parametrize("known", range(1, 13))
+def test_the_newest_number_is_found_from_any_other_without_a_listing(tmp_path, monkeypatch, known) -> None:
+    store = DirectoryStore(tmp_path)
+    made = [write_release(store, number, items=4) for number in range(1, 13)]
+    monkeypatch.setattr(store, "list", None)
+    assert releases.newest(store, made[known - 1]) == 12
+    assert releases.newest(store, None) is None

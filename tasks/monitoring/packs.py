@@ -1,0 +1,142 @@
+"""The records of runs that are over, packed by month: a reader of years asks for months, not for each file.
+
+A pack is derived. What it has of a run counts only while the run's folder lists the same records with the same sizes;
+else the records themselves are read. So a pack that is lost, late or old hides nothing, and the next one heals it.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from infra.store.base import Conflict, Store
+from tasks.foundation.records import Record
+from tasks.runs.invocations import Invocation
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.releases import Numbered
+
+FOLDER = "packs/runs"
+READERS = 16  # objects that are read at once, which counts where the workspace is a bucket
+
+_RECORD = re.compile(
+    r"runs/[^/]+/(plan|invocations/\d+|[^/]+/(result|verdicts|verdicts-\d+|number)|[^/]+/attempt-\d+/ledger)\.json"
+)
+
+
+class PackedRun(Record):
+    """The records of one run, and the record of its release."""
+
+    sizes: dict[str, int] = Field(description="bytes of each record in the run's folder, by key")
+    records: dict[str, str] = Field(description="what they and `releases/<n>.json` hold, by key")
+
+
+class Pack(Record):
+    """`packs/runs/<month>.json`: the runs that began in a month and are over."""
+
+    version: Literal[1] = 1
+    runs: dict[str, PackedRun] = Field(description="by run key")
+
+
+def read_all(store: Store, keys: Iterable[str]) -> dict[str, bytes | None]:
+    """Return objects by key, many read at once; None for those that are not there."""
+
+    def read(key: str) -> bytes | None:
+        try:
+            return store.read(key)
+        except FileNotFoundError:
+            return None
+
+    wanted = list(dict.fromkeys(keys))
+    if len(wanted) < 2:
+        return {key: read(key) for key in wanted}
+    with ThreadPoolExecutor(READERS) as readers:
+        return dict(zip(wanted, readers.map(read, wanted), strict=True))
+
+
+def unpacked(store: Store, listed: Mapping[str, int]) -> dict[str, bytes]:
+    """Return the records of runs that have not changed since they were packed; `listed` is what lies below `runs/`."""
+    there = _sizes(listed)
+    found: dict[str, bytes] = {}
+    for _, pack in _packs(store).values():
+        for run_key, run in pack.runs.items():
+            if run.sizes == there.get(run_key):
+                found |= {key: text.encode() for key, text in run.records.items()}
+    return found
+
+
+def pack_runs(store: Store) -> int:
+    """Pack the runs that are over and in no pack as they are now; return how many.
+
+    Raises:
+        StoreError: the workspace could not be read or written.
+    """
+    packs = _packs(store)
+    packed = {run_key: run.sizes for _, pack in packs.values() for run_key, run in pack.runs.items()}
+    left = {run_key: sizes for run_key, sizes in _sizes(store.sizes("runs")).items() if packed.get(run_key) != sizes}
+    raw = read_all(store, (key for sizes in left.values() for key in sizes))
+    made: dict[str, dict[str, PackedRun]] = {}
+    for run_key, sizes in left.items():
+        records = {key: data.decode() for key in sizes if (data := raw[key]) is not None and len(data) == sizes[key]}
+        if records.keys() == sizes.keys() and (month := _month(records)):
+            records |= _release_of(store, records)
+            made.setdefault(month, {})[run_key] = PackedRun(sizes=sizes, records=records)
+    for month, runs in made.items():
+        before, pack = packs.get(month, (None, Pack(runs={})))
+        with contextlib.suppress(Conflict):  # another process packs too; what it lacks is packed the next time
+            store.swap(_key(month), Pack(runs=pack.runs | runs).to_json(), expected=before)
+    return sum(map(len, made.values()))
+
+
+def _packs(store: Store) -> dict[str, tuple[bytes | None, Pack]]:
+    """Return each pack by month, with its bytes; one that can't be read is made again."""
+    found = {}
+    for key, data in read_all(store, store.list(FOLDER)).items():
+        try:
+            pack = Pack.model_validate_json(data or b"")
+        except ValidationError:
+            pack = Pack(runs={})
+        found[key.removeprefix(f"{FOLDER}/").removesuffix(".json")] = data, pack
+    return found
+
+
+def _sizes(listed: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Return the bytes of each record, by run key and key."""
+    found: dict[str, dict[str, int]] = {}
+    for key, size in listed.items():
+        if _RECORD.fullmatch(key):
+            found.setdefault(key.split("/", 2)[1], {})[key] = size
+    return found
+
+
+def _month(records: Mapping[str, str]) -> str | None:
+    """Return the month in which a run began; None while it goes on, or where a record can't be read."""
+    begins = []
+    try:
+        for key, text in records.items():
+            if key.split("/")[2] == "invocations":
+                one = Invocation.model_validate_json(text)
+                begins.append((one.began_at, one.ended_at))
+            elif key.endswith("/ledger.json"):
+                attempt = LedgerRecord.model_validate_json(text)
+                begins.append((attempt.started_at, attempt.ended_at))
+    except ValidationError:
+        return None
+    over = begins and all(ended is not None for _, ended in begins)
+    return min(began for began, _ in begins)[:7] if over else None
+
+
+def _release_of(store: Store, records: Mapping[str, str]) -> dict[str, str]:
+    """Return the record of a run's release, by key; nothing where it has none."""
+    for key, text in records.items():
+        if key.endswith("/release/number.json"):
+            with contextlib.suppress(FileNotFoundError, ValidationError):
+                made = f"releases/{Numbered.model_validate_json(text).number}.json"
+                return {made: store.read(made).decode()}
+    return {}
+
+
+def _key(month: str) -> str:
+    return f"{FOLDER}/{month}.json"
