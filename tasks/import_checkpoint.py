@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
+from infra.store.placing import place
 from tasks.contracts.jobs import ImportInputs, stage_prefix
 from tasks.contracts.outcomes import ImportOutcome
 from tasks.contracts.runs import RunPlan
@@ -53,7 +54,7 @@ def import_checkpoint(store: Store, config: Config, file: Path, span: str | None
         copy = f"{folder}/{path.name}" if elsewhere else None
         inputs = ImportInputs(file=str(path), copy_key=copy, sha256=checksum, rows=rows)
         if copy is not None:
-            store.upload(path, copy)
+            place(store, path, copy)
         outcome = run_stage(plan, inputs, ImportOutcome)
         store.delete(folder)
         return Imported(plan, outcome)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.store import kernel_lock
@@ -45,6 +45,15 @@ class DirectoryStore:
         """Return the bytes of each object below the folder `prefix`, without reading them."""
         return {path.relative_to(self.root).as_posix(): path.stat().st_size for path in self._files(prefix)}
 
+    def tags(self, prefix: str) -> dict[str, str]:
+        """Return what names the content of the object `prefix`, or of each below the folder `prefix`."""
+        path = self.path(prefix)
+        found = {}
+        for each in [path] if path.is_file() else self._files(prefix):
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                found[each.relative_to(self.root).as_posix()] = _tag(each)
+        return found
+
     def _files(self, prefix: str) -> Iterator[Path]:
         walked = os.walk(self.path(prefix), onerror=_unless_missing)
         return (Path(folder, name) for folder, _, names in walked for name in names if not name.startswith(PREFIX))
@@ -71,10 +80,21 @@ class DirectoryStore:
                 raise Conflict(f"{self.uri}/{key} was changed by another process; read it again and decide again")
             self.write(key, data)
 
-    def upload(self, source: Path, key: str) -> None:
-        """Copy a local file into the store, atomically."""
-        with self._staged(key) as staged:
-            shutil.copyfile(source, staged)
+    def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
+        """Copy a local file to where nothing is, or in place of the object with the tag `instead_of`, atomically.
+
+        Raises:
+            Conflict: something else is there.
+        """
+        if instead_of is None:
+            with self._staged(key, exclusive=True) as staged:
+                shutil.copyfile(source, staged)
+            return
+        with kernel_lock.wait_and_hold(self._lock_file(f"{key}.swap")):
+            if self.tags(key).get(key) != instead_of:
+                raise Conflict(f"{self.uri}/{key} was changed by another process; look at it again")
+            with self._staged(key) as staged:
+                shutil.copyfile(source, staged)
 
     def local(self, key: str) -> Path:
         """Return a local path for reading: a file, or a folder with everything below `key`."""
@@ -95,6 +115,16 @@ class DirectoryStore:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+    def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
+        """Remove what is at or below `prefix` as far as it is what was seen, by its tags."""
+        there = self.tags(prefix)
+        if there == seen:
+            self.delete(prefix)
+            return
+        for key in there.keys() & seen.keys():
+            if there[key] == seen[key]:
+                self.path(key).unlink(missing_ok=True)
 
     def age_seconds(self, key: str) -> float | None:
         """Return None: files are dated by this machine's clock, which may have been set since."""
@@ -134,6 +164,9 @@ class DirectoryStore:
                 try:
                     os.link(staged, path)  # unlike rename, link refuses to replace
                 except FileExistsError as error:
+                    with self._in_place(key):
+                        if path.is_dir():
+                            raise IsADirectoryError from error
                     raise Conflict(f"{self.uri}/{key} exists already") from error
             else:
                 with self._in_place(key):
@@ -154,6 +187,11 @@ class DirectoryStore:
 
 def _lock_name(key: str) -> str:
     return f".locks/{key.replace('/', '.')}"
+
+
+def _tag(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
 
 
 def _unless_missing(error: OSError) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from infra.store.base import Conflict, Store, sha256_of
+from infra.store.placing import place, settle
 from infra.store.records import find_record
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
@@ -61,8 +62,9 @@ def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, 
     manifest = Manifest(kind=kind, files=files, facts=facts)
     if not _sealed_alike(store, prefix, manifest):
         for path, entry in zip(paths, files, strict=True):
-            store.upload(path, f"{prefix}/{entry.name}")
-        store.write(f"{prefix}/{MANIFEST}", manifest.to_json())
+            place(store, path, f"{prefix}/{entry.name}")
+        # One that appeared meanwhile is of a late writer, whose files were replaced.
+        settle(store, f"{prefix}/{MANIFEST}", manifest.to_json())
     return manifest
 
 
@@ -94,7 +96,10 @@ def seal(store: Store, prefix: str, files: tuple[FileEntry, ...], kind: str, fac
     """
     manifest = Manifest(kind=kind, files=files, facts=facts)
     if not _sealed_alike(store, prefix, manifest):
-        store.write(f"{prefix}/{MANIFEST}", manifest.to_json())
+        try:
+            store.create(f"{prefix}/{MANIFEST}", manifest.to_json())
+        except Conflict:
+            _sealed_alike(store, prefix, manifest)
     return manifest
 
 

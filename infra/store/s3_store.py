@@ -7,7 +7,7 @@ finds by itself; this project configures none of them.
 import contextlib
 import errno
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,6 +28,7 @@ from infra.store.base import Conflict, Holder, Lock
 from infra.store.lease import TTL_SECONDS, hold, look
 from infra.store.s3_errors import LOST, MISSING, explained, tried_again
 from infra.store.s3_mirror import Object, mirror_of
+from infra.store.s3_upload import upload
 from tasks.foundation.errors import ConfigError, StoreError
 
 KEYS_AT_ONCE = 1000  # the most that S3 lists or deletes in one request
@@ -106,10 +107,25 @@ class S3Store:
         if content != expected or not self._put_if(key, data, **condition):
             raise Conflict(f"{self.uri}/{key} was changed by another process; read it again and decide again")
 
-    def upload(self, source: Path, key: str) -> None:
-        """Copy a local file into the bucket, in pieces; it is there once all of them are."""
+    def tags(self, prefix: str) -> dict[str, str]:
+        """Return what names the content of the object `prefix`, or of each below the folder `prefix`."""
+        return {found.key: found.etag for found in self._objects(prefix)}
+
+    def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
+        """Copy a local file to where nothing is, or in place of the object with the tag `instead_of`.
+
+        Raises:
+            Conflict: something else is there, or the reply to an upload that succeeded was lost.
+        """
         full = self._full(key)
-        self._transfer(key, lambda manager: [manager.upload(str(source), self._bucket, full)])
+        condition = {"IfNoneMatch": "*"} if instead_of is None else {"IfMatch": instead_of}
+        with self._explained(key):
+            try:
+                tried_again(lambda: upload(self._client, self._bucket, full, source, condition))
+            except ClientError as error:
+                if code_of(error) not in (*LOST, "NoSuchUpload"):
+                    raise
+                raise Conflict(f"{self.uri}/{key} was changed by another process; look at it again") from error
 
     def local(self, key: str) -> Path:
         """Return a local copy for reading, of a file, or of a folder with everything below `key`."""
@@ -145,6 +161,21 @@ class S3Store:
     def delete(self, prefix: str) -> None:
         """Remove an object, or a folder with everything below it; nothing happens where there is none."""
         self._delete(prefix, [self._raw(found.key) for found in self._objects(prefix)])
+
+    def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
+        """Remove what is at or below `prefix` as far as it is what was seen, by its tags. Manifests go first."""
+        self._full(prefix)
+        for names in _manifests_apart(list(seen)):
+            for name in names:
+                self._discard(name, seen[name])
+
+    def _discard(self, key: str, tag: str) -> None:
+        with self._explained(key):
+            try:
+                tried_again(lambda: self._client.delete_object(Bucket=self._bucket, Key=self._raw(key), IfMatch=tag))
+            except ClientError as error:
+                if code_of(error) not in LOST:
+                    raise
 
     def age_seconds(self, key: str) -> float | None:
         """Return the seconds since an object was written, by the bucket's clock; None if it is gone."""

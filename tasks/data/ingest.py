@@ -15,6 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from infra.store.base import Store
+from infra.store.checked import CheckedStore, superseded
 from infra.store.manifest import read_fact
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
@@ -111,15 +112,17 @@ def ingest(
         built = build_spans(spools, Path(scratch), canonicaliser)
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
-            store.lock("ingest"),
+            superseded("ingest"),
+            store.lock("ingest") as lock,
         ):
+            held = CheckedStore(store, lambda _: lock.confirm())
             if layout is ROWS:
                 _refuse_other_kinds(store, span)
             choice = Choice(store, layout, options.known, Path(scratch))
             chosen = choose_versions(choice, built, spools, canonicaliser, items)
             spans = []
             for done, version in enumerate(chosen, start=1):
-                spans.append(commit_version(store, layout, version))
+                spans.append(commit_version(held, layout, version))
                 report(Progress(what="writing spans", done=done, total=len(chosen), note=version.built.name))
         return IngestSummary(
             spans=tuple(spans),

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 
 from infra.store.base import Conflict, Store
+from infra.store.checked import superseded
 from infra.store.lease import LeaseInUse
 from infra.store.unfinished import clear_unfinished
 from tasks.contracts.jobs import JobSpec
 from tasks.running.context import stage_context, within
-from tasks.running.turn import Turn, superseded
+from tasks.running.turn import Turn
 
 TRIES = 3  # a second apart: a process that only checks the lock holds it for a moment
 

@@ -2,12 +2,14 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
 
-from infra.store.base import Lock, Store
-from infra.store.fence import Fence, fence_key
-from infra.store.lease import LostLease
-from tasks.foundation.errors import SupersededError
+from infra.store.base import Conflict, Lock, Store
+from infra.store.checked import superseded
+from infra.store.fence import WAY_OUT, Fence, fence_key
+from infra.store.records import find_record, find_with_bytes
+from tasks.foundation.errors import StoreError, SupersededError
+
+_ROUNDS = 5  # of reading and replacing the fence
 
 
 class Turn:
@@ -15,6 +17,9 @@ class Turn:
 
     def __init__(self, store: Store, key: str, lock: Lock) -> None:
         self._store, self._key, self._lock = store, key, lock
+        there = find_record(store, self.fence, Fence, WAY_OUT)
+        # Later than every holder before, also where the lock's own count was lost.
+        self._term = max(lock.term, there.term + 1) if there else lock.term
         self._attempts: tuple[str, ...] = ()
         self._guard = threading.Lock()  # spans of a backfill begin their stages in threads
 
@@ -34,20 +39,23 @@ class Turn:
             self._lock.confirm()
 
     def admit(self, attempt: str) -> None:
-        """Let the workers of one attempt write, and none that an earlier holder started. Raises as `confirm` does."""
-        self.confirm()
+        """Let the workers of one attempt write, and none that an earlier holder started. Raises as `confirm` does.
+
+        The fence is read, then the lock is confirmed, then exactly what was read is replaced: whoever stands still in
+        between, or whose request is repeated late, can't replace the fence of a later holder.
+        """
         with self._guard:
             self._attempts = (*self._attempts, attempt)
-            self._store.write(self.fence, Fence(attempts=self._attempts).to_json())
-
-
-@contextlib.contextmanager
-def superseded(key: str) -> Iterator[None]:
-    """Raise SupersededError where the lease of the lock `key` was lost."""
-    try:
-        yield
-    except LostLease as error:
-        raise SupersededError(
-            f"{key} belongs to another process now, since this one stood still for too long: {error}. That process "
-            "goes on with the work; nothing more is written here"
-        ) from error
+            fence = Fence(attempts=self._attempts, term=self._term).to_json()
+            for _ in range(_ROUNDS):
+                raw, there = find_with_bytes(self._store, self.fence, Fence, WAY_OUT)
+                self.confirm()
+                if there is not None and there.term > self._term:
+                    raise SupersededError(
+                        f"{self._key} belongs to another process now, which works on {', '.join(there.attempts)}; "
+                        "nothing more is written here"
+                    )
+                with contextlib.suppress(Conflict):  # it was replaced meanwhile: see by whom
+                    self._store.swap(self.fence, fence, expected=raw)
+                    return
+        raise StoreError(f"{self._store.uri}/{self.fence} was replaced {_ROUNDS} times meanwhile; start this again")

@@ -132,12 +132,12 @@ class FullStore(DirectoryStore):
 
     room = 1
 
-    def upload(self, source: Path, key: str) -> None:
+    def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
         if not self.room:
             super().upload(source, f"{key}.half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room -= 1
-        super().upload(source, key)
+        super().upload(source, key, instead_of)
 
 
 def test_a_full_workspace_keeps_only_complete_spans(tmp_path: Path, scratch: Path) -> None:

@@ -23,7 +23,7 @@ DROPOUT = "model.dropout=0.1"
 RECORDED = "tasks.worker.training.loop:LoopRecorder.losses_if_due"
 COMMITTED = "tasks.worker.training.checkpoint:commit"
 UPLOAD = "infra.store.directory:DirectoryStore.upload"
-WRITE = "infra.store.directory:DirectoryStore.write"
+CREATE = "infra.store.directory:DirectoryStore.create"
 DELETE = "infra.store.directory:DirectoryStore.delete"
 KILLS = {
     "before the first step": Kill("tasks.worker.training.step:TrainStep.__call__", 1, "before"),
@@ -32,11 +32,11 @@ KILLS = {
     "right after the first checkpoint": Kill(COMMITTED, 1),
     "between two checkpoints": Kill(RECORDED, 8),
     "while a later checkpoint is written": Kill(UPLOAD, 1, "before", about="step-00000009/model.safetensors"),
-    "before a later manifest": Kill(WRITE, 1, "before", about="step-00000009/MANIFEST.json"),
+    "before a later manifest": Kill(CREATE, 1, "before", about="step-00000009/MANIFEST.json"),
     "right after a later checkpoint": Kill(COMMITTED, 3),
     "after an evaluation": Kill("tasks.worker.training.loop:LoopRecorder.holdout_if_due", 6),
     "while an old checkpoint is deleted": Kill(DELETE, 1, about="step-00000003/MANIFEST.json"),
-    "before the complete manifest": Kill(WRITE, 1, "before", about="step-00000016/MANIFEST.json"),
+    "before the complete manifest": Kill(CREATE, 1, "before", about="step-00000016/MANIFEST.json"),
     "after the complete checkpoint": Kill(COMMITTED, 6),
     "while the last partial ones are deleted": Kill(DELETE, 1, about="step-00000015/MANIFEST.json"),
     "before the result": Kill("tasks.worker.train:_agree", 1, "before"),
@@ -159,10 +159,10 @@ def test_a_corrupt_parent_stops_the_run_and_is_not_moved(tmp_path: Path):
 class FullDisk(DirectoryStore):
     """A workspace whose disk is full when the checkpoint of step 6 is half written."""
 
-    def upload(self, source: Path, key: str) -> None:
+    def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
         if "step-00000006/optimizer" in key:
             raise OSError(errno.ENOSPC, "No space left on device", str(self.path(key)))
-        super().upload(source, key)
+        super().upload(source, key, instead_of)
 
 
 def test_a_full_disk_stops_the_run_and_spoils_nothing(tmp_path: Path, unbroken: End):

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
 from infra.store.manifest import FileEntry, MissingFolder, open_folder, read_fact, read_manifest, seal
+from infra.store.placing import place
 from tasks.contracts.progress import report
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
 from tasks.data.items import (
@@ -180,7 +181,7 @@ def _merge(
     remove(scratch, number)
     for path, live_items, deleted_items in ((live, rows[0], 0), (gone, 0, rows[1])):
         if live_items + deleted_items:
-            store.upload(path, f"{prefix}/{path.name}")
+            place(store, path, f"{prefix}/{path.name}")
             entry = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path))
             yield entry, live_items, deleted_items
         path.unlink()

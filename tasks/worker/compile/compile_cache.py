@@ -26,6 +26,7 @@ from infra.store.manifest import (
     read_fact,
     read_manifest,
 )
+from infra.store.placing import place
 from tasks.contracts.references import CompileRef
 from tasks.contracts.usage import GraphUse
 from tasks.foundation.errors import CompileError
@@ -171,7 +172,7 @@ def publish(
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
         if any(graph.name in Path(name).parts for graph in fresh):
-            store.upload(path, f"{prefix}/{name}")
+            place(store, path, f"{prefix}/{name}")
             files.append(FileEntry(name=name, bytes=path.stat().st_size, sha256=sha256_of(path)))
     graphs = dict(before.graphs)
     for graph in fresh:

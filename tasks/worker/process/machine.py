@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -133,6 +134,9 @@ class SharedReads:
     def list(self, prefix: str) -> list[str]:
         return self._store.list(prefix)
 
+    def tags(self, prefix: str) -> dict[str, str]:
+        return self._store.tags(prefix)
+
     def age_seconds(self, key: str) -> float | None:
         return self._store.age_seconds(key)
 
@@ -148,14 +152,17 @@ class SharedReads:
     def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
         self._store.swap(key, data, expected)
 
-    def upload(self, source: Path, key: str) -> None:
-        self._store.upload(source, key)
+    def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
+        self._store.upload(source, key, instead_of)
 
     def move(self, prefix: str, target: str) -> None:
         self._store.move(prefix, target)
 
     def delete(self, prefix: str) -> None:
         self._store.delete(prefix)
+
+    def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
+        self._store.discard(prefix, seen)
 
     def lock(self, key: str) -> contextlib.AbstractContextManager[Lock]:
         return self._store.lock(key)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from infra.store.placing import place
 from tasks.contracts.checkpoints import CheckpointState, CurvePoint
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.progress import report
@@ -213,7 +214,7 @@ class LoopRecorder:
         if self.events is not None:
             self.events.close()
             for path in sorted(self.folder.iterdir()):
-                self.job.store.upload(path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
+                place(self.job.store, path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
             self.events = None
 
     def _save_partial(self, step: int) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field
 from infra.store.base import sha256_of
 from infra.store.lease import Held
 from infra.store.manifest import FileEntry, commit, seal
+from infra.store.placing import place, settle
 from infra.store.records import read_record
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
@@ -92,8 +93,8 @@ class Shards:
         """Upload a shard, then its note. Raises StoreError: the lease was lost, so another worker has the partition."""
         lease.check()
         if note.file is not None:
-            self._store.upload(path, f"{self.prefix}/{note.file.name}")
-        self._store.write(self._note(number), note.to_json())
+            place(self._store, path, f"{self.prefix}/{note.file.name}")
+        settle(self._store, self._note(number), note.to_json())
 
     def seal(self) -> InferOutcome:
         """Write the manifest of the vectors, and return the outcome. Every worker may do it: they write the same.

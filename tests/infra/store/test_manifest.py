@@ -35,9 +35,9 @@ def committed(store, source, **facts):
 def uploads(store: Store, monkeypatch) -> list[str]:
     """The keys of all uploads and writes from now on."""
     keys: list[str] = []
-    upload, write = store.upload, store.write
-    monkeypatch.setattr(store, "upload", lambda path, key: (keys.append(key), upload(path, key)))
-    monkeypatch.setattr(store, "write", lambda key, data: (keys.append(key), write(key, data)))
+    upload, create = store.upload, store.create
+    monkeypatch.setattr(store, "upload", lambda path, key, *rest: (keys.append(key), upload(path, key, *rest)))
+    monkeypatch.setattr(store, "create", lambda key, data: (keys.append(key), create(key, data)))
     return keys
 
 
@@ -78,10 +78,10 @@ def test_a_folder_without_manifest_does_not_exist(store, source):
 def test_an_interrupted_commit_leaves_nothing_to_read_and_can_be_repeated(store, source, monkeypatch):
     upload = store.upload
 
-    def break_off(path, key):
+    def break_off(path, key, *rest):
         if key.endswith("part-0.parquet"):
             raise OSError("the network is gone")
-        upload(path, key)
+        upload(path, key, *rest)
 
     monkeypatch.setattr(store, "upload", break_off)
     with pytest.raises(OSError, match="the network is gone"):

@@ -13,6 +13,7 @@ from infra.store import s3_errors, s3_store
 from infra.store.base import Conflict
 from infra.store.factory import open_store
 from infra.store.lease import Lease
+from infra.store.placing import place
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError, classify
 from tests.support.cloud.s3 import Fault, S3Server
@@ -185,6 +186,23 @@ def test_a_large_file_is_uploaded_in_pieces_and_downloaded_whole(store: S3Store,
     assert any("uploadId" in request for request in s3.requests)
     assert store.local("a/large.bin").read_bytes() == path.read_bytes()
     assert store.read("a/large.bin") == path.read_bytes()
+
+
+def test_a_large_file_never_replaces_what_came_meanwhile(store: S3Store, s3: S3Server, tmp_path: Path) -> None:
+    path = tmp_path / "large.bin"
+    path.write_bytes(bytes(9 * 2**20))
+    store.write("a", b"a successor's")
+    s3.faults = [Fault("POST", 409, "ConditionalRequestConflict", about="uploadId=")]
+    with pytest.raises(Conflict):
+        store.upload(path, "a")
+    assert (s3.faults, store.read("a")) == ([], b"a successor's")
+    assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=bucket_of(store))
+
+
+def test_an_upload_whose_reply_was_lost_counts_as_placed(store: S3Store, s3: S3Server, source: Path) -> None:
+    s3.faults = [LOST_REPLY]
+    place(store, source, "a/b")
+    assert store.read("a/b") == source.read_bytes()
 
 
 def test_an_interrupted_upload_leaves_no_object_and_no_pieces(store: S3Store, s3: S3Server, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ WRITES: dict[str, Callable[[Store, Path], None]] = {
     "write": lambda store, source: store.write("a/b.json", source.read_bytes()),
     "create": lambda store, source: store.create("a/new.json", source.read_bytes()),
     "swap": lambda store, source: store.swap("a/b.json", source.read_bytes(), expected=b"old"),
-    "upload": lambda store, source: store.upload(source, "a/b.json"),
+    "upload": lambda store, source: store.upload(source, "a/new.json"),
+    "upload over": lambda store, source: store.upload(source, "a/b.json", store.tags("a")["a/b.json"]),
 }
 
 USES: dict[str, Callable[[Store, str], object]] = {
@@ -35,6 +36,8 @@ USES: dict[str, Callable[[Store, str], object]] = {
     "move to": lambda store, key: store.move("a", key),
     "move from": lambda store, key: store.move(key, "b"),
     "delete": lambda store, key: store.delete(key),
+    "tags": lambda store, key: store.tags(key),
+    "discard": lambda store, key: store.discard(key, {}),
 }
 
 
@@ -92,6 +95,39 @@ def test_upload_copies_and_local_reads(store, source):
     assert store.local("a/b.bin").read_bytes() == b"new content"
     assert source.exists()
     assert (store.local("a") / "b.bin").read_bytes() == b"new content"
+
+
+def test_an_upload_goes_only_where_nothing_is_or_in_place_of_what_was_seen(store, source):
+    store.write("a/b", b"1")
+    with pytest.raises(Conflict):
+        store.upload(source, "a/b")
+    seen = store.tags("a")["a/b"]
+    store.write("a/b", b"2")
+    with pytest.raises(Conflict):
+        store.upload(source, "a/b", seen)
+    assert store.read("a/b") == b"2"
+    store.upload(source, "a/b", store.tags("a/b")["a/b"])
+    assert store.read("a/b") == source.read_bytes()
+    store.delete("a/b")
+    with pytest.raises(Conflict):
+        store.upload(source, "a/b", seen)
+    assert not store.exists("a/b")
+
+
+def test_only_what_was_seen_is_discarded(store):
+    for key in ("a/1", "a/2", "ab"):
+        store.write(key, b"old")
+    seen = store.tags("a")
+    assert sorted(seen) == ["a/1", "a/2"]
+    store.write("a/2", b"new")
+    store.write("a/3", b"new")
+    store.discard("a", seen)
+    assert store.list("a") == ["a/2", "a/3"]
+    store.discard("a", seen)
+    store.discard("a/2", store.tags("a/2"))
+    assert store.list("a") == ["a/3"]
+    store.discard("a", store.tags("a"))
+    assert store.list("") == ["ab"]
 
 
 def test_delete_removes_an_object_or_a_folder_and_nothing_else(store):
@@ -235,11 +271,11 @@ def test_the_umask_decides_who_may_read_an_object(tmp_path, source):
     before = os.umask(0o022)
     try:
         store = DirectoryStore(tmp_path / "workspace")
-        for number, write in enumerate(WRITES.values()):
+        for write in WRITES.values():
             store.write("a/b.json", b"old")
             store.delete("a/new.json")
             write(store, source)
-            key = "a/new.json" if number == 1 else "a/b.json"
+            key = "a/new.json" if store.exists("a/new.json") else "a/b.json"
             assert stat.S_IMODE(store.local(key).stat().st_mode) == 0o644
     finally:
         os.umask(before)

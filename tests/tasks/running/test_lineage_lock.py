@@ -12,6 +12,7 @@ from tasks.running.context import stage_context
 from tasks.running.lineage_lock import TRIES, hold_lineage
 from tasks.running.turn import Turn
 from tests.support.cloud.s3 import S3Server
+from tests.support.workspace.stores import STORES
 
 KEY = "lineages/main.run"
 
@@ -19,6 +20,11 @@ KEY = "lineages/main.run"
 @pytest.fixture
 def bucket(s3: S3Server) -> Store:
     return S3Store(s3.new_workspace())
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> Store:
+    return STORES[request.param](request)
 
 
 FAR = 10_000_000_000.0
@@ -103,6 +109,43 @@ def test_a_process_that_slept_while_another_took_over_is_refused_at_its_next_wri
             sleeper.close()
 
 
+def test_a_holder_that_stands_still_before_it_sets_the_fence_does_not_replace_its_successors(bucket, monkeypatch):
+    rival, original = S3Store(bucket.uri), bucket.swap
+
+    def late(where: str, data: bytes, expected: bytes | None) -> None:
+        if where == fence_key(KEY):  # the lease is confirmed by now
+            monkeypatch.setattr(bucket, "swap", original)
+            lease = Lease.model_validate_json(rival.read(f".locks/{KEY}"))
+            rival.write(f".locks/{KEY}", lease.model_copy(update={"until": 0.0}).to_json())  # for so long
+            with rival.lock(KEY) as lock:
+                Turn(rival, KEY, lock).admit("runs/a/train/attempt-2")
+        original(where, data, expected)
+
+    with contextlib.ExitStack() as sleeper:
+        sleeper.enter_context(hold_lineage(bucket, KEY, print))
+        (turn,) = stage_context().turns
+        turn.admit("runs/a/validate/attempt-1")
+        monkeypatch.setattr(bucket, "swap", late)
+        with pytest.raises(SupersededError, match="belongs to another process"):
+            turn.admit("runs/a/train/attempt-1")
+        with pytest.raises(SupersededError):
+            sleeper.close()
+    fence = Fence.model_validate_json(bucket.read(fence_key(KEY)))
+    assert fence.attempts == ("runs/a/train/attempt-2",)
+
+
+def test_the_fence_goes_up_with_each_holder_also_when_the_lock_lost_its_count(store):
+    terms = []
+    for number in range(4):
+        if number == 2:
+            store.delete(".locks/lineages.main.run")
+            store.delete(f".locks/{KEY}")
+        with hold_lineage(store, KEY, print):
+            stage_context().turns[0].admit("runs/a/train/attempt-1")
+            terms.append(Fence.model_validate_json(store.read(fence_key(KEY))).term)
+    assert terms == sorted(set(terms))
+
+
 def test_workers_that_the_next_holder_finds_again_may_write(tmp_path):
     store, job = DirectoryStore(tmp_path), "runs/a/infer/attempt-1"
     with hold_lineage(store, KEY, print):
@@ -115,11 +158,17 @@ def test_workers_that_the_next_holder_finds_again_may_write(tmp_path):
     assert store.read("vectors/x") == b"x"
 
 
-@pytest.mark.parametrize("method", ["write", "create", "swap", "upload", "move", "delete", "lock"])
+@pytest.mark.parametrize("method", ["write", "create", "swap", "upload", "move", "delete", "discard", "lock"])
 def test_every_way_to_write_looks_at_the_fence(tmp_path, method):
     store = DirectoryStore(tmp_path)
-    store.write("fence", Fence(attempts=("another",)).to_json())
+    store.write("fence", Fence(attempts=("another",), term=1).to_json())
     late = FencedStore(store, ("fence",), "mine", sleep=lambda seconds: None)
-    arguments = {"swap": ("k", b"", None), "delete": ("k",), "lock": ("k",), "upload": (tmp_path / "fence", "k")}
+    arguments = {
+        "swap": ("k", b"", None),
+        "delete": ("k",),
+        "discard": ("k", {}),
+        "lock": ("k",),
+        "upload": (tmp_path / "fence", "k"),
+    }
     with pytest.raises(SupersededError):
         getattr(late, method)(*arguments.get(method, ("k", b"")))

@@ -177,12 +177,13 @@ def test_vectors_of_another_model_are_never_reused(workspace: Workspace):
 
 
 UPLOAD = "infra.store.directory:DirectoryStore.upload"
+CREATE = "infra.store.directory:DirectoryStore.create"
 KILLS = {
     "before any shard": (Kill("tasks.worker.vectors.embedder:embed", 1, "before"), 0),
     "after a shard's file, before its note": (Kill(UPLOAD, 1, about="part-00001.parquet"), 1),
     "after the second shard": (Kill("tasks.worker.vectors.shards:Shards.commit", 2), 2),
-    "before the manifest": (Kill("infra.store.directory:DirectoryStore.write", 1, "before", about="MANIFEST.json"), 4),
-    "after the manifest": (Kill("infra.store.directory:DirectoryStore.write", 1, about="MANIFEST.json"), 4),
+    "before the manifest": (Kill(CREATE, 1, "before", about="MANIFEST.json"), 4),
+    "after the manifest": (Kill(CREATE, 1, about="MANIFEST.json"), 4),
 }
 
 

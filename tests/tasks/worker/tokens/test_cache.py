@@ -129,12 +129,12 @@ def test_a_process_that_dies_while_it_makes_them_leaves_nothing_half(
     store, rows = make_workspace(tmp_path, rows=60, distinct=12)
     upload, left = store.upload, files
 
-    def dying(source: Path, key: str) -> None:
+    def dying(source: Path, key: str, instead_of: str | None = None) -> None:
         nonlocal left
         if not left:
             raise KeyboardInterrupt
         left -= 1
-        upload(source, key)
+        upload(source, key, instead_of)
 
     monkeypatch.setattr(store, "upload", dying)
     with pytest.raises(KeyboardInterrupt):

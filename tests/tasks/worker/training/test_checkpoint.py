@@ -248,10 +248,10 @@ def test_weights_that_are_not_finite_are_not_written(trained: Trained):
 class FullDisk(DirectoryStore):
     """A workspace without room for the optimiser's state."""
 
-    def upload(self, source: Path, key: str) -> None:
+    def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
         if key.endswith("optimizer.safetensors"):
             raise OSError(errno.ENOSPC, "No space left on device", str(self.path(key)))
-        super().upload(source, key)
+        super().upload(source, key, instead_of)
 
 
 @pytest.mark.parametrize("then", ["save", "wait"])

@@ -1,0 +1,89 @@
+"""A store that makes sure, before each write, that this process may still write.
+
+Making sure and writing are two steps, and a process can stand still in between. What it replaces or deletes is
+therefore seen first, then it makes sure, and only exactly what it saw goes: nothing that a successor wrote.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from infra.store.base import Holder, Lock, Store
+from infra.store.lease import LostLease
+from tasks.foundation.errors import SupersededError
+
+
+class CheckedStore:
+    """A store as one that may lose its turn sees it."""
+
+    def __init__(self, store: Store, check: Callable[[str], None]) -> None:
+        """Call `check` with the key before each write; it raises SupersededError."""
+        self._store, self._check = store, check
+        self.uri = store.uri
+
+    def read(self, key: str) -> bytes:
+        return self._store.read(key)
+
+    def exists(self, key: str) -> bool:
+        return self._store.exists(key)
+
+    def list(self, prefix: str) -> list[str]:
+        return self._store.list(prefix)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return self._store.sizes(prefix)
+
+    def tags(self, prefix: str) -> dict[str, str]:
+        return self._store.tags(prefix)
+
+    def local(self, key: str) -> Path:
+        return self._store.local(key)
+
+    def age_seconds(self, key: str) -> float | None:
+        return self._store.age_seconds(key)
+
+    def peek(self, key: str) -> Holder | None:
+        return self._store.peek(key)
+
+    def write(self, key: str, data: bytes) -> None:
+        self._check(key)
+        self._store.write(key, data)
+
+    def create(self, key: str, data: bytes) -> None:
+        self._check(key)
+        self._store.create(key, data)
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        self._check(key)
+        self._store.swap(key, data, expected)
+
+    def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
+        self._check(key)
+        self._store.upload(source, key, instead_of)
+
+    def move(self, prefix: str, target: str) -> None:
+        self._check(target)
+        self._store.move(prefix, target)
+
+    def delete(self, prefix: str) -> None:
+        self.discard(prefix, self._store.tags(prefix))
+
+    def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
+        self._check(prefix)
+        self._store.discard(prefix, seen)
+
+    def lock(self, key: str) -> contextlib.AbstractContextManager[Lock]:
+        self._check(key)
+        return self._store.lock(key)
+
+
+@contextlib.contextmanager
+def superseded(key: str) -> Iterator[None]:
+    """Raise SupersededError where the lease of the lock `key` was lost."""
+    try:
+        yield
+    except LostLease as error:
+        raise SupersededError(
+            f"{key} belongs to another process now, since this one stood still for too long: {error}. That process "
+            "goes on with the work; nothing more is written here"
+        ) from error
