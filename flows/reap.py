@@ -4,13 +4,15 @@ from prefect import flow
 
 import infra.compute.batch.reap
 from configs.load import load_config
+from flows.running.janitors import LONGEST_SECONDS, newest_only
 from flows.running.parameters import ConfigFile, GraceMinutes, Overrides, Workspace
 from infra.compute.batch.reap import GRACE_MINUTES, ReapReport
 from infra.store.factory import open_store
 from tasks.running.stage_output import logger
 
 
-@flow(name="reap", flow_run_name="after {grace_minutes} minutes")
+@flow(name="reap", flow_run_name="after {grace_minutes} minutes", timeout_seconds=LONGEST_SECONDS)
+@newest_only
 def reap(
     workspace: Workspace,
     config_file: ConfigFile = "",

@@ -12,6 +12,7 @@ from configs.schema.config import Config
 from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
+from flows.running.janitors import end_dead_janitors, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
@@ -30,6 +31,7 @@ from tasks.validate import catalogue_of, validate
 
 @flow(name="refresh", flow_run_name="refresh", on_cancellation=[end_jobs])
 @cancellable
+@newest_only
 def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = ()) -> Release | None:
     """Embed new and changed items with the released model, drop deleted ones, and release the result.
 
@@ -45,6 +47,7 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
     Raises:
         StageError: a stage failed; its class says why.
     """
+    end_dead_janitors()  # it is in another queue, so dead janitors do not keep it waiting
     config, store = load_config(config_file, overrides), open_store(workspace)
     with contextlib.ExitStack() as held:
         try:

@@ -8,6 +8,7 @@ from flows.presentation import html, markdown
 from flows.presentation.history.page import page, summary
 from flows.presentation.model import HISTORY_KEY
 from flows.presentation.wording import now
+from flows.running.janitors import LONGEST_SECONDS, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.factory import open_store
 from tasks.foundation.records import Record
@@ -24,7 +25,8 @@ class Written(Record):
     metrics: str
 
 
-@flow(name="report", flow_run_name="history")
+@flow(name="report", flow_run_name="history", timeout_seconds=LONGEST_SECONDS)
+@newest_only
 def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = ()) -> Written:
     """Write the history of all runs, as a page and as numbers for Prometheus, into the workspace.
 

@@ -10,6 +10,7 @@ from prefect import flow
 from prefect.states import Completed
 
 from configs.load import load_config
+from flows.running.janitors import LONGEST_SECONDS, end_dead_janitors, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.watching.events import send_events
 from flows.watching.lost_runs import set_lost_runs_crashed
@@ -21,7 +22,8 @@ from tasks.monitoring.freshness import FreshnessReport, freshness
 from tasks.running.stage_output import logger
 
 
-@flow(name="watch", flow_run_name="freshness")
+@flow(name="watch", flow_run_name="freshness", timeout_seconds=LONGEST_SECONDS)
+@newest_only
 def watch(
     workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = (), catch_up: bool = True
 ) -> FreshnessReport:
@@ -40,6 +42,7 @@ def watch(
     Raises:
         ConfigError, StoreError: as `tasks.monitoring.freshness.freshness`.
     """
+    end_dead_janitors()
     config = load_config(config_file, overrides)
     store = open_store(workspace)
     report = freshness(store, config, dt.datetime.fromisoformat(now()))

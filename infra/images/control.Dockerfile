@@ -54,4 +54,4 @@ COPY tasks/targets tasks/targets
 RUN python -m pip install --no-deps --editable .
 
 USER millrace
-CMD ["prefect", "worker", "start", "--pool", "millrace", "--type", "process"]
+CMD ["prefect", "worker", "start", "--pool", "millrace", "--type", "process", "--limit", "6"]

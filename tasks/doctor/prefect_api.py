@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.prefect_server import Server, running
+from infra.work_pool import worker_command
 from tasks.doctor.check import CheckResult
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 POOL = "millrace"
 SCHEDULED = "pipeline/scheduled"  # this deployment must always have a next run
 _WAITS_TOO_LONG = dt.timedelta(minutes=5)
-_START_WORKER = f"prefect worker start --pool {POOL}"
+_START_WORKER = worker_command(POOL)
 _BEATS = 3  # a worker that missed more heartbeats counts as dead
 _MOST = 200  # the size of a page in Prefect's API
 _ADDRESSES = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")

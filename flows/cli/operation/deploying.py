@@ -22,6 +22,7 @@ from flows.cli.terminal.run_options import RunOptions
 from infra import prefect_password, prefect_server
 from infra.prefect_server import Server
 from infra.store.base import Store
+from infra.work_pool import worker_command
 from tasks.foundation.errors import CodeError, ConfigError, StageError
 from tasks.foundation.records import Record
 from tasks.monitoring.schedule import check_schedule, next_fire
@@ -83,7 +84,7 @@ def deploy(options: RunOptions, alert_url: str | None, alert_blocks: Sequence[st
     config_file = str(options.config_file.resolve()) if options.config_file else None  # workers run elsewhere
     tree = _rendered(options.overrides)
     pool = str(tree["deployments"][0]["work_pool"]["name"])
-    queue = _make_pool_and_queue(config, pool)
+    queue = _make_pool_and_queues(config, pool)
     note("deploying; takes about 15 seconds")
     _send(tree, _environment(config, store, config_file))
     if alert_url is not None or blocks:
@@ -119,7 +120,7 @@ def show(output: DeployOutput) -> None:
 
 def _worker(server: Server, pool: str) -> str:
     """Return the command; the password is read from its file, so that no history of a shell holds it."""
-    words = [f"PREFECT_API_URL={server.url}", f"prefect worker start --pool {pool}"]
+    words = [f"PREFECT_API_URL={server.url}", worker_command(pool)]
     if server.password_file is not None:
         words.insert(0, f'{prefect_password.OF_CLIENT}="$(cat {shlex.quote(server.password_file)})"')
     return " ".join(words)
@@ -146,28 +147,18 @@ def _environment(config: Config, store: Store, config_file: str | None) -> dict[
     }
 
 
-def _make_pool_and_queue(config: Config, pool: str) -> str:
-    """Make the work pool and the lineage's queue if they are missing; return the queue's name."""
+def _make_pool_and_queues(config: Config, pool: str) -> str:
+    """Make the work pool, its queue of janitors and the lineage's queue; return the name of the last."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectNotFound
-    from prefect.workers.process import ProcessWorker
 
+    from flows.running import janitors
     from flows.running.lineage_queue import queue_name
+    from infra import work_pool
 
     queue = queue_name(config.lineage)
     with get_client(sync_client=True) as client:
-        try:
-            kind = client.read_work_pool(pool).type
-        except ObjectNotFound:
-            template = ProcessWorker.get_default_base_job_template()
-            client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
-        else:
-            if kind != "process":
-                raise ConfigError(
-                    f"the server's work pool {pool} has the type {kind}, but flows run in a pool of type process; "
-                    f"rename that pool, or delete it: prefect work-pool delete {pool}"
-                )
+        work_pool.make_pool(client, pool)
+        work_pool.limit_janitors(client, pool, janitors.QUEUE)
         client.upsert_global_concurrency_limit_by_name(queue, limit=1)
     return queue
 

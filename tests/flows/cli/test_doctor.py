@@ -125,7 +125,9 @@ def until(look: Callable[[], CheckResult], outcome: str) -> CheckResult:
 
 def test_a_deployment_fails_until_a_worker_sends_a_heartbeat(client: SyncPrefectClient, deployment: UUID) -> None:
     seen = prefect_api.workers()
-    assert seen == CheckResult("FAIL", "no worker of pool millrace is alive", "prefect worker start --pool millrace")
+    assert seen == CheckResult(
+        "FAIL", "no worker of pool millrace is alive", "prefect worker start --pool millrace --limit 6"
+    )
     client.send_worker_heartbeat("millrace", "w-1", heartbeat_interval_seconds=30)
     seen = prefect_api.workers()
     assert (seen.outcome, seen.found.startswith("1 in pool millrace: w-1, last seen ")) == ("ok", True)

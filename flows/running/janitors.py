@@ -1,0 +1,103 @@
+"""Flows that look after the others, as watch and reaper: late ones give way to the newest, dead ones free their place.
+
+After a worker was away, each of its schedules has left many late runs. For a flow that looks at the state of now, the
+newest of them does the work of all.
+"""
+
+import datetime as dt
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterExpectedStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterWorkQueueName,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.runtime import deployment, flow_run
+from prefect.states import Completed, Crashed
+
+from tasks.running.stage_output import logger
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+QUEUE = "janitors"  # of the work pool; prefect.yaml puts watch, reaper and report there
+LONGEST_SECONDS = 3600.0  # a janitor that runs longer is ended by Prefect
+_DEAD_AFTER = dt.timedelta(seconds=LONGEST_SECONDS) + dt.timedelta(minutes=10)
+_BEGUN = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+_OPEN = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING)
+
+
+def newest_only(body: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a flow to end at once, in the state Collapsed, if a later run of its deployment is due as well.
+
+    The late runs between the two end as well, before they get a process.
+    """
+
+    @functools.wraps(body)
+    def flow_body(*args: P.args, **kwargs: P.kwargs) -> R:
+        newest = _newest_that_is_due()
+        if newest is None:
+            return body(*args, **kwargs)
+        collapsed: Any = Completed(name="Collapsed", message=f"{newest.name}, due later, does the work", data=None)
+        return collapsed
+
+    # Prefect looks up the names of annotations in the module that made the function, which is this one.
+    flow_body.__signature__ = inspect.signature(body, eval_str=True)  # pyright: ignore[reportAttributeAccessIssue]
+    return flow_body
+
+
+def end_dead_janitors() -> None:
+    """Set janitors to Crashed that show Running beyond their time: each would keep one of the queue's few places."""
+    asked = FlowRunFilter(work_queue_name=FlowRunFilterWorkQueueName(any_=[QUEUE]), state=_in(_BEGUN))
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=asked):
+            if run.state is not None and dt.datetime.now(dt.UTC) - run.state.timestamp > _DEAD_AFTER:
+                message = f"it has recorded no end for {_DEAD_AFTER}, so its process is gone"
+                client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+                logger().warning("%s: %s", run.name, message)
+
+
+def _newest_that_is_due() -> FlowRun | None:
+    """Return the last due run of this run's deployment, unless it is this one; end those between the two."""
+    if not flow_run.id or not deployment.id:
+        return None
+    with get_client(sync_client=True) as client:
+        mine = client.read_flow_run(UUID(flow_run.id))
+        later = [run for run in _due(client, mine) if _is_later(run, mine)]
+        for run in later[1:]:
+            if run.state is not None and run.state.type is StateType.SCHEDULED:
+                message = f"{later[0].name}, due later, does the work"
+                client.set_flow_run_state(run.id, Completed(name="Collapsed", message=message), force=True)
+    return later[0] if later else None
+
+
+def _due(client: SyncPrefectClient, mine: FlowRun) -> list[FlowRun]:
+    """Return the runs of the deployment that are due or under way, the newest first."""
+    asked = FlowRunFilter(
+        deployment_id=FlowRunFilterDeploymentId(any_=[mine.deployment_id] if mine.deployment_id else []),
+        state=_in(_OPEN),
+        expected_start_time=FlowRunFilterExpectedStartTime(before_=dt.datetime.now(dt.UTC)),  # pyright: ignore[reportArgumentType]
+    )
+    return client.read_flow_runs(flow_run_filter=asked, sort=FlowRunSort.EXPECTED_START_TIME_DESC)
+
+
+def _is_later(run: FlowRun, mine: FlowRun) -> bool:
+    """Return whether a run does the same, and is due later."""
+    if run.expected_start_time is None or mine.expected_start_time is None or run.parameters != mine.parameters:
+        return False
+    return run.id != mine.id and run.expected_start_time > mine.expected_start_time
+
+
+def _in(types: tuple[StateType, ...]) -> FlowRunFilterState:
+    return FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))

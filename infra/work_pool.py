@@ -1,0 +1,53 @@
+"""The work pool of the deployments, its queue for janitors, and the command that starts its worker.
+
+The pool has no limit: runs of a worker that died would count as running for ever. A worker's own limit dies with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tasks.foundation.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+WORKER = 6  # flow runs at once; a process of one takes about 350 MiB before its work begins
+JANITORS = 2  # at once: one that died frees its place after an hour, and must not keep the only one so long
+_BEHIND = 2  # priority; the default queue has 1, and lower goes first
+
+
+def worker_command(pool: str) -> str:
+    """Return the command that starts a worker of the pool."""
+    return f"prefect worker start --pool {pool} --limit {WORKER}"
+
+
+def make_pool(client: SyncPrefectClient, pool: str) -> None:
+    """Make the work pool if it is missing. Raises ConfigError: it is there, and of another type."""
+    from prefect.client.schemas.actions import WorkPoolCreate  # a second of loading
+    from prefect.exceptions import ObjectNotFound
+    from prefect.workers.process import ProcessWorker
+
+    try:
+        kind = client.read_work_pool(pool).type
+    except ObjectNotFound:
+        template = ProcessWorker.get_default_base_job_template()
+        client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
+        return
+    if kind != "process":
+        raise ConfigError(
+            f"the server's work pool {pool} has the type {kind}, but flows run in a pool of type process; "
+            f"rename that pool, or delete it: prefect work-pool delete {pool}"
+        )
+
+
+def limit_janitors(client: SyncPrefectClient, pool: str, queue: str) -> None:
+    """Make the queue of the janitors, behind the default queue, and let few of its runs be under way at once."""
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        there = client.read_work_queue_by_name(queue, work_pool_name=pool)
+    except ObjectNotFound:
+        client.create_work_queue(queue, concurrency_limit=JANITORS, priority=_BEHIND, work_pool_name=pool)
+    else:
+        client.update_work_queue(there.id, concurrency_limit=JANITORS)
