@@ -217,7 +217,7 @@ def _start(home: Path, port: int = USUAL_PORT, seconds: float = START_SECONDS) -
         log = home / "server.log"
         with log.open("ab") as output:
             begin = output.tell()
-            command = (sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port))
+            command = (sys.executable, "-P", "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port))
             pid = background.start(command, output, home, _server_environment(home, port))
         entry = _Entry(pid=pid, port=port)
         DirectoryStore(home).write("server.json", entry.to_json())

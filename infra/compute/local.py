@@ -54,7 +54,7 @@ class LocalRunner:
     def _start(self, spec: JobSpec, environment: dict[str, str]) -> subprocess.Popen[str]:
         uri = f"{self.store.uri}#{spec.attempt_prefix}/spec.json"
         return subprocess.Popen(
-            [sys.executable, "-m", "tasks.worker", spec.stage.value, "--spec", uri],
+            [sys.executable, "-P", "-m", "tasks.worker", spec.stage.value, "--spec", uri],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -73,6 +73,7 @@ def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:
         **{name: value for name, value in os.environ.items() if name != prefect_password.OF_CLIENT},
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",  # as -P, for what they start
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "WORLD_SIZE": str(workers),

@@ -167,7 +167,7 @@ def _send(tree: dict[str, Any], environment: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prefect.yaml"
         file.write_text(yaml.safe_dump(tree, sort_keys=False))
-        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
+        command = [sys.executable, "-P", "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
         try:
             done = subprocess.run(
                 command,

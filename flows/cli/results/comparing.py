@@ -30,11 +30,10 @@ def compare(store: Store, before: int | None, after: int | None) -> Changes:
         if release.catalogue is None:
             raise ConfigError(f"release {release.number} was made before releases held all items with their texts")
     config = read_plan(store, later.run_key).config
-    command = [sys.executable, "-m", "tasks.worker.search.diff", "--workspace", store.uri]
-    for name, record in (("before", earlier), ("after", later)):
-        command += [f"--{name}", record.model_dump_json()]
-    command += ["--config", config.model_dump_json(by_alias=True)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-P", "-m", "tasks.worker.search.diff", "--workspace", store.uri]
+    records = (earlier, later, config)  # too long for arguments
+    said = "".join(record.model_dump_json(by_alias=True) + "\n" for record in records)
+    done = subprocess.run(command, input=said, capture_output=True, text=True)
     if done.returncode:
         raise failure_of(done.returncode, done.stderr)
     return Changes.model_validate_json(done.stdout)

@@ -20,7 +20,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.runs import releases
 
-WORKER = (sys.executable, "-m", "tasks.worker.search")
+WORKER = (sys.executable, "-P", "-m", "tasks.worker.search")
 END_SECONDS = 3.0
 _SHOWN = 90  # characters of a text in the terminal
 
@@ -39,26 +39,30 @@ class SearchOutput(Record):
 class Searcher:
     """A worker process that answers questions about one release; `searcher` starts and ends it."""
 
-    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
-        self._process, self._errors = process, errors
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str], release: Release) -> None:
+        self._process, self._errors, self._release = process, errors, release
 
     @functools.cached_property
     def about(self) -> Searchable:
         """What it says once it has loaded the release. Raises as `ask`."""
+        self._tell(self._release)
         return Searchable.model_validate_json(self._line())
 
     def ask(self, text: str, k: int) -> Answer:
         """Return the `k` nearest items. Raises StageError of the class that ended the worker, with its message."""
         _ = self.about
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; what it said is read below
-            self._process.stdin.write(Question(text=text, k=k).model_dump_json() + "\n")
-            self._process.stdin.flush()
+        self._tell(Question(text=text, k=k))
         return Answer.model_validate_json(self._line())
 
     def kill(self) -> None:
         """End the process, whatever it does; another thread may wait for its answer, which then raises."""
         self._process.kill()
+
+    def _tell(self, record: Record) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended; what it said is read after this
+            self._process.stdin.write(record.model_dump_json() + "\n")
+            self._process.stdin.flush()
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -72,14 +76,14 @@ class Searcher:
 @contextlib.contextmanager
 def searcher(store: Store, release: Release) -> Iterator[Searcher]:
     """Run a worker for a release inside the block. Raises StageError as `Searcher.ask` does."""
-    command = [*WORKER, "--workspace", store.uri, "--release", release.model_dump_json()]
+    command = [*WORKER, "--workspace", store.uri]  # the release may be too long for an argument
     with (
         contextlib.suppress(BrokenPipeError),  # a question that the worker did not live to read
         tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads would fill up
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         try:
-            yield Searcher(process, errors)
+            yield Searcher(process, errors, release)
         finally:
             _end(process)
 

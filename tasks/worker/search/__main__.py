@@ -1,6 +1,7 @@
 """`python -m tasks.worker.search`: answers questions on standard input from the model and the vectors of one release.
 
-It opens the exported model with sentence-transformers, as a consumer does. Ends when standard input does.
+The first line names the release, each other one is a question. It opens the exported model with
+sentence-transformers, as a consumer does. Ends when standard input does.
 """
 
 import argparse
@@ -20,12 +21,11 @@ def main() -> None:
     """Answer until the input ends."""
     parser = argparse.ArgumentParser(prog="python -m tasks.worker.search", description=__doc__)
     parser.add_argument("--workspace", required=True)
-    parser.add_argument("--release", required=True, help="the release as JSON")
     arguments = parser.parse_args()
 
     def work(give: Answering) -> None:
         began = time.monotonic()
-        release = Release.model_validate_json(arguments.release)
+        release = Release.model_validate_json(sys.stdin.readline())
 
         from tasks.worker.search.measure import open_released
 

@@ -1,6 +1,10 @@
-"""`python -m tasks.worker.search.diff`: compares two releases with the holdout queries of the later one's model."""
+"""`python -m tasks.worker.search.diff`: compares two releases with the holdout queries of the later one's model.
+
+Three lines of JSON on standard input name them: the earlier release, the later one, the configuration of its run.
+"""
 
 import argparse
+import sys
 
 from configs.schema.config import Config
 from infra.store.factory import open_store
@@ -12,9 +16,6 @@ def main() -> None:
     """Print what changed."""
     parser = argparse.ArgumentParser(prog="python -m tasks.worker.search.diff", description=__doc__)
     parser.add_argument("--workspace", required=True)
-    parser.add_argument("--before", required=True, help="the earlier release as JSON")
-    parser.add_argument("--after", required=True, help="the later release as JSON")
-    parser.add_argument("--config", required=True, help="of the later one's run, as JSON")
     arguments = parser.parse_args()
 
     def work(give: Answering) -> None:
@@ -24,8 +25,8 @@ def main() -> None:
         from tasks.worker.search.shared_items import shared_items
 
         store = open_store(arguments.workspace)
-        before, after = (Release.model_validate_json(each) for each in (arguments.before, arguments.after))
-        queries = holdout_queries(store, after.rows, Config.model_validate_json(arguments.config))
+        before, after = (Release.model_validate_json(sys.stdin.readline()) for _ in range(2))
+        queries = holdout_queries(store, after.rows, Config.model_validate_json(sys.stdin.readline()))
         opened = [open_released(store, each.ref, ONE_OF_TWO_BYTES) for each in (before, after)]
         both = shared_items(opened[0][1], opened[1][1])
         earlier, later = (

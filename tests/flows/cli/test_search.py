@@ -1,12 +1,16 @@
 """`millrace search` where it can't answer; tests/pipeline searches a real release."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from flows.cli.results import searching
+from flows.cli.results import comparing, searching
 from infra.store.directory import DirectoryStore
+from tasks.contracts.references import RowsRef, SpanRef
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.runs import releases
 from tests.support.workspace.past import write_past
 
 
@@ -18,9 +22,55 @@ def test_an_empty_text_and_a_workspace_without_a_release_are_refused(tmp_path: P
         searching.search(store, "lamp", None, 10)
 
 
+def _of_many_spans(store: DirectoryStore) -> None:
+    """Write two releases of a lineage that trained on more spans than one argument of a command has room for."""
+    write_past(store, 2)
+    for number in (1, 2):
+        release = releases.read(store, number)
+        rows = tuple(
+            RowsRef(span=SpanRef(name=f"2026-01-{day}", version=1), prefix=f"runs/{'f' * 200}/{day}", rows=day)
+            for day in range(1, 741)
+        )
+        record = release.model_copy(update={"rows": rows}).to_json()
+        assert len(record) > 200_000
+        store.write(f"releases/{number}.json", record)
+
+
+def test_a_release_of_many_spans_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(tmp_path)
+    _of_many_spans(store)
+    monkeypatch.setattr(searching, "WORKER", (sys.executable, "-m", "tests.support.fakes.search_worker"))
+    found = searching.search(store, "lamp", 2, 3)
+    assert (found.release, len(found.hits)) == (2, 3)
+
+
+def test_releases_of_many_spans_are_compared_as_far_as_their_files_are_there(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    _of_many_spans(store)
+    with pytest.raises(StoreError, match=r"has no MANIFEST\.json"):
+        comparing.compare(store, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda store: searching.search(store, "lamp", None, 1), lambda store: comparing.compare(store, 1, 2)]
+)
+def test_no_code_of_the_current_folder_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[DirectoryStore], object]
+) -> None:
+    store, here = DirectoryStore(tmp_path / "workspace"), tmp_path / "here"
+    write_past(store, 2)
+    here.mkdir()
+    for name in ("torch", "pyarrow", "pydantic"):
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.chdir(here)
+    with pytest.raises(StoreError, match=r"has no MANIFEST\.json"):
+        ask(store)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_what_the_worker_lacks_is_named_with_its_class(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     write_past(store, 1)
-    with pytest.raises(StoreError, match=r"/vectors/main-\d+/\S+ has no MANIFEST\.json") as caught:
+    with pytest.raises(StoreError, match=r"/models/main-\d+ has no MANIFEST\.json") as caught:
         searching.search(store, "lamp", None, 10)
     assert "Traceback" not in str(caught.value)

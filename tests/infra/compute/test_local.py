@@ -69,6 +69,25 @@ def test_a_killed_worker_leaves_no_temporary_files(store, stand_in, tmp_path, mo
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_no_code_of_the_current_folder_runs(store, stand_in, tmp_path, monkeypatch):
+    """Neither in the workers nor in what they start."""
+    stand_in(
+        """
+        def run(job):
+            import subprocess
+            subprocess.run([sys.executable, "-m", "tasks.worker", "--help"], check=True, stdout=subprocess.DEVNULL)
+            return outcome()
+        """
+    )
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("torch", "pyarrow", "pydantic"):
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.chdir(here)
+    run(store)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_stage_ends_with_the_result_of_rank_0(store, stand_in):
     stand_in(
         """

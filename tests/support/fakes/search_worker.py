@@ -24,8 +24,8 @@ SLOW_SECONDS = 3.0
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workspace", required=True)
-    parser.add_argument("--release", required=True)
-    release = Release.model_validate_json(parser.parse_args().release)
+    parser.parse_args()
+    release = Release.model_validate_json(sys.stdin.readline())
     die_with_parent()
     if release.number == LOST:
         print(f"{release.model_prefix} has no MANIFEST.json", file=sys.stderr)
