@@ -17,6 +17,8 @@ from tests.browser.album import Album
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 REQUIRED = "MILLRACE_BROWSER_REQUIRED"  # in the environment: without a browser the tests fail instead of being skipped
 LOOPBACK = ("127.0.0.1", "localhost")
+REBOUND = "evil.example"  # a name of elsewhere that leads to this machine, as one in a trick of DNS
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1"]
 SECONDS = 90.0
 
 
@@ -27,7 +29,7 @@ def browser() -> Iterator[Browser]:
         missing = "none of " + ", ".join(NAMES) + " is installed; on Debian: apt-get install chromium"
         pytest.fail(missing) if os.environ.get(REQUIRED) else pytest.skip(missing)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        chromium = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
         yield chromium
         chromium.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from flows.cli.results.search_page import SearchPages
+from flows.cli.serving.search_page import SearchPages
 from flows.presentation.history.page import history_html
 from flows.presentation.run.report import run_html
 from flows.presentation.search import Asked, Side, search_html
