@@ -18,11 +18,25 @@ _FILES = (
 
 
 def pretrained_folder(name: str) -> Path:
-    """Return the local folder of `model.pretrained`: a path, or `package:NAME/FOLDER` in an installed package."""
+    """Return the local folder of `model.pretrained`: a path, or `package:NAME/FOLDER` in an installed package.
+
+    No package is imported for it.
+
+    Raises:
+        ConfigError: the name is none of these, or there is no such package.
+    """
     if not name.startswith("package:"):
         return Path(name).expanduser()
     package, _, below = name.removeprefix("package:").partition("/")
-    spec = importlib.util.find_spec(package)
+    if not package.isidentifier() or ".." in Path(below).parts or Path(below).is_absolute():
+        raise ConfigError(
+            f"model.pretrained {name!r}: write package:NAME/FOLDER, with the name of a package at the top and a folder "
+            "inside it"
+        )
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # a module of this process that was made, not found
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"model.pretrained {name!r}: the package {package!r} is not installed")
     return Path(next(iter(spec.submodule_search_locations))) / below

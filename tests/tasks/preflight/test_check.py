@@ -122,6 +122,29 @@ def test_a_pretrained_folder_that_is_not_there_is_refused_where_it_would_be_used
     check(store, "model.pretrained=/nowhere", "train.compute=batch")  # it is in the image there
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("package:../../x", r"NAME/FOLDER"),
+        ("package:parent.below/model", r"NAME/FOLDER"),
+        ("package:parent/../../etc", r"NAME/FOLDER"),
+        ("package:parent//etc", r"NAME/FOLDER"),
+        ("package:", r"NAME/FOLDER"),
+        ("package:__main__/x", "'__main__' is not installed"),
+        ("package:sys/x", "'sys' is not installed"),
+    ],
+)
+def test_a_package_is_named_without_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    (tmp_path / "parent").mkdir()
+    (tmp_path / "parent" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=rf"model\.pretrained '{name}': .*{message}"):
+        pretrained_folder(name)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_shapes_must_fit_the_positions_of_the_encoder(store: DirectoryStore, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     folder.mkdir()
