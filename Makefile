@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts faults chaos \
+.PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts faults chaos \
   success scale years train-memory holdout resume traps
 
 install: $(INSTALLED)
@@ -40,6 +40,12 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/cfn-lint infra/aws/*.yaml
+
+# Known holes in the pinned versions, asked of an index on the internet; CONTRIBUTING.md. No part of `make check`.
+audit:
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/pip install --quiet --disable-pip-version-check pip-audit
+	.venv-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict
 
 # The images and Neuron's compiler, on a machine with x86 processors, the internet and Docker; docs/accelerators.md.
 check-neuron: install
