@@ -84,9 +84,15 @@ class BatchServer:
 
     def register_all(self, stages: Iterable[str] = STAGES, **parameters: str) -> None:
         """The machines, queues and job definitions of infra/aws/millrace.yaml, for a stack with these parameters."""
+        without_machines = set[str]()
         for name, environment in requests("AWS::Batch::ComputeEnvironment", **parameters).items():
+            if environment["computeResources"]["type"] == "FARGATE":  # not emulated
+                without_machines.add(name)
+                continue
             self.request("v1/createcomputeenvironment", environment | {"computeEnvironmentName": name})
         for queue in requests("AWS::Batch::JobQueue", **parameters).values():
+            if queue["computeEnvironmentOrder"][0]["computeEnvironment"] in without_machines:
+                continue
             self.request("v1/createjobqueue", queue)
         for name in resources("AWS::Logs::LogGroup"):
             self.request("v1/createloggroup", {"logGroupName": name})
