@@ -17,6 +17,8 @@ from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
 from flows.running.recorded_invocation import record_invocation
+from flows.running.undecided import take_up_undecided
+from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
 from tasks.evaluate import evaluate
@@ -56,7 +58,8 @@ def pipeline(
     """Train on a span from the lineage's last accepted checkpoint. Release model and vectors if the gates agree.
 
     Finished stages are not run again: they show as Cached. A run whose model is refused ends in the state Rejected,
-    with the report as its data; its span is trained again with the next one. A scheduled run first runs the spans that
+    with the report as its data; its span is trained again with the next one. While a person holds releases, a run whose
+    model is accepted ends as Held: its release waits. A scheduled run first runs the spans that
     were missed before its own, and ends as NothingToDo if its span is skipped or waits for more rows.
 
     Args:
@@ -81,6 +84,7 @@ def pipeline(
                 repeat_until_served(partial(pipeline, workspace, earlier, config_file, overrides))
         span = run_of(store, config, require_arrived(store, span))
     with lineage_turn(store, config.lineage):
+        take_up_undecided(store, config)
         try:
             plan = plan_run(store, config, span or None)
         except NothingToDo as reason:
@@ -104,6 +108,9 @@ def pipeline(
             if not judged.refused or releases.of_run(store, plan.run_key):  # a release outlives stricter gates
                 inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
+            if isinstance(made, Release) and made.number in releases.held(store):
+                held: Any = Completed(name="Held", message=_why_held(store, made), data=recorded.report)
+                return held
             if isinstance(made, Release):
                 announce_release(store, plan, made)
                 publish_release(store, plan, made)
@@ -115,3 +122,9 @@ def pipeline(
             why = f"{report.why} {following}"
             rejected: Any = Completed(name="Rejected", message=why, data=report)  # the caller gets the data
             return rejected
+
+
+def _why_held(store: Store, made: Release) -> str:
+    hold = releases.hold_of(store)
+    why = hold.sentence if hold is not None else ""  # lifted in this moment
+    return f"{why} Release {made.number} is made, and becomes current with the next run or refresh after the hold."

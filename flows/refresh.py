@@ -14,6 +14,7 @@ from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.janitors import end_dead_janitors, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
+from flows.running.undecided import take_up_undecided
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
@@ -23,6 +24,7 @@ from tasks.release import release
 from tasks.running.context import within
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
+from tasks.runs import releases
 from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.refreshes import Refresh, plan_refresh
 from tasks.runs.results import Refusal
@@ -37,7 +39,8 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
 
     Items come from rows that were validated and from item feeds. Unchanged items keep their vectors. A training may run
     at the same time. Without anything to do, or while another refresh runs, the flow run ends as NothingToDo. If a gate
-    of `release` refuses the result, it ends as Rejected, and the current release stays.
+    of `release` refuses the result, it ends as Rejected, and the current release stays. While a person holds releases,
+    it ends at once as Held.
 
     Args:
         workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
@@ -49,6 +52,10 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
     """
     end_dead_janitors()  # it is in another queue, so dead janitors do not keep it waiting
     config, store = load_config(config_file, overrides), open_store(workspace)
+    if (hold := releases.hold_of(store)) is not None:
+        waits: Any = Completed(name="Held", message=hold.sentence, data=None)
+        return waits
+    take_up_undecided(store, config)
     with contextlib.ExitStack() as held:
         try:
             planned = held.enter_context(_planned(store, config))
@@ -73,6 +80,9 @@ def refresh_after_rejection(store: Store, config: Config, trained_on: str) -> No
         Conflict: another process refreshes this lineage.
         StageError: a stage failed.
     """
+    if (hold := releases.hold_of(store)) is not None:
+        logger().warning("the items of the rejected model's rows wait. %s", hold.sentence)
+        return
     with contextlib.ExitStack() as held:
         try:
             planned = held.enter_context(_planned(store, config, trained_on))

@@ -143,7 +143,9 @@ def conclude(execution: BackfillExecution) -> BackfillState:
         serving = releases.current(execution.store)
         newer = serving is not None and serving.number != release.number
         serves = f"; release {serving.number} of {serving.span.name} serves on" if serving and newer else ""
-        return _close(page, "Released", f"{plan.last} is released as {release.number}{serves}{adopted}.")
+        hold = releases.hold_of(execution.store)
+        waits = f" It waits. {hold.sentence}" if hold is not None else ""
+        return _close(page, "Released", f"{plan.last} is released as {release.number}{serves}{adopted}.{waits}")
     return _close(page, "Done", f"All requested stages are done for the {len(spans)} spans.")
 
 

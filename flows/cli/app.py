@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         results.status,
         results.releases,
         results.rollback,
+        results.hold,
         results.publish,
         results.search,
         results.diff,

@@ -21,6 +21,7 @@ _UNSEEN = re.compile(
 SIGNS: Mapping[str, tuple[str, str]] = {
     "Released": ("✓", "good"),
     "Rejected": ("✕", "refused"),
+    "Held": ("‖", "refused"),
     "Failed": ("!", "bad"),
     "Cancelled": ("■", "quiet"),
     "Running": ("▶", "going"),

@@ -42,7 +42,7 @@ def section(report: FreshnessReport, started: str) -> Section:
     columns = ("run", "state", "began", "ends", "deadline", "most time lost to")
     return Section(
         "Attention" if urgent else "Nothing is wrong",
-        (_age(report), *_catalogue(report), *((started,) if started else ())),
+        (_age(report), *_held(report), *_catalogue(report), *((started,) if started else ())),
         tables=(table("Runs", columns, clocks),) if clocks else (),
         parts=(*_problems("What is wrong", urgent), *_problems("Good to know", known)),
         commands=(Command("Times are in UTC. The same in a terminal:", ("millrace freshness",)),),
@@ -74,6 +74,10 @@ def _age(report: FreshnessReport) -> str:
         f"The released vectors (release {report.release}) hold data up to {report.newest}: "
         f"{old(report.age_hours)} old, of {old(report.target_hours)} promised; {state}."
     )
+
+
+def _held(report: FreshnessReport) -> tuple[str, ...]:
+    return (report.hold.sentence,) if report.hold is not None else ()
 
 
 def _catalogue(report: FreshnessReport) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ class RunState(StrEnum):
 
     RELEASED = "Released"
     REJECTED = "Rejected"
+    HELD = "Held"  # accepted and made into a release, which waits: a person holds all releases
     UNFINISHED = "Unfinished"  # stopped before a release or a rejection without a failure, as a backfill may request
     FAILED = "Failed"
     CANCELLED = "Cancelled"
@@ -51,6 +52,22 @@ class Pruned(Record):
     """`runs/<run key>/pruned.json`, `releases/<n>.pruned.json`: its files were deleted; its records stay."""
 
     at: str
+
+
+class Hold(Record):
+    """A person's decision that nothing is released; in `releases/CURRENT`, and once lifted in `releases/holds/`."""
+
+    by: str = Field(description="user and machine")
+    at: Moment
+    reason: str
+    lifted_by: str | None = None
+    lifted_at: Moment | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Who holds releases, since when and why."""
+        since = self.at[:16].replace("T", " ")
+        return f"Releases are held since {since} UTC by {self.by}: {self.reason.rstrip('.')}."
 
 
 class Release(Record):

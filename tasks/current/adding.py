@@ -44,7 +44,7 @@ def add(
     A run that has a release keeps it. The pointer moves once for a release, so a second call undoes neither a later
     release nor a rollback. The pointer never moves to an older span by itself: the release of an old run that ends late
     is kept, and `rollback` can make it current. So is a refresh of a release that is not current any more. Releases
-    that a dead process left undecided are decided first.
+    that a dead process left undecided are decided first. While releases are held, nothing is decided.
 
     Raises:
         MissingFolder: the model or the vectors are not complete.
@@ -87,21 +87,24 @@ def add(
     return release
 
 
-def settle(store: Store) -> None:
+def settle(store: Store) -> Release | None:
     """Let each release that is undecided become current or not, in the order of their numbers.
 
-    One is left undecided by a process that died after it made the release, and for a moment by one that goes on.
+    One is left undecided by a process that died after it made the release, by a hold, and for a moment by a process
+    that goes on. Nothing is decided during a hold. Returns the release that became current; None if none did.
 
     Raises:
         StoreError: the pointer or a release is not readable.
     """
     while True:
         raw, pointer = read_pointer(store)
+        if pointer is not None and pointer.hold is not None:
+            return None
         undecided = pointer.undecided if pointer is not None else tuple(numbers(store))
         there = set(numbers(store)) - pruned(store) if undecided else set[int]()
         waiting = [number for number in undecided if number in there]
         if not waiting:
-            return
+            return None
         serving = read(store, pointer.release) if pointer is not None else None
         for number in waiting:
             made = read(store, number)
@@ -111,7 +114,7 @@ def settle(store: Store) -> None:
         left = tuple(number for number in undecided if number not in waiting) if pointer is not None else ()
         with contextlib.suppress(Conflict):  # another process moved it in between; look again
             store.swap(CURRENT, Pointer(release=serving.number, undecided=left).to_json(), expected=raw)
-            return
+            return serving if pointer is None or serving.number != pointer.release else None
 
 
 def _numbered(store: Store, made: Release) -> Release:

@@ -69,7 +69,8 @@ def _go(store: Store, raw: bytes | None, pointer: Pointer | None, release: Relea
         return release
     raw = _announced(store, pointer, raw, release.number)
     undecided = tuple(number for number in pointer.undecided if number != release.number)
-    store.swap(CURRENT, Pointer(release=release.number, undecided=undecided).to_json(), expected=raw)
+    moved = {"release": release.number, "undecided": undecided, "going_to": None}
+    store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)
     return release
 
 

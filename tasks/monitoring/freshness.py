@@ -12,6 +12,7 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from infra.store.base import Store
+from tasks.contracts.runs import Hold
 from tasks.contracts.spans import first_day
 from tasks.foundation.durations import old
 from tasks.foundation.errors import DataError
@@ -39,6 +40,7 @@ class FreshnessReport(Record):
     continues: str = Field(description="the branch that its runs continue; else the lineage itself")
     due: str | None = Field(description="the span of the last scheduled run; null: no span has ever arrived")
     release: int | None = Field(description="the current one")
+    hold: Hold | None = Field(description="while there is one, no run or refresh changes what serves")
     newest: str | None = Field(description="the newest span in the released vectors")
     newest_ended_at: str | None = Field(description="the age counts from here")
     age_hours: float | None = Field(description="of the newest data in the released vectors")
@@ -97,6 +99,7 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
     age = _age(store, config, at)
     catalogue = catalogue_age(store, age.release) if age.release else None
     waiting = Waiting(catalogue, catalogue.hours(at) if catalogue else 0.0, config.freshness.catalogue_target_hours)
+    hold = releases.hold_of(store)
     for unreadable in reader.problems:
         _log.warning("left out: %s", unreadable)
     return FreshnessReport(
@@ -106,6 +109,7 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
         continues=seen.continues,
         due=due_now,
         release=age.release.number if age.release else None,
+        hold=hold,
         newest=age.release.span.name if age.release else None,
         newest_ended_at=_iso(span_end(age.release.span.name)) if age.release else None,
         age_hours=None if age.hours is None else round(age.hours, 2),
@@ -122,7 +126,7 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
         gaps=tuple(gaps),
         clocks=tuple(late_runs),
         catch_up=again,
-        problems=tuple(find_problems(seen, age, waiting, rows, late_runs, missed, gaps, again)),
+        problems=tuple(find_problems(seen, age, waiting, rows, late_runs, missed, gaps, again, hold)),
     )
 
 

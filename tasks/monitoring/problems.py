@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from tasks.contracts.runs import Release
+from tasks.contracts.runs import Hold, Release
 from tasks.contracts.spans import after, first_day
 from tasks.foundation.durations import old
 from tasks.foundation.errors import POLICIES
@@ -17,8 +17,9 @@ from tasks.monitoring.span_progress import SpanRow, Survey
 
 Kind = Literal[
     "stale", "late", "will be late", "lost", "failed", "cancelled", "missed", "not arrived", "unreleased",
-    "hole", "too late", "corrected", "skipped", "catalogue stale",
+    "hole", "too late", "corrected", "skipped", "catalogue stale", "held",
 ]  # fmt: skip
+_LIFT = "Lift it once what serves may change again: millrace hold --off"
 _MOST = 240  # characters of a message
 AGAIN = "The deployment watch/hourly starts it again, at most three times a day"
 
@@ -41,6 +42,7 @@ _WAITS_FOR = {
         "{span} was corrected and not trained again",
         "What that takes: millrace backfill --from {span} --to {span} --dry-run",
     ),
+    "Held": ("the release of {span} is held", _LIFT),
     "Released": ("{span} was released, and then rolled back", "All releases: millrace releases"),
 }
 
@@ -88,12 +90,14 @@ def find_problems(
     missed: Sequence[str],
     gaps: Sequence[str],
     catch_up: str | None,
+    hold: Hold | None,
 ) -> list[Problem]:
     """Return all problems, the urgent ones first. `catch_up` is the span that the watch starts a run for."""
     again = {*missed, catch_up} if catch_up else set[str]()
     found = [
-        *_of_the_release(seen, age, rows),
-        *_of_the_catalogue(waiting),
+        *_of_the_release(seen, age, rows, hold),
+        *_of_the_catalogue(waiting, hold),
+        *_of_a_hold(hold),
         *(problem for clock in clocks if (problem := of_a_clock(clock, clock.span in again)) is not None),
         *_of_failures(rows, again),
         *_of_missed(rows, missed),
@@ -134,7 +138,12 @@ def named(spans: Sequence[str]) -> str:
     return spans[0] if len(spans) == 1 else f"{spans[0]} to {spans[-1]} ({len(spans)} spans)"
 
 
-def _of_the_release(seen: Survey, age: Age, rows: Sequence[SpanRow]) -> Iterator[Problem]:
+def _of_a_hold(hold: Hold | None) -> Iterator[Problem]:
+    if hold is not None:
+        yield Problem(kind="held", urgent=False, spans=(), sentence=hold.sentence, way_out=_LIFT)
+
+
+def _of_the_release(seen: Survey, age: Age, rows: Sequence[SpanRow], hold: Hold | None) -> Iterator[Problem]:
     if not seen.versions:
         yield _urgent("not arrived", (), "No span has ever arrived.", "millrace ingest")
     elif age.release is None and not seen.consumed:
@@ -148,11 +157,13 @@ def _of_the_release(seen: Survey, age: Age, rows: Sequence[SpanRow]) -> Iterator
         way_out = "These spans and this schedule can't keep freshness.target_hours."
         if later:
             why, way_out = (said.format(span=later[0].span) for said in _WAITS_FOR[later[0].state])
+        if hold is not None:
+            why, way_out = "releases are held", _LIFT
         sentence = f"The newest data in the released vectors, {newest}, is {old(age.hours)} old because {why}"
         yield _urgent("stale", (newest,), f"{sentence}; the target is {old(age.target_hours)}.", way_out)
 
 
-def _of_the_catalogue(waiting: Waiting) -> Iterator[Problem]:
+def _of_the_catalogue(waiting: Waiting, hold: Hold | None) -> Iterator[Problem]:
     if waiting.catalogue is None or waiting.hours <= waiting.target_hours:
         return
     sources = [each.source for each in waiting.catalogue.waiting]
@@ -162,6 +173,8 @@ def _of_the_catalogue(waiting: Waiting) -> Iterator[Problem]:
         f"{sources[0]}{more}; the target is {old(waiting.target_hours)}."
     )
     way_out = "The deployment refresh/hourly takes them: look at its last run in the UI; by hand: millrace refresh"
+    if hold is not None:
+        way_out = f"Releases are held, so nothing is refreshed. {_LIFT}"
     yield _urgent("catalogue stale", (), sentence, way_out)
 
 

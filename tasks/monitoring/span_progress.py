@@ -21,7 +21,7 @@ from tasks.foundation.records import Record
 from tasks.monitoring.reader import Reader
 from tasks.planning.skips import Skip, skips
 from tasks.planning.start import is_after_rejection
-from tasks.runs import branches, lineage
+from tasks.runs import branches, lineage, releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.results import Judgement, judgement_key
@@ -33,7 +33,7 @@ LONGEST_HOLE = 400  # spans in a row that did not arrive: more than a year of da
 # Skipped: a person left it out. Corrected: a version came after the run that is named.
 State = Literal[
     "Absent", "Arrived", "Skipped", "Missed", "Running", "Lost", "Failed", "Cancelled", "Unfinished", "Rejected",
-    "Corrected", "Released",
+    "Corrected", "Held", "Released",
 ]  # fmt: skip
 
 _ATTEMPT = re.compile(r"attempt-(\d+)/ledger\.json")
@@ -71,6 +71,7 @@ class Survey(NamedTuple):
     trained_by: Mapping[str, str]  # span -> key of the run
     files: Mapping[str, Sequence[str]]  # run key -> the files in its folder, by their path below it
     released: frozenset[str]  # keys of the runs that have a release
+    held: frozenset[str]  # of those, the ones whose release waits until a hold is lifted
     invocations: Sequence[Invocation]  # the last of each run of the lineage that was looked at
     calendar: Sequence[str]  # the spans that arrived, and those between them that are due
 
@@ -94,7 +95,7 @@ def survey(reader: Reader, name: str, due: str | None) -> Survey:
 
     Raises:
         ConfigError: a folder below spans/ is not named like a span.
-        StoreError: the lineage's head is not readable.
+        StoreError: the lineage's head, or the pointer to the current release, is not readable.
     """
     store = reader.store
     continues = branches.active(store, name)
@@ -104,6 +105,7 @@ def survey(reader: Reader, name: str, due: str | None) -> Survey:
     head = lineage.head(store, continues)
     consumed = head[1].consumed if head else ()
     trained_by = {rows.span.name: rows.prefix.split("/")[1] for rows in consumed}
+    held = releases.held(store)
     found = Survey(
         lineage=name,
         continues=continues,
@@ -113,6 +115,7 @@ def survey(reader: Reader, name: str, due: str | None) -> Survey:
         trained_by=trained_by,
         files={run: [key.split("/", 2)[2] for key in keys] for run, keys in reader.runs.items()},
         released=frozenset(reader.releases_of_runs),
+        held=frozenset(key for key, release in reader.releases_of_runs.items() if release.number in held),
         invocations=(),
         calendar=_calendar(list(versions), due),
     )
@@ -240,7 +243,7 @@ def _state(
     trained = seen.consumed.get(span)
     if trained is not None and run_key == seen.trained_by[span] and trained.version != seen.versions[span]:
         return "Corrected"
-    state = run_state(run_key in seen.released, judged, one)
+    state = run_state(run_key in seen.released, judged, one, held=run_key in seen.held)
     if state is RunState.UNFINISHED and one is None and span not in seen.consumed:
         return "Arrived"
     if state is RunState.RUNNING and not working:

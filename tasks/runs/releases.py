@@ -13,7 +13,7 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.records import find_record, find_with_bytes, parse_record, read_record
 from tasks.contracts.jobs import stage_prefix
-from tasks.contracts.runs import Pruned, Release
+from tasks.contracts.runs import Hold, Pruned, Release
 from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now
 from tasks.foundation.records import Record
@@ -34,6 +34,7 @@ class Pointer(Record):
 
     release: int = Field(ge=1)
     undecided: tuple[int, ...] = Field(default=(), description="numbers, ascending; the newest may have no release yet")
+    hold: Hold | None = Field(default=None, description="while there is one, nothing is decided")
     going_to: int | None = Field(default=None, description="the release that a rollback is about to make current")
 
 
@@ -45,6 +46,18 @@ def current(store: Store) -> Release | None:
     """
     _, pointer = read_pointer(store)
     return read(store, pointer.release) if pointer else None
+
+
+def hold_of(store: Store) -> Hold | None:
+    """Return the hold on all releases; None where there is none. Raises StoreError: the pointer is not readable."""
+    _, pointer = read_pointer(store)
+    return pointer.hold if pointer is not None else None
+
+
+def held(store: Store) -> frozenset[int]:
+    """Return the numbers of releases that wait until a hold is lifted. Raises StoreError: the pointer is damaged."""
+    _, pointer = read_pointer(store)
+    return frozenset(pointer.undecided) if pointer is not None and pointer.hold is not None else frozenset()
 
 
 def current_and_before(store: Store) -> Iterator[Release]:

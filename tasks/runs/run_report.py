@@ -53,10 +53,12 @@ def run_report(store: Store, plan: RunPlan, since: str | None = None) -> RunRepo
     Raises:
         StoreError: a record of the run is not readable; names the file.
     """
-    return _report(store, plan, releases.of_run(store, plan.run_key), since)
+    return _report(store, plan, releases.of_run(store, plan.run_key), releases.held(store), since)
 
 
-def _report(store: Store, plan: RunPlan, release: Release | None, since: str | None = None) -> RunReport:
+def _report(
+    store: Store, plan: RunPlan, release: Release | None, held: frozenset[int], since: str | None = None
+) -> RunReport:
     judged = read_judgement(store, plan.run_key)
     inferred = read_result(store, plan.run_key, Stage.infer)
     attempts = ledger.records(store, plan.run_key)
@@ -65,7 +67,7 @@ def _report(store: Store, plan: RunPlan, release: Release | None, since: str | N
         run_key=plan.run_key,
         span=plan.span.name,
         lineage=plan.config.lineage,
-        state=run_state(release is not None, judged),
+        state=run_state(release is not None, judged, held=release is not None and release.number in held),
         verdicts=judged.all_verdicts if judged else (),
         overrides=judged.overrides if judged else (),
         metrics=judged.outcome.challenger if judged else None,
@@ -90,7 +92,8 @@ def all_reports(store: Store) -> list[RunReport]:
         StoreError: a record is not readable; names the file.
     """
     by_run = {release.run_key: release for release in releases.history(store)}
-    reports = [_report(store, read_plan(store, key), by_run.get(key)) for key in planned_runs(store)]
+    held = releases.held(store)
+    reports = [_report(store, read_plan(store, key), by_run.get(key), held) for key in planned_runs(store)]
     return sorted(reports, key=lambda report: (report.lineage, first_day(report.span), report.run_key))
 
 

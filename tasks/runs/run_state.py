@@ -16,15 +16,17 @@ def run_state(
     judged: Judgement | None,
     invocation: Invocation | None = None,
     attempts: Sequence[LedgerRecord] = (),
+    held: bool = False,
 ) -> RunState:
     """Return the state of a run.
 
     Args:
         invocation: the last one. Running means here that no end is recorded; its process may be lost.
         attempts: by start; they decide where no invocation is recorded, as in workspaces of old versions.
+        held: whether its release waits until a hold is lifted.
     """
     if released:
-        return RunState.RELEASED
+        return RunState.HELD if held else RunState.RELEASED
     if judged is not None and judged.refused:
         return RunState.REJECTED
     if invocation is not None and invocation.state not in (RunState.RELEASED, RunState.REJECTED):

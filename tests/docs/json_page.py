@@ -13,6 +13,7 @@ from flows.chaos.campaign import ChaosReport
 from flows.cli.operation.deploying import DeployOutput
 from flows.cli.operation.hosts import HostsOutput
 from flows.cli.results.history import HistoryOutput
+from flows.cli.results.holding import HoldOutput
 from flows.cli.results.outputs import DryRunOutput, ReleasesOutput, ReportOutput, RunOutput
 from flows.cli.results.publishing import PublishOutput
 from flows.cli.results.rolling_back import RollbackOutput
@@ -69,6 +70,7 @@ OUTPUTS: dict[str, type[Record]] = {
     "status": StatusOutput,
     "releases": ReleasesOutput,
     "rollback": RollbackOutput,
+    "hold": HoldOutput,
     "publish": PublishOutput,
     "search": SearchOutput,
     "diff": Changes,

@@ -49,7 +49,6 @@ ELSEWHERE = {
     "aws": "there is no account",
     "systemctl": "there are no services",
     "journalctl": "there are no services",
-    "prefect deployment schedule pause": "its argument is an id that only the command before it prints",
     "cd /opt/millrace": "there is no such installation, and nothing to fetch",
     ".venv/bin/pip": "it would install",
 }

@@ -24,6 +24,8 @@ def show(report: FreshnessReport) -> None:
     """Print the report; times are in UTC."""
     say(f"lineage {report.lineage}{f', on branch {report.continues}' * (report.continues != report.lineage)}")
     say(_age(report))
+    if report.hold is not None:
+        say(report.hold.sentence)
     if report.catalogue is not None:
         say(_catalogue(report.catalogue, report))
     if report.spans:

@@ -1,4 +1,4 @@
-"""The commands about results: status, releases, rollback, publish, search, diff, report, history, metrics, serve."""
+"""The commands about results: what is released, what serves and what was searched, in `status` to `serve`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +38,18 @@ def rollback(
 
     options = RunOptions(existing(workspace), config_file, settings or ())
     tell(rolling_back.rollback(options, to, verify), show.rolled_back, as_json)
+
+
+def hold(
+    reason: Annotated[str | None, typer.Option(help="Why; shown wherever the release is.")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Lift the hold.", show_default=False)] = False,
+    workspace: Workspace = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the current release: runs end as Held and refreshes do nothing, until --off."""
+    from flows.cli.results import holding
+
+    tell(holding.hold(existing(workspace), reason, off), holding.show, as_json)
 
 
 def publish(

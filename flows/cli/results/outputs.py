@@ -46,7 +46,7 @@ class RunOutput(Record):
 
     state: RunState | Literal["NothingToDo"]
     sentence: str = Field(
-        description="why it was rejected and what comes next, or why there is nothing to do; empty for a release"
+        description="why it was rejected or is held and what comes next, or why there is nothing to do; else empty"
     )
     ui_url: str | None = Field(description="of the Prefect server; null where none was needed")
     run_url: str | None = Field(description="the flow run's page, with its log")

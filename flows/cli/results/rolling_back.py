@@ -12,7 +12,7 @@ from flows.cli.terminal.console import note
 from flows.cli.terminal.run_options import RunOptions
 from infra import prefect_password, prefect_server
 from infra.store.base import Store
-from tasks.contracts.runs import Release
+from tasks.contracts.runs import Hold, Release
 from tasks.foundation.errors import HostError, StoreError
 from tasks.foundation.records import Record
 from tasks.targets.served import Served
@@ -25,6 +25,7 @@ class RollbackOutput(Record):
 
     before: Release | None = Field(description="the release that was current before; null: not known")
     release: Release = Field(description="the release that is current now")
+    hold: Hold | None = Field(description="null: the next run or refresh may change what serves")
     targets: tuple[Served, ...] = Field(description="what each target serves now, that a release was published to")
 
 
@@ -42,7 +43,8 @@ def rollback(options: RunOptions, to: int | None, verify: bool) -> RollbackOutpu
         serving = None
     release = tasks.current.rollback.rollback(store, to, verify)
     _announce(store, release, serving)
-    return RollbackOutput(before=serving, release=release, targets=publishing.follow(options, release))
+    hold = tasks.runs.releases.hold_of(store)
+    return RollbackOutput(before=serving, release=release, hold=hold, targets=publishing.follow(options, release))
 
 
 def _announce(store: Store, release: Release, before: Release | None) -> None:

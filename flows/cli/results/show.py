@@ -50,7 +50,7 @@ def run(output: outputs.RunOutput) -> None:
     say(f"run {output.report.run_key} over {output.report.span}, lineage {output.report.lineage}: {output.run_url}")
     _stages(output.stages)
     _verdict(output.report)
-    if output.state == "Rejected":
+    if output.sentence:
         say(output.sentence)
 
 
@@ -71,6 +71,8 @@ def status(output: StatusOutput) -> None:
         trained = f"trained up to {line.span}" if line.span is not None else "imported weights, not trained on yet"
         say(f"lineage {line.name}: {trained}, step {line.step}, {line.checkpoint}")
     say(f"current release: {_release(output.release) if output.release else 'none yet'}")
+    if output.hold is not None:
+        say(f"{output.hold.sentence} Lift it with: millrace hold --off")
     show_targets(output.targets, output.release.number if output.release else None)
     totals = output.totals
     per_million = totals.dollars_per_million_vectors
@@ -119,6 +121,10 @@ def rolled_back(output: RollbackOutput) -> None:
     say(f"current release: {_by_model(output.release)}")
     if output.before is not None:
         say(f"before: {_by_model(output.before)}")
+    if output.hold is None:
+        say('The next run or refresh may release again. To prevent that: millrace hold --reason "why"')
+    else:
+        say(output.hold.sentence)
     show_targets(output.targets, output.release.number)
 
 
@@ -151,7 +157,7 @@ def _verdict(run: RunReport) -> None:
         tables = (evaluate.metrics(run.metrics, run.champion, over), *evaluate.gates(run.verdicts))
         console.show(terminal.render(Section("Evaluate", evaluate.by_human(run.overrides), tables=tables), ""))
     if run.release is not None:
-        say(f"Released as {run.release}: model {run.model_version}, {count(run.vectors or 0)} vectors")
+        say(f"{run.state} as {run.release}: model {run.model_version}, {count(run.vectors or 0)} vectors")
     elif run.state == "Rejected":
         say("Rejected: the champion stays, nothing was released")
     else:

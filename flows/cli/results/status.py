@@ -5,7 +5,7 @@ from pydantic import Field
 import tasks.runs.releases
 from infra.store.base import Store
 from infra.store.manifest import read_fact
-from tasks.contracts.runs import Release, RunState
+from tasks.contracts.runs import Hold, Release, RunState
 from tasks.contracts.spans import first_day
 from tasks.data import span_versions
 from tasks.foundation.records import Record
@@ -55,6 +55,7 @@ class StatusOutput(Record):
     spans: tuple[SpanStatus, ...]
     lineages: tuple[LineageStatus, ...]
     release: Release | None = Field(description="the current one")
+    hold: Hold | None = Field(description="while there is one, no run or refresh changes what serves")
     targets: tuple[Served, ...] = Field(description="what each target served when it was last published to or checked")
     totals: Totals = Field(description="sums over all attempts that have ended")
 
@@ -103,6 +104,7 @@ def workspace_status(store: Store) -> StatusOutput:
             for name, (ref, state) in heads.items()
         ),
         release=tasks.runs.releases.current(store),
+        hold=tasks.runs.releases.hold_of(store),
         targets=of_all_targets(store),
         totals=ledger.totals(ledger.records(store), vectors_made(store)),
     )

@@ -34,6 +34,8 @@ class SearchPages:
         What can't be answered is a sentence on the page. Raises StoreError: the current release is not readable.
         """
         asked, trouble = _understood(query)
+        if (hold := releases.hold_of(self._store)) is not None:
+            trouble.append(hold.sentence)
         current = releases.current(self._store)
         if current is None:
             return search_html(self._store.uri, asked, None, None, (), trouble)

@@ -15,6 +15,7 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.foundation.records import Record
+from tasks.runs import releases
 from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import Refusal, read_result
@@ -23,7 +24,7 @@ from tasks.runs.results import Refusal, read_result
 class RefreshOutput(Record):
     """`millrace refresh`."""
 
-    state: Literal["Released", "Rejected", "NothingToDo"]
+    state: Literal["Released", "Rejected", "Held", "NothingToDo"]
     sentence: str
     run_url: str | None = Field(description="the flow run's page; null if there was nothing to do")
     release: Release | None
@@ -36,6 +37,9 @@ def refresh(store: Store, config_file: Path | None, overrides: Sequence[str], ve
     Raises:
         StageError: of the class that stopped the refresh.
     """
+    if (hold := releases.hold_of(store)) is not None:
+        sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"
+        return RefreshOutput(state="Held", sentence=sentence, run_url=None, release=None, embedded=None)
     try:
         plan_refresh(store, load_config(config_file, overrides))  # what can't be planned needs no server
         done = run_flow("refresh", verbose, store.uri, str(config_file) if config_file else "", tuple(overrides))

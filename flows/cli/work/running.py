@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from configs.load import load_config
+from configs.schema.config import Config
 from flows.cli.results import outputs
 from flows.cli.results.outputs import DryRunOutput, RunOutput
 from flows.cli.terminal.console import note
@@ -15,13 +16,14 @@ from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.server_keeper import ServerKeeper
 from infra import prefect_server
 from infra.store.base import Store
+from tasks.contracts.runs import RunState
 from tasks.foundation.errors import CancelledError, CodeError, ServerError
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import next_start
 from tasks.preflight.check import check_plan
 from tasks.running import json_logs
 from tasks.running.context import within
-from tasks.runs import ledger
+from tasks.runs import ledger, releases
 from tasks.runs.plan import NothingToDo
 from tasks.runs.run_report import RunReport
 
@@ -62,12 +64,20 @@ def run(store: Store, span: str | None, config_file: Path | None, overrides: Seq
     attempts = tuple(ledger.records(store, report.run_key))
     return RunOutput(
         state=report.state,
-        sentence=f"{report.why} {next_start(store, config)}" if report.state == "Rejected" else "",
+        sentence=_sentence(store, config, report),
         ui_url=done.ui_url,
         run_url=done.run_url,
         report=report,
         stages=outputs.stage_lines(store, report.run_key, attempts, report.cached),
     )
+
+
+def _sentence(store: Store, config: Config, report: RunReport) -> str:
+    if report.state == RunState.REJECTED:
+        return f"{report.why} {next_start(store, config)}"
+    if report.state == RunState.HELD and (hold := releases.hold_of(store)) is not None:
+        return f"{hold.sentence} Release {report.release} becomes current with the next run after: millrace hold --off"
+    return ""
 
 
 class FlowDone(NamedTuple):

@@ -469,6 +469,7 @@ NEEDED = {
     "search": ["a lamp"],
     "diff": ["1", "2"],
     "rollback": [],
+    "hold": ["--off"],
     "deploy": [],
     "gate": ["--run", "cafe"],
     "skip": ["2026-01", "--reason", "none"],

@@ -47,22 +47,22 @@ def serving(store: DirectoryStore) -> int | None:
 
 
 class Rival(DirectoryStore):
-    """A store in which another writer acts, or the process dies, just before the n-th conditional write, from 0."""
+    """A store where another writer acts, or the process dies, just before the n-th conditional write to releases/."""
 
     def __init__(self, other: DirectoryStore, acts: Mapping[int, Callable[[], object]]) -> None:
         super().__init__(other.root)
         self._acts, self._writes = acts, itertools.count()
 
     def create(self, key: str, data: bytes) -> None:
-        self._disturb()
+        self._disturb(key)
         super().create(key, data)
 
     def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
-        self._disturb()
+        self._disturb(key)
         super().swap(key, data, expected)
 
-    def _disturb(self) -> None:
-        act = self._acts.get(next(self._writes))
+    def _disturb(self, key: str) -> None:
+        act = self._acts.get(next(self._writes)) if key.startswith("releases/") else None
         if act is not None:
             act()
 

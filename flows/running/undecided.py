@@ -1,0 +1,27 @@
+"""Takes up releases that wait for a decision: of a run that was killed, or that were made while releases were held."""
+
+from configs.schema.config import Config
+from flows.running.announcing import announce_release
+from infra.store.base import Store
+from tasks.current.adding import settle
+from tasks.publish import publish_release
+from tasks.running.stage_output import logger
+from tasks.runs.plan import read_plan
+
+
+def take_up_undecided(store: Store, config: Config) -> None:
+    """Decide them; one that becomes current is announced and published to the targets of `config`.
+
+    Nothing is decided while releases are held.
+
+    Raises:
+        StageError: of the class of the first target that failed, or a record is not readable.
+    """
+    made = settle(store)
+    if made is None:
+        return
+    logger().warning("release %d of span %s waited for a decision, and is current now", made.number, made.span.name)
+    plan = read_plan(store, made.run_key)
+    plan = plan.model_copy(update={"config": plan.config.model_copy(update={"publish": config.publish})})
+    announce_release(store, plan, made)
+    publish_release(store, plan, made)

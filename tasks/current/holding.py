@@ -1,0 +1,76 @@
+"""A hold: no run and no refresh changes what serves, until a person lifts it.
+
+It does not hold a rollback: that is asked for by a person.
+"""
+
+import getpass
+import socket
+
+from infra.store.base import Conflict, Store
+from tasks.contracts.runs import Hold, Release
+from tasks.foundation.clock import now
+from tasks.foundation.errors import ConfigError
+from tasks.runs.releases import CURRENT, Pointer, numbers, read, read_pointer
+
+
+def hold(store: Store, reason: str) -> Hold:
+    """Hold all releases of the workspace.
+
+    Raises:
+        ConfigError: no reason was given, releases are held already, or there is none yet.
+        StoreError: the pointer is not readable.
+    """
+    if not reason.strip():
+        raise ConfigError('a hold has a reason, which others see: millrace hold --reason "why"')
+    made = Hold(by=_me(), at=now(), reason=reason.strip())
+    while True:
+        raw, pointer = _pointer(store)
+        if pointer.hold is not None:
+            raise ConfigError(f"{pointer.hold.sentence} Before another: millrace hold --off")
+        if _moved(store, raw, pointer, made):
+            return made
+
+
+def lift(store: Store) -> tuple[Hold, tuple[Release, ...]]:
+    """End the hold; return it, and the releases that were made meanwhile, which the next run or refresh decides.
+
+    The hold stays on record in `releases/holds/`.
+
+    Raises:
+        ConfigError: releases are not held.
+        StoreError: a record is not readable.
+    """
+    while True:
+        raw, pointer = _pointer(store)
+        if pointer.hold is None:
+            raise ConfigError(f"releases of {store.uri} are not held")
+        if _moved(store, raw, pointer, None):
+            break
+    lifted = pointer.hold.model_copy(update={"lifted_by": _me(), "lifted_at": now()})
+    store.write(f"releases/holds/{lifted.at.replace(':', '')}.json", lifted.to_json())
+    there = set(numbers(store))
+    return lifted, tuple(read(store, number) for number in pointer.undecided if number in there)
+
+
+def _pointer(store: Store) -> tuple[bytes | None, Pointer]:
+    raw, pointer = read_pointer(store)
+    if pointer is None:
+        raise ConfigError(f"{store.uri} has no release yet, so none that could be held; first: millrace run")
+    return raw, pointer
+
+
+def _moved(store: Store, raw: bytes | None, pointer: Pointer, hold: Hold | None) -> bool:
+    try:
+        store.swap(CURRENT, pointer.model_copy(update={"hold": hold}).to_json(), expected=raw)
+    except Conflict:  # a release was made at the same moment; look again
+        return False
+    return True
+
+
+def _me() -> str:
+    """Return who calls this, as in `ana@build-7`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may have a user without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,93 @@
+"""Releases held by a person, against a real Prefect server, with stages that do no arithmetic."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+import infra.compute.factory
+from configs.load import load_config
+from flows.cli.work.refreshing import refresh as refresh_command
+from flows.pipeline import pipeline
+from flows.refresh import refresh
+from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Chore, Stage
+from tasks.current.holding import hold, lift
+from tasks.monitoring.freshness import freshness
+from tasks.runs import releases
+from tasks.runs.run_report import all_reports
+from tasks.targets import served
+from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed
+
+PUBLISHED = ("model.scratch.layers=1", "publish.targets=[{kind: lancedb, name: look, uri: l}]")
+
+
+@pytest.fixture
+def runner(store: DirectoryStore, short_delays: None, without_pages: None, monkeypatch) -> FakeRunner:
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    return runner
+
+
+def serving(store: DirectoryStore) -> int | None:
+    current = releases.current(store)
+    return current.number if current else None
+
+
+def test_a_held_run_keeps_its_model_until_the_hold_is_lifted(prefect, store, runner):
+    pipeline(store.uri, overrides=PUBLISHED)
+    made = hold(store, "the shop is closing its books")
+
+    state = pipeline(store.uri, overrides=PUBLISHED, return_state=True)
+    assert (state.name, state.is_completed()) == ("Held", True)
+    assert state.message is not None
+    assert state.message.startswith(f"{made.sentence} Release 2 is made")
+    assert (state.result().state, serving(store), prefect.last_run().state_name) == ("Held", 1, "Held")
+    assert [report.state for report in all_reports(store)] == ["Released", "Held"]
+
+    ingest_feed(store, "2021-01")
+    before = len(runner.specs)
+    assert refresh(store.uri, overrides=PUBLISHED, return_state=True).name == "Held"
+    assert refresh_command(store, None, PUBLISHED, verbose=False).state == "Held"
+    assert len(runner.specs) == before, "a held refresh makes nothing"
+
+    report = freshness(store, load_config("", PUBLISHED), dt.datetime(2022, 1, 1, tzinfo=dt.UTC))
+    assert report.hold == made
+    assert {row.span: row.state for row in report.spans}["2021-Q2"] == "Held"
+    assert [problem.sentence for problem in report.problems if problem.kind == "held"] == [made.sentence]
+    (stale,) = (problem for problem in report.problems if problem.kind == "stale")
+    assert "because releases are held" in stale.sentence
+
+    lift(store)
+    assert serving(store) == 1
+    refreshed = refresh(store.uri, overrides=PUBLISHED)
+    assert refreshed is not None
+    assert (refreshed.number, refreshed.refreshed, serving(store)) == (3, 2, 3), "the held model, with the new items"
+    assert [spec.run_key for spec in runner.specs if spec.stage is Chore.publish][1:] == [
+        "publish-2-look",
+        "publish-3-look",
+    ]
+    last = served.of_target(store, "look")
+    assert last is not None
+    assert last.release == 3
+
+
+def test_the_next_run_compares_with_a_model_that_was_held(store, runner):
+    pipeline(store.uri, overrides=PUBLISHED)
+    hold(store, "why")
+    pipeline(store.uri, overrides=PUBLISHED)
+    lift(store)
+    ingest(store, "2021-Q3")
+    report = pipeline(store.uri, overrides=PUBLISHED)
+    assert (report.state, report.release, serving(store)) == ("Released", 3, 3)
+    assert report.champion_version == releases.read(store, 2).model.version
+
+
+def test_a_rejected_model_does_not_refresh_what_is_held(store, runner):
+    pipeline(store.uri, overrides=PUBLISHED)
+    hold(store, "why")
+    runner.metrics["recall@10"] = 0.1
+    assert pipeline(store.uri, overrides=PUBLISHED, return_state=True).name == "Rejected"
+    assert (serving(store), len(releases.numbers(store))) == (1, 1)
+    assert runner.stages[-1] == Stage.evaluate
