@@ -24,6 +24,7 @@ os.environ.update(
 os.environ.pop("PREFECT_API_URL", None)
 
 from infra.prefect_server import Server
+from infra.store import waiting
 from tasks.foundation.garbage import collect_rarely
 from tests.support.cloud.s3 import S3Server
 from tests.support.processes.prefect_server import PrefectServer
@@ -51,6 +52,12 @@ def _own_environment() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that another process holds is not waited for."""
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.0)
 
 
 @pytest.fixture

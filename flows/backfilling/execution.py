@@ -78,7 +78,7 @@ class BackfillExecution:
             warned = False
             while True:
                 try:
-                    held.enter_context(lineage_turn(self.store, self.plan.lineage))
+                    held.enter_context(lineage_turn(self.store, self.plan.lineage, patience_seconds=0.0))
                     break
                 except Conflict as error:
                     if not warned:

@@ -1,12 +1,12 @@
 """One run at a time on a lineage: a queue that the Prefect UI shows, and the workspace's lock, which decides.
 
 The queue is a global concurrency limit named after the lineage; `millrace deploy` makes it. With a queue a run waits
-for the run before it; without one it fails with Conflict.
+for the run before it; without one, or where a command holds the lineage, it waits for the lock, for a while.
 """
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -31,19 +31,30 @@ def queue_name(lineage: str) -> str:
 
 
 @contextlib.contextmanager
-def lineage_turn(store: Store, lineage: str) -> Iterator[None]:
+def lineage_turn(store: Store, lineage: str, patience_seconds: float | None = None) -> Iterator[None]:
     """Hold a lineage inside the block, so that no other run works on it. First wait in its queue, if there is one.
 
     Raises:
-        Conflict: a process that is not in the queue works on the lineage.
+        Conflict: a process that is not in the queue works on the lineage, and still did after the wait.
         CancelledError: the flow run was cancelled while it waited.
     """
     key = f"lineages/{lineage}.run"
     with contextlib.ExitStack() as held:
         if flow_run.id:
             _wait(held, store, key, queue_name(lineage))
-        held.enter_context(hold_lineage(store, key, logger().warning))
+        held.enter_context(hold_lineage(store, key, logger().warning, _sleeper(), patience_seconds))
         yield
+
+
+def _sleeper() -> Callable[[float], None]:
+    """Return what sleeps, and notices that the flow run was cancelled."""
+    waiter = StageOutput()
+
+    def sleep(seconds: float) -> None:
+        waiter.pulse()
+        time.sleep(seconds)
+
+    return sleep
 
 
 def _wait(held: contextlib.ExitStack, store: Store, key: str, queue: str) -> None:

@@ -7,6 +7,7 @@ replace the version before or are merged with it. The stage validate, not this m
 import contextlib
 import datetime as dt
 import errno
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.checked import CheckedStore, superseded
 from infra.store.manifest import read_fact
+from infra.store.waiting import in_turn
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ROWS, Canonicaliser, Layout
@@ -88,7 +90,7 @@ def ingest(
             that the workspace has with other rows; of a feed, if items would be gone.
         DataError: an unreadable file, a missing column, a bad value or time; names file, row and column.
         DiskError: a disk is full.
-        Conflict: another ingest is writing.
+        Conflict: another ingest still writes after ten minutes.
     """
     check_map(mapping, layout)
     if layout is ROWS:
@@ -113,7 +115,7 @@ def ingest(
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
             superseded("ingest"),
-            store.lock("ingest") as lock,
+            in_turn(store, "ingest", logging.getLogger("millrace").warning) as lock,
         ):
             held = CheckedStore(store, lambda _: lock.confirm())
             if layout is ROWS:

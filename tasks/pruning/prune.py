@@ -56,7 +56,7 @@ def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None])
     with contextlib.ExitStack() as held:
         for name in sorted(lineages):
             for what in ("run", "refresh"):
-                held.enter_context(hold_lineage(store, f"lineages/{name}.{what}", warn))
+                held.enter_context(hold_lineage(store, f"lineages/{name}.{what}", warn, patience_seconds=0.0))
         yield
 
 

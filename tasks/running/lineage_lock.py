@@ -8,48 +8,40 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from infra.store.base import Conflict, Store
+from infra.store.base import Store
 from infra.store.checked import superseded
-from infra.store.lease import LeaseInUse
 from infra.store.unfinished import clear_unfinished
+from infra.store.waiting import in_turn
 from tasks.contracts.jobs import JobSpec
-from tasks.running.context import stage_context, within
+from tasks.foundation.errors import CancelledError
+from tasks.running.context import stage_context, stopped, within
 from tasks.running.turn import Turn
-
-TRIES = 3  # a second apart: a process that only checks the lock holds it for a moment
 
 
 @contextlib.contextmanager
 def hold_lineage(
-    store: Store, key: str, warn: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+    store: Store,
+    key: str,
+    warn: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+    patience_seconds: float | None = None,
 ) -> Iterator[None]:
     """Hold the lock `key` inside the block, and first delete the temporary files that killed processes left.
 
-    In a directory the kernel frees the lock of a process that dies. In a bucket it is a lease, which stays for a
-    minute after its holder died: wait for that. Do not wait for a holder that renews its lease, nor for one that still
-    has the lock of a directory after a few seconds.
+    A process that holds it is waited for, as in `in_turn`.
 
     Raises:
-        Conflict: another process works on it.
+        Conflict: another process still works on it after that.
+        CancelledError: the stages here were told to stop meanwhile.
         SupersededError: another process took it meanwhile.
     """
-    with superseded(key), contextlib.ExitStack() as held:
-        expiry, refused = None, 0
-        while True:
-            try:
-                lock = held.enter_context(store.lock(key))
-                break
-            except LeaseInUse as error:
-                if expiry is None:
-                    warn(f"{error}; waiting to see whether it still runs")
-                    expiry = error.lease.expires_at
-                elif error.lease.expires_at != expiry:
-                    raise
-            except Conflict:
-                refused += 1
-                if refused == TRIES:
-                    raise
-            sleep(1.0)
+
+    def wait(seconds: float) -> None:
+        sleep(seconds)
+        if stopped():
+            raise CancelledError("stopped while it waited for its turn; nothing was begun")
+
+    with superseded(key), in_turn(store, key, warn, patience_seconds, wait) as lock:
         clear_unfinished(store)
         with within(turns=(*stage_context().turns, Turn(store, key, lock))):
             yield

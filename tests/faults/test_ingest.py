@@ -3,6 +3,8 @@ import gzip
 import json
 import os
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +176,28 @@ def test_the_files_of_a_killed_ingest_are_deleted(store: DirectoryStore, tmp_pat
     assert len(rows_of(store, "2026-02")) == 3
 
 
-def test_two_ingests_at_once_are_a_conflict(store: DirectoryStore, tmp_path: Path, scratch: Path) -> None:
+def test_an_ingest_that_waited_in_vain_names_the_other(
+    store: DirectoryStore, tmp_path: Path, scratch: Path, impatient: None
+) -> None:
     source = write_input(tmp_path / "input", ROWS)
     with store.lock("ingest"), pytest.raises(Conflict, match=f"in use by process {os.getpid()} on "):
         run(store, source)
     assert store.list("spans") == []
     assert files_in(scratch) == []
+
+
+def test_five_ingests_at_once_all_succeed(
+    store: DirectoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    days = [f"2026-{month:02}-03" for month in range(1, 6)]
+    sources = [write_input(tmp_path / day, [review(1, day)]) for day in days]
+    with ThreadPoolExecutor(len(sources)) as pool:
+        with store.lock("ingest"):
+            ingests = [pool.submit(run, store, source) for source in sources]
+            deadline = time.monotonic() + 60
+            while len(caplog.messages) < len(sources) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert all(one.result(60).rows == 1 for one in ingests)
+    assert [ref.name for ref in list_spans(store)] == [day[:7] for day in days]
+    assert len(caplog.messages) == len(sources)
+    assert all("ingest is in use by process" in line and "at most 10 minutes" in line for line in caplog.messages)

@@ -406,7 +406,7 @@ def test_the_release_waits_for_a_run_of_the_lineage(
     assert refused.is_set()
 
 
-def test_a_backfill_does_not_run_twice_at_once(begun: DirectoryStore) -> None:
+def test_a_backfill_does_not_run_twice_at_once(begun: DirectoryStore, impatient: None) -> None:
     plan = planned(begun, "2021-Q3", "2021-Q4")
     with begun.lock(f"lineages/{plan.branch}.run"), pytest.raises(Conflict, match="is in use by process"):
         done(begun, "2021-Q3", "2021-Q4")

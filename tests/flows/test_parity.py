@@ -162,9 +162,9 @@ def test_a_side_that_cannot_warm_up_stops_both_before_training(store, runner):
     assert "train" not in runner.stages
 
 
-def test_a_comparison_locks_itself_but_not_the_lineage(store, runner):
+def test_a_comparison_locks_itself_but_not_the_lineage(store, runner, impatient):
     compare(store)
-    (lock,) = {path.name for path in store.path(".locks").iterdir() if "parity" in path.name}
+    (lock,) = {path.name for path in store.path(".locks").glob("lineages.*") if "parity" in path.name}
     with store.lock(lock.replace("lineages.", "lineages/")):
         with pytest.raises(Conflict, match="is in use by process"):
             compare(store)

@@ -169,7 +169,7 @@ def test_an_interrupted_run_is_recorded_and_the_next_run_continues(store, runner
     assert report.cached == (Stage.validate, Stage.health, Stage.warmup)
 
 
-def test_a_second_run_on_a_locked_lineage_is_refused(store, runner):
+def test_a_second_run_on_a_locked_lineage_is_refused_after_a_while(store, runner, impatient):
     with store.lock("lineages/main.run"):
         with pytest.raises(Conflict, match=r"lineages/main\.run is in use"):
             run(store)

@@ -116,7 +116,7 @@ def test_a_conflict_in_a_stage_is_a_failure_and_not_nothing_to_do(store, runner)
     assert current(store).number == 1
 
 
-def test_a_refresh_runs_next_to_a_training_but_not_next_to_another(store, runner):
+def test_a_refresh_runs_next_to_a_training_but_not_next_to_another(store, runner, impatient):
     pipeline(store.uri, overrides=OVERRIDES)
     ingest_feed(store, "2021-01")
     with hold_lineage(store, "lineages/main.refresh", print):

@@ -160,7 +160,7 @@ def test_a_path_that_is_no_weights_file_is_refused_at_once(store, runner, tmp_pa
     assert not store.list("runs")
 
 
-def test_a_lineage_in_use_is_refused(store, runner, file):
+def test_a_lineage_in_use_is_refused_after_a_while(store, runner, file, impatient):
     with store.lock("lineages/main.run"), pytest.raises(Conflict, match="in use"):
         take(store, file)
     assert runner.specs == []

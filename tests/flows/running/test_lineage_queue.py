@@ -89,7 +89,7 @@ def test_a_slot_without_a_run_blocks_the_queue_only_for_a_while(
     taker.end()
 
 
-def test_without_a_queue_a_second_run_is_refused(store: DirectoryStore) -> None:
+def test_without_a_queue_a_second_run_is_refused_after_a_while(store: DirectoryStore, impatient: None) -> None:
     taker = Taker(store)
     with store.lock("lineages/main.run"):
         taker.start()

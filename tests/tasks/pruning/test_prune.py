@@ -72,7 +72,6 @@ def any_store(request: pytest.FixtureRequest, six_months: DirectoryStore, monkey
 
 @pytest.fixture
 def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
-    monkeypatch.setattr("tasks.running.lineage_lock.TRIES", 1)
     return fake_workers(store, monkeypatch)
 
 

@@ -1,15 +1,17 @@
 import contextlib
+import os
+import threading
 
 import pytest
 
-from infra.store.base import Conflict, Store
+from infra.store.base import InUse, Store
 from infra.store.directory import DirectoryStore
 from infra.store.fence import Fence, FencedStore, fence_key
-from infra.store.lease import InUse, Lease
+from infra.store.lease import Lease
 from infra.store.s3_store import S3Store
-from tasks.foundation.errors import SupersededError
-from tasks.running.context import stage_context
-from tasks.running.lineage_lock import TRIES, hold_lineage
+from tasks.foundation.errors import CancelledError, SupersededError
+from tasks.running.context import stage_context, within
+from tasks.running.lineage_lock import hold_lineage
 from tasks.running.turn import Turn
 from tests.support.cloud.s3 import S3Server
 from tests.support.workspace.stores import STORES
@@ -51,37 +53,45 @@ class Clock:
 def test_the_lease_of_a_killed_holder_is_waited_for(bucket):
     lines: list[str] = []
     clock = Clock(bucket, [FAR, FAR, FAR, 1.0])
-    with hold_lineage(bucket, KEY, lines.append, clock.sleep), pytest.raises(InUse), bucket.lock(KEY):
-        pass
+    with hold_lineage(bucket, KEY, lines.append, clock.sleep):
+        assert bucket.peek(KEY) is not None
     assert clock.slept == 3
     (line,) = lines
     assert "in use by process 7 on elsewhere" in line
-    assert line.endswith("waiting to see whether it still runs")
+    assert line.endswith("waiting for it, at most 10 minutes")
 
 
-def test_a_holder_that_renews_its_lease_keeps_the_lineage(bucket):
-    clock = Clock(bucket, [FAR, FAR, FAR + 20])
+def test_a_holder_that_stays_is_named_after_the_wait(store, impatient):
+    slept: list[float] = []
     with (
-        pytest.raises(InUse, match="process 7 on elsewhere"),
-        hold_lineage(bucket, KEY, lambda line: None, clock.sleep),
+        store.lock(KEY),
+        pytest.raises(InUse, match=rf"{KEY} is in use by process {os.getpid()} on "),
+        hold_lineage(store, KEY, lambda line: None, slept.append),
     ):
         pytest.fail("two at once")
-    assert clock.slept == 2
+    assert not slept
 
 
-def test_a_held_lock_in_a_directory_belongs_to_a_running_process(tmp_path):
-    store, slept = DirectoryStore(tmp_path), []
-    with store.lock(KEY), pytest.raises(Conflict), hold_lineage(store, KEY, lambda line: None, slept.append):
-        pytest.fail("two at once")
-    assert len(slept) == TRIES - 1
+def test_a_run_takes_the_lineage_as_soon_as_its_holder_leaves_it(store):
+    lines: list[str] = []
+    with contextlib.ExitStack() as holder:
+        holder.enter_context(store.lock(KEY))
+        with hold_lineage(store, KEY, lines.append, lambda seconds: holder.close()):
+            assert store.peek(KEY) is not None
+    (line,) = lines
+    assert line.startswith(f"{store.uri}/{KEY} is in use by process {os.getpid()} on ")
+    assert line.endswith("; waiting for it, at most 10 minutes")
 
 
-def test_a_lock_held_for_a_moment_only_delays_the_run(tmp_path):
-    store = DirectoryStore(tmp_path)
-    with contextlib.ExitStack() as looking:
-        looking.enter_context(store.lock(KEY))
-        with hold_lineage(store, KEY, lambda line: None, lambda seconds: looking.close()), pytest.raises(Conflict):
-            looking.enter_context(store.lock(KEY))
+def test_a_run_that_is_stopped_while_it_waits_ends(store):
+    stop = threading.Event()
+    with (
+        store.lock(KEY),
+        within(stop=stop),
+        pytest.raises(CancelledError),
+        hold_lineage(store, KEY, lambda line: None, lambda seconds: stop.set()),
+    ):
+        pytest.fail("it was stopped")
 
 
 def test_a_process_that_slept_while_another_took_over_is_refused_at_its_next_write(bucket):
