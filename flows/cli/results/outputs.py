@@ -21,7 +21,7 @@ from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse
-from tasks.foundation.errors import ConfigError
+from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 from tasks.hosts.findings import last_findings
 from tasks.runs import ledger
@@ -76,11 +76,17 @@ class DryRunOutput(Record):
     sentence: str = Field(description="why there is nothing to do; else empty")
 
 
+class UnreadableRelease(Record):
+    number: int
+    trouble: str = Field(description="the file, what is wrong with it, and the way out")
+
+
 class ReleasesOutput(Record):
     """`millrace releases`, oldest first."""
 
     current: int | None = Field(description="number of the current release; null before the first")
-    releases: tuple[Release, ...]
+    releases: tuple[Release, ...] = Field(description="those whose record is readable")
+    unreadable: tuple[UnreadableRelease, ...]
     pruned: tuple[int, ...] = Field(description="numbers of those whose model or vectors millrace prune has deleted")
 
 
@@ -111,11 +117,19 @@ class ReportOutput(Record):
 
 
 def releases(store: Store) -> ReleasesOutput:
-    """Return all releases. Raises StoreError if one, or the pointer, is not readable."""
-    serving = tasks.runs.releases.current(store)
+    """Return all releases. Raises StoreError if the pointer is not readable; a release that is not hides no other."""
+    _, pointer = tasks.runs.releases.read_pointer(store)
+    readable, unreadable = [], []
+    numbers = {*tasks.runs.releases.numbers(store), *([pointer.release] if pointer else [])}  # its own may be gone
+    for number in sorted(numbers):
+        try:
+            readable.append(tasks.runs.releases.read(store, number))
+        except StoreError as error:
+            unreadable.append(UnreadableRelease(number=number, trouble=str(error)))
     return ReleasesOutput(
-        current=serving.number if serving else None,
-        releases=tuple(tasks.runs.releases.history(store)),
+        current=pointer.release if pointer else None,
+        releases=tuple(readable),
+        unreadable=tuple(unreadable),
         pruned=tuple(sorted(tasks.runs.releases.pruned(store))),
     )
 

@@ -95,9 +95,10 @@ def status(output: StatusOutput) -> None:
 
 def releases(output: outputs.ReleasesOutput) -> None:
     """`millrace releases`."""
-    if not output.releases:
+    if not output.releases and not output.unreadable:
         say("no release yet")
         return
+    say(*(f"release {each.number} can't be shown: {each.trouble}" for each in output.unreadable))
     show_table(
         ["", ">release", "span", "made at", "model", ">vectors", "~metrics on the holdout", "~let pass by"],
         (

@@ -215,9 +215,9 @@ def test_every_command_is_probed_or_named() -> None:
     assert of_a_workspace == OTHERS | {arguments[0] for arguments in READING}
 
 
-@pytest.mark.parametrize("key", ["releases/CURRENT", "releases/2.json"])
+@pytest.mark.parametrize(("key", "code"), [("releases/CURRENT", 74), ("releases/2.json", 0)])
 def test_a_release_that_is_a_folder_is_named(
-    workspace: DirectoryStore, capsys: pytest.CaptureFixture[str], key: str
+    workspace: DirectoryStore, capsys: pytest.CaptureFixture[str], key: str, code: int
 ) -> None:
     store, path = workspace, workspace.path(key)
     raw = path.read_bytes()
@@ -225,10 +225,17 @@ def test_a_release_that_is_a_folder_is_named(
     path.mkdir()
     try:
         result = command.call(capsys, "releases", "--workspace", store.uri)
+        as_json = command.call(capsys, "releases", "--json", "--workspace", store.uri)
     finally:
         path.rmdir()
         path.write_bytes(raw)
-    assert (result.code, f"STORE: {store.uri}/{key} is a folder" in result.err) == (74, True)
+    assert (result.code, as_json.code) == (code, code)
+    assert f"{store.uri}/{key} is a folder" in result.out + result.err
+    if code == 0:  # the others are shown
+        assert re.search(r"^ +1 +2021-Q1 ", result.out, re.M)
+        assert [each["number"] for each in as_json.json["releases"]] == [1]
+        assert [each["number"] for each in as_json.json["unreadable"]] == [2]
+        assert as_json.json["current"] == 2
 
 
 def test_a_bad_time_in_the_record_of_an_invocation_is_named(
