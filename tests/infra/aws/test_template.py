@@ -230,19 +230,21 @@ def test_stages_may_not_write_what_belongs_to_others(stage: str) -> None:
         assert [key for key in (*foreign, *NEVER) if may(stage, action, key)] == []
 
 
-def test_the_control_plane_may_make_exactly_its_own_calls() -> None:
+@pytest.mark.parametrize("policy", ["ControlPolicy", "OperatorPolicy"])
+def test_the_control_plane_may_make_exactly_its_own_calls(policy: str) -> None:
     calls = re.findall(
         r"self\._(batch|logs)\.([a-z]+_[a-z_]+)", (ROOT / "infra/compute/batch/client/api.py").read_text()
     )
     needed = {f"{service}:{''.join(word.capitalize() for word in call.split('_'))}" for service, call in calls}
-    granted = {action for owner, one in statements() if owner == "ControlPolicy" for action in listed(one["Action"])}
+    granted = {action for owner, one in statements() if owner == policy for action in listed(one["Action"])}
     assert {"batch:SubmitJob", "logs:GetLogEvents"} <= needed
     assert needed <= granted
     assert {action for action in granted if not action.startswith("s3:")} - needed == {"batch:TagResource"}
 
 
-def test_the_control_plane_may_end_only_its_own_jobs() -> None:
-    found = [one for owner, one in statements() if owner == "ControlPolicy"]
+@pytest.mark.parametrize("policy", ["ControlPolicy", "OperatorPolicy"])
+def test_the_control_plane_may_end_only_its_own_jobs(policy: str) -> None:
+    found = [one for owner, one in statements() if owner == policy]
     (ends,) = (one for one in found if "batch:TerminateJob" in listed(one["Action"]))
     assert ends["Condition"] == {"Null": {"aws:ResourceTag/millrace": "false"}}
     (submits,) = (one for one in found if "batch:SubmitJob" in listed(one["Action"]))
