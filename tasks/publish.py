@@ -41,14 +41,7 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
         StageError: of the class that stopped the worker; the target serves what it served before.
     """
     store = open_store(plan.workspace)
-    inputs = PublishInputs(
-        target=target.name,
-        release=release.number,
-        model_version=release.model.version,
-        vectors=release.vectors_prefix,
-        vectors_sha256=release.vectors_sha256,
-        only_current=only_current,
-    )
+    inputs = _inputs(release, target, only_current)
     with _turn(store, target.name):
         outcome = _fresh_outcome(store, plan, inputs)
         if outcome.table is None or outcome.recall is None or outcome.query_ms is None:
@@ -68,6 +61,39 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
         )
         served.note(store, found)
         return found
+
+
+def swap_back(store: Store, config: Config, release: Release) -> None:
+    """Let each target serve the current release if it has its table still; load and check nothing.
+
+    It is the quick part of a rollback, for all targets before any of them is checked by `publish_to_all`. Only a table
+    that was checked when it was published counts. A target that fails, or has no table any more, is left to that.
+    """
+    for target in config.publish.targets:
+        checked = served.measured(store, release.number, target.name)
+        if checked is None:
+            logger().warning("target %s never served release %d: it is loaded first", target.name, release.number)
+            continue
+        try:
+            with _turn(store, target.name):
+                plan = _plan(store, config, release, target)
+                inputs = _inputs(release, target, only_current=True).model_copy(update={"swap_alone": True})
+                if _fresh_outcome(store, plan, inputs).table is not None:
+                    served.note(store, checked.model_copy(update={"target": target, "at": now()}))
+                    logger().warning(
+                        "target %s serves release %d again, and is checked now", target.name, release.number
+                    )
+                else:
+                    logger().warning(
+                        "target %s has no table of release %d any more: it is loaded again, and serves what it served "
+                        "until then",
+                        target.name,
+                        release.number,
+                    )
+        except CancelledError:
+            raise
+        except StageError as error:
+            logger().warning("target %s was not swapped at once: %s", target.name, error)
 
 
 def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
@@ -124,6 +150,17 @@ def publish_to_all(
 def _in_flow_run(plan: RunPlan, release: Release, target: AnyTarget, only_current: bool) -> Served | None:
     """Publish in a task run named as in `publish 3 look`."""
     return publish.called(plan.run_key.replace("-", " "))(plan, release, target, only_current)
+
+
+def _inputs(release: Release, target: AnyTarget, only_current: bool) -> PublishInputs:
+    return PublishInputs(
+        target=target.name,
+        release=release.number,
+        model_version=release.model.version,
+        vectors=release.vectors_prefix,
+        vectors_sha256=release.vectors_sha256,
+        only_current=only_current,
+    )
 
 
 def _plan(store: Store, config: Config, release: Release, target: AnyTarget) -> RunPlan:

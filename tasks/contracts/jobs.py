@@ -145,6 +145,7 @@ class PublishInputs(Record):
     vectors: str = Field(description="folder of the release's vectors")
     vectors_sha256: str | None = Field(default=None, description="of its manifest, as the release has it")
     only_current: bool = Field(description="leave the target alone if another release is current by then")
+    swap_alone: bool = Field(default=False, description="serve its table if that is there; load and check nothing")
 
 
 Inputs = (

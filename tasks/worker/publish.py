@@ -14,7 +14,7 @@ from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
 from tasks.worker.process.job import Job
 from tasks.worker.targets import open_target
-from tasks.worker.targets.base import Target, table_name
+from tasks.worker.targets.base import Target, release_of, table_name
 from tasks.worker.targets.checks import Different, check_content, check_index
 from tasks.worker.targets.release_vectors import ReleaseVectors
 
@@ -22,7 +22,7 @@ from tasks.worker.targets.release_vectors import ReleaseVectors
 def run(job: Job) -> PublishOutcome:
     """Load what is missing, build the index, check both, warm the service, swap, drop older tables.
 
-    A target that serves the release already is only checked.
+    A target that serves the release already is only checked. A rollback swaps alone first, and has it checked then.
 
     Raises:
         ConfigError: the client is not installed, or the target refuses the credentials or the vectors.
@@ -41,6 +41,8 @@ def run(job: Job) -> PublishOutcome:
         before = target.serving()
         if _overtaken(job.store, inputs):
             return _left_alone(release, before)
+        if inputs.swap_alone:
+            return _swapped(target, table, before, release)
         loaded = _load(target, table, release) if table != before else 0
         try:
             check_content(target, table, release)
@@ -52,7 +54,7 @@ def run(job: Job) -> PublishOutcome:
             if _overtaken(job.store, inputs):
                 return _left_alone(release, before)
             target.serve(table)
-            dropped = _drop_older(target, keep={table, before})
+            dropped = _drop_older(target, {table, before}, job.store, inputs.release)
     return PublishOutcome(
         table=table,
         served_before=before,
@@ -74,6 +76,22 @@ def _overtaken(store: Store, inputs: PublishInputs) -> bool:
 def _left_alone(release: ReleaseVectors, before: str | None) -> PublishOutcome:
     return PublishOutcome(
         table=None, served_before=before, vectors=release.count, loaded=0, recall=None, query_ms=None, dropped=()
+    )
+
+
+def _swapped(target: Target, table: str, before: str | None, release: ReleaseVectors) -> PublishOutcome:
+    """Let consumers read a table that was complete and checked before, in seconds at any size."""
+    there = table == before or table in target.tables()
+    if there and table != before:
+        target.serve(table)
+    return PublishOutcome(
+        table=table if there else None,
+        served_before=before,
+        vectors=release.count,
+        loaded=0,
+        recall=None,
+        query_ms=None,
+        dropped=(),
     )
 
 
@@ -103,12 +121,16 @@ def _cleared(target: Target, table: str, before: str | None, error: Different) -
     return StoreError(f"{error}. The table was dropped; the next publication loads it from the beginning")
 
 
-def _drop_older(target: Target, keep: set[str | None]) -> tuple[str, ...]:
-    """Drop all tables but those to keep. That the release is served counts more than an old table that stays."""
+def _drop_older(target: Target, keep: set[str | None], store: Store, release: int) -> tuple[str, ...]:
+    """Drop all tables but those to keep and that of the release which a rollback would go to.
+
+    That the release is served counts more than an old table that stays.
+    """
     dropped = []
     try:
+        back = releases.of_another_model_before(store, releases.read(store, release))
         for table in target.tables():
-            if table not in keep:
+            if table not in keep and (back is None or release_of(table) != back.number):
                 target.drop(table)
                 dropped.append(table)
     except StoreError as error:

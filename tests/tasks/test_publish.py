@@ -10,8 +10,8 @@ from tasks import publish
 from tasks.contracts.jobs import PublishInputs
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Chore
-from tasks.foundation.errors import CancelledError, StoreError
-from tasks.publish import publish_release, publish_to_all
+from tasks.foundation.errors import CancelledError, CodeError, StoreError
+from tasks.publish import publish_release, publish_to_all, swap_back
 from tasks.runs import ledger
 from tasks.targets import served
 from tests.support.fakes.fake_runner import small_config
@@ -50,6 +50,33 @@ def test_a_target_that_the_settings_lack_is_named(store, runner, config, release
         publish_release(store, plan, release)
     assert "target look (lancedb) serves what it served, release 1: publish.targets does not have it" in caplog.text
     assert runner.specs == []
+
+
+def test_a_rollback_swaps_all_targets_before_any_is_checked(store, runner, config, release, caplog):
+    publish_to_all(store, config, release, True)
+    later = write_release(store, 2)
+    publish_to_all(store, config, later, True)
+    make_current(store, release)
+    runner.tables.discard("shop_r1_00000000")  # dropped since
+    runner.specs.clear()
+    with caplog.at_level("WARNING"):
+        swap_back(store, config, release)
+    assert runner.served == {"look": "look_r1_00000000", "shop": "shop_r2_00000000"}
+    assert {each.target.name: each.release for each in served.of_all_targets(store)} == {"look": 1, "shop": 2}
+    assert "target look serves release 1 again" in caplog.text
+    assert "target shop has no table of release 1 any more: it is loaded again" in caplog.text
+    publish_to_all(store, config, release, True)
+    assert runner.served == {"look": "look_r1_00000000", "shop": "shop_r1_00000000"}
+
+
+def test_a_target_that_can_not_be_swapped_at_once_does_not_stop_the_others(store, runner, config, release, caplog):
+    publish_to_all(store, config, release, True)
+    publish_to_all(store, config, write_release(store, 2), True)
+    make_current(store, release)
+    runner.fail(Chore.publish, CodeError("a bug"))
+    swap_back(store, config, release)
+    assert runner.served == {"look": "look_r2_00000000", "shop": "shop_r1_00000000"}
+    assert "target look was not swapped at once: a bug" in caplog.text
 
 
 def test_a_second_publication_asks_the_target_again(store, runner, config, release):

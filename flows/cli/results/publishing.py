@@ -53,7 +53,7 @@ def publish(options: RunOptions, number: int | None) -> PublishOutput:
 
 
 def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
-    """Let the targets that a release was published to serve the current release.
+    """Let the targets that a release was published to serve the current release: first swapped, then all checked.
 
     Their addresses, and the names of their secrets, are those of the options: whoever may write to the workspace could
     change what is on record there.
@@ -68,7 +68,7 @@ def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
     config = options.config()
     own = tuple(target for target in config.publish.targets if target.name in names)
     config = config.model_copy(update={"publish": config.publish.model_copy(update={"targets": own})})
-    found = _publish(store, config, release, only_current=True) if own else ()
+    found = _publish(store, config, release, only_current=True, swap_first=True) if own else ()
     if left_out := served.left_out(store, config.publish.targets):
         raise ConfigError(
             f"release {release.number} is current in {store.uri}, but not everywhere: {' and '.join(left_out)}. Your "
@@ -79,12 +79,16 @@ def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
     return found
 
 
-def _publish(store: Store, config: Config, release: Release, only_current: bool) -> tuple[Served, ...]:
+def _publish(
+    store: Store, config: Config, release: Release, only_current: bool, swap_first: bool = False
+) -> tuple[Served, ...]:
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # else each warning shows twice
 
-    from tasks.publish import publish_to_all  # only now: it imports Prefect, which reads the environment
+    from tasks.publish import publish_to_all, swap_back  # only now: it imports Prefect, which reads the environment
 
     with display() as listener, within(listener=listener):
+        if swap_first:
+            swap_back(store, config, release)
         return publish_to_all(store, config, release, only_current)
 
 

@@ -64,6 +64,7 @@ class FakeRunner:
         self.store = store
         self.specs: list[JobSpec] = []
         self.served: dict[str, str] = {}  # target -> table
+        self.tables: set[str] = set()  # that were loaded into a target
         self.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
         self.of_champion: dict[str, float] | None = None  # where there is one; None: 0.4 of each metric
         self.recall = 0.5  # recall@10 of the whole catalogue
@@ -263,7 +264,16 @@ class FakeRunner:
             return PublishOutcome(
                 table=None, served_before=before, vectors=30, loaded=0, recall=None, query_ms=None, dropped=()
             )
+        if inputs.swap_alone and table not in self.tables:
+            return PublishOutcome(
+                table=None, served_before=before, vectors=30, loaded=0, recall=None, query_ms=None, dropped=()
+            )
+        self.tables.add(table)
         self.served[inputs.target] = table
+        if inputs.swap_alone:
+            return PublishOutcome(
+                table=table, served_before=before, vectors=30, loaded=0, recall=None, query_ms=None, dropped=()
+            )
         loaded = 0 if table == before else 30
         return PublishOutcome(
             table=table,

@@ -9,7 +9,9 @@ from tasks.contracts.runs import Release
 from tasks.worker.process.job import Job, PhaseClock, Rank
 
 
-def publish_spec(store: Store, config: Config, release: Release, only_current: bool = True) -> JobSpec:
+def publish_spec(
+    store: Store, config: Config, release: Release, only_current: bool = True, swap_alone: bool = False
+) -> JobSpec:
     """The spec of a publication to the only target of the configuration."""
     (target,) = config.publish.targets
     return JobSpec(
@@ -27,9 +29,12 @@ def publish_spec(store: Store, config: Config, release: Release, only_current: b
             vectors=release.vectors_prefix,
             vectors_sha256=release.vectors_sha256,
             only_current=only_current,
+            swap_alone=swap_alone,
         ),
     )
 
 
-def publish_job(store: Store, config: Config, release: Release, only_current: bool = True) -> Job:
-    return Job(publish_spec(store, config, release, only_current), store, Rank(0, 1, 0), PhaseClock(0.0))
+def publish_job(
+    store: Store, config: Config, release: Release, only_current: bool = True, swap_alone: bool = False
+) -> Job:
+    return Job(publish_spec(store, config, release, only_current, swap_alone), store, Rank(0, 1, 0), PhaseClock(0.0))

@@ -106,6 +106,45 @@ def test_a_rollback_during_the_publication_is_not_undone(store, place, monkeypat
     assert served(store, place, old)
 
 
+def test_a_rollback_swaps_to_the_table_that_is_there_and_reads_nothing_back(store, place, target_now, monkeypatch):
+    old, new = write_release(store, 1), write_release(store, 2)
+    for release in (old, new):
+        bring(store, place, release, only_current=False)
+    make_current(store, old)
+    watched = Watched.instead_of_targets(monkeypatch)
+    swapped = bring(store, place, old, swap_alone=True)
+    assert set(watched.calls) <= {"serving", "tables", "serve", "close"}
+    assert served(store, place, old)
+    assert (swapped.recall, swapped.loaded) == (None, 0)
+    again = bring(store, place, old)  # what a rollback does then
+    assert (again.table, again.served_before, again.loaded, again.recall) == (swapped.table, swapped.table, 0, 1.0)
+    make_current(store, new)
+    assert bring(store, place, old, swap_alone=True).table is None, "another rollback, meanwhile"
+    assert served(store, place, old)
+
+
+def test_a_table_that_is_gone_is_not_swapped_to(store, place, target_now):
+    old, new = write_release(store, 1), write_release(store, 2)
+    bring(store, place, new)
+    make_current(store, old)
+    assert bring(store, place, old, swap_alone=True).table is None
+    assert served(store, place, new)
+
+
+def test_the_table_of_the_model_before_stays_through_all_refreshes_of_a_bad_model(store, place, target_now):
+    """Else a rollback in the afternoon would load the good model's vectors again."""
+    write_release(store, 1)
+    good, bad = write_release(store, 2), write_release(store, 3)
+    bring(store, place, good, only_current=False)
+    bring(store, place, bad)
+    for number in (4, 5, 6):
+        refresh = write_release(store, number)
+        record = refresh.model_copy(update={"refreshed": number - 1, "model": bad.model, "model_before": 3})
+        store.write(f"releases/{number}.json", record.to_json())
+        bring(store, place, refresh)
+    assert [name.split("_")[1] for name in target_now(lambda target: target.tables())] == ["r2", "r5", "r6"]
+
+
 def test_an_index_that_finds_too_little_is_not_served(store, place, monkeypatch):
     old = write_release(store, 1)
     bring(store, place, old)
