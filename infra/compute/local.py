@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from infra import prefect_password
-from infra.compute.scratch import scratch_folder
+from infra.compute.scratch import ATTEMPT, scratch_folder
 from infra.log_tail import LogTail
 from infra.root_cause import root_cause
 from infra.store.base import Store
@@ -40,7 +40,7 @@ class LocalRunner:
         """See `Runner.run`. Raises the error of the earliest failure; on any interruption ends the workers first."""
         processes: list[subprocess.Popen[str]] = []
         tail = LogTail()
-        with scratch_folder() as scratch:
+        with scratch_folder(ATTEMPT) as scratch:
             try:
                 # Not a comprehension: where one can't be started, those before it are in the list and get ended.
                 processes.extend(self._start(spec, each) for each in _environments(spec.workers, scratch))

@@ -1,4 +1,4 @@
-"""The folder for the temporary files of workers on this machine; none outlives its attempt, nor a killed process.
+"""Folders for temporary files on this machine; none outlives the work it is for, nor a killed process for long.
 
 A process holds the kernel's lock of its folder. The kernel frees that when the process dies, so the next one knows
 which folders nobody will delete any more.
@@ -12,17 +12,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PREFIX = "millrace-attempt-"
+ATTEMPT = "millrace-attempt-"  # how the names of folders begin: for one attempt's workers
+INGEST = "millrace-ingest-"
 
 
 @contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Give an empty folder in TMPDIR inside the block, for one attempt's workers; delete it afterwards.
+def scratch_folder(prefix: str) -> Iterator[Path]:
+    """Give an empty folder in TMPDIR inside the block, whose name begins with `prefix`; delete it afterwards.
 
-    Also delete those that killed processes left. Raises OSError: TMPDIR can't be written.
+    Also delete those of this prefix that killed processes left. Raises OSError: TMPDIR can't be written.
     """
-    _delete_abandoned()
-    folder, handle = _locked()
+    _delete_abandoned(prefix)
+    folder, handle = _locked(prefix)
     try:
         yield folder
     finally:
@@ -30,9 +31,9 @@ def scratch_folder() -> Iterator[Path]:
         os.close(handle)
 
 
-def _locked() -> tuple[Path, int]:
+def _locked(prefix: str) -> tuple[Path, int]:
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
         with contextlib.suppress(FileNotFoundError):  # taken for abandoned before it was locked
             handle = os.open(folder, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -41,8 +42,8 @@ def _locked() -> tuple[Path, int]:
             os.close(handle)
 
 
-def _delete_abandoned() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def _delete_abandoned(prefix: str) -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # it is held, or another user's, or deleted in this moment
             handle = os.open(folder, os.O_RDONLY)
             try:

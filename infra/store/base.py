@@ -10,11 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from tasks.foundation.errors import StoreError
+from tasks.foundation.errors import FailureClass, StoreError
 
 
 class Conflict(StoreError):
     """A conditional write failed: the object was not what the caller had read."""
+
+
+class ReadOnlyError(StoreError):
+    """Nothing may be written to the workspace: a mount or rights to set right."""
+
+    failure = FailureClass.CONFIG
 
 
 class InUse(Conflict):

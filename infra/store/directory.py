@@ -1,15 +1,18 @@
 """A workspace in a local directory."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.store import kernel_lock
-from infra.store.base import Conflict, Holder, Lock
+from infra.store.base import Conflict, Holder, Lock, ReadOnlyError
 from infra.store.unfinished import PREFIX, unfinished_in
 from tasks.foundation.errors import StoreError
+
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class DirectoryStore:
@@ -105,16 +108,18 @@ class DirectoryStore:
         destination = self.path(target)
         if destination.exists():
             raise Conflict(f"{self.uri}/{target} exists already")
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(self.path(prefix), destination)
+        with self._writing(target):
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(self.path(prefix), destination)
 
     def delete(self, prefix: str) -> None:
         """Remove an object, or a folder with everything below it; nothing happens where there is none."""
         path = self.path(prefix)
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        with self._writing(prefix):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
         """Remove what is at or below `prefix` as far as it is what was seen, by its tags."""
@@ -124,7 +129,7 @@ class DirectoryStore:
             return
         for key in there.keys() & seen.keys():
             if there[key] == seen[key]:
-                self.path(key).unlink(missing_ok=True)
+                self.delete(key)
 
     def age_seconds(self, key: str) -> float | None:
         """Return None: files are dated by this machine's clock, which may have been set since."""
@@ -147,7 +152,7 @@ class DirectoryStore:
     def _lock_file(self, key: str) -> Path:
         name = _lock_name(key)
         path = self.path(name)
-        with self._in_place(name):
+        with self._writing(key), self._in_place(name):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.open("a").close()
         return path
@@ -155,9 +160,9 @@ class DirectoryStore:
     @contextlib.contextmanager
     def _staged(self, key: str, exclusive: bool = False) -> Iterator[Path]:
         path = self.path(key)
-        with self._in_place(key):
+        with self._in_place(key), self._writing(key):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished_in(path.parent) as staged:
+        with self._writing(key), unfinished_in(path.parent) as staged:
             yield staged
             _fsync(staged)
             if exclusive:
@@ -172,6 +177,20 @@ class DirectoryStore:
                 with self._in_place(key):
                     os.replace(staged, path)
             _fsync(path.parent)
+
+    @contextlib.contextmanager
+    def _writing(self, key: str) -> Iterator[None]:
+        """Raise ReadOnlyError where this user may not write, or nobody may."""
+        try:
+            yield
+        except OSError as error:
+            elsewhere = error.filename is not None and not str(error.filename).startswith(self.uri)
+            if elsewhere or error.errno not in _NOT_WRITABLE:
+                raise
+            raise ReadOnlyError(
+                f"{self.uri}/{key} can't be written ({error.strerror}): mount the disk of the workspace for writing, "
+                "give this user the right to write there, or name another workspace"
+            ) from error
 
     @contextlib.contextmanager
     def _in_place(self, key: str) -> Iterator[None]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import Field
 
+from infra.compute.scratch import INGEST, scratch_folder
 from infra.store.base import Store
 from infra.store.checked import CheckedStore, superseded
 from infra.store.manifest import read_fact
@@ -103,15 +104,15 @@ def ingest(
     with (
         _frugal_arrow(),
         _explaining_full_disk(temporary, "free some space, or set TMPDIR to a folder on a larger disk"),
-        tempfile.TemporaryDirectory(prefix="millrace-ingest-") as scratch,
-        contextlib.closing(ItemTexts(Path(scratch))) as items,
+        scratch_folder(INGEST) as scratch,
+        contextlib.closing(ItemTexts(scratch)) as items,
         SetAside(options.set_aside) as aside,
     ):
-        spools, seen = spool_rows(reader, Path(scratch), canonicaliser, items, aside, report)
+        spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report)
         if layout is ROWS:
             trusted = (options.not_before is not None, options.not_after is not None)
             refuse_far_spans(span, seen, _known_rows(store), trusted)
-        built = build_spans(spools, Path(scratch), canonicaliser)
+        built = build_spans(spools, scratch, canonicaliser)
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
             superseded("ingest"),
@@ -120,7 +121,7 @@ def ingest(
             held = CheckedStore(store, lambda _: lock.confirm())
             if layout is ROWS:
                 _refuse_other_kinds(store, span)
-            choice = Choice(store, layout, options.known, Path(scratch))
+            choice = Choice(store, layout, options.known, scratch)
             chosen = choose_versions(choice, built, spools, canonicaliser, items)
             spans = []
             for done, version in enumerate(chosen, start=1):

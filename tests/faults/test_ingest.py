@@ -176,6 +176,15 @@ def test_the_files_of_a_killed_ingest_are_deleted(store: DirectoryStore, tmp_pat
     assert len(rows_of(store, "2026-02")) == 3
 
 
+def test_the_next_ingest_deletes_the_temporary_files_of_a_killed_one(
+    store: DirectoryStore, tmp_path: Path, scratch: Path
+) -> None:
+    (scratch / "millrace-ingest-killed").mkdir()
+    (scratch / "millrace-ingest-killed" / "2026-02.jsonl").write_bytes(b"rows in clear text")
+    run(store, write_input(tmp_path / "input", ROWS))
+    assert list(scratch.iterdir()) == []
+
+
 def test_an_ingest_that_waited_in_vain_names_the_other(
     store: DirectoryStore, tmp_path: Path, scratch: Path, impatient: None
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.compute.scratch import PREFIX, scratch_folder
+from infra.compute.scratch import ATTEMPT, scratch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +17,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_folder_of_a_killed_process_is_deleted_and_that_of_a_live_one_stays(temporary: Path) -> None:
-    (temporary / f"{PREFIX}killed" / "below").mkdir(parents=True)
+    (temporary / f"{ATTEMPT}killed" / "below").mkdir(parents=True)
     (temporary / "of-another-program").mkdir()
-    with scratch_folder() as first, scratch_folder() as second:
+    with scratch_folder(ATTEMPT) as first, scratch_folder(ATTEMPT) as second:
         (first / "file").touch()
         assert sorted(temporary.iterdir()) == sorted([first, second, temporary / "of-another-program"])
     assert [path.name for path in temporary.iterdir()] == ["of-another-program"]

@@ -257,6 +257,45 @@ def test_a_write_that_the_disk_refuses_leaves_nothing_half_written(directory, so
     assert directory.read("a/b.json") == b"old"
 
 
+ACTS = WRITES | {
+    "move": lambda store, source: store.move("a", "b"),
+    "delete": lambda store, source: store.delete("a/b.json"),
+    "discard": lambda store, source: store.discard("a", store.tags("a")),
+    "lock": lambda store, source: store.lock("lineages/main").__enter__(),
+}
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+def test_a_workspace_that_is_read_only_asks_for_the_mount_or_the_rights(directory, source, act, number, monkeypatch):
+    directory.write("a/b.json", b"old")
+
+    def refuse(path, *arguments, **named):
+        raise OSError(number, os.strerror(number), str(path))
+
+    for name in ("mkdir", "open", "unlink"):
+        original = getattr(Path, name)
+        monkeypatch.setattr(
+            Path, name, lambda path, *a, do=original, **n: (do if path == source else refuse)(path, *a, **n)
+        )
+    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(StoreError, match="mount the disk of the workspace for writing, give this user") as caught:
+        act(directory, source)
+    monkeypatch.undo()
+    assert caught.value.failure is FailureClass.CONFIG
+    assert directory.read("a/b.json") == b"old"
+
+
+def test_a_source_that_may_not_be_read_is_not_the_workspaces_fault(directory, source, monkeypatch):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    with pytest.raises(PermissionError, match=str(source)):
+        directory.upload(source, "a/new.json")
+
+
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_link_never_leads_out_of_the_workspace(directory, tmp_path, use):
     directory.write("a/1", b"")
