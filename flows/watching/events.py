@@ -18,7 +18,14 @@ CATALOGUE_STALE = "millrace.catalogue.stale"
 MISSED = "millrace.span.missed"
 GIVEN_UP = "millrace.run.given-up"
 
-_OVER = ("Released", "Rejected", "Skipped", "Corrected", "Unfinished")  # states of a span that no run has to take
+_OVER = (
+    "Released",
+    "Held",
+    "Rejected",
+    "Skipped",
+    "Corrected",
+    "Unfinished",
+)  # states of a span that no run has to take
 
 
 def send_events(store: Store, report: FreshnessReport, started: Started | None) -> None:

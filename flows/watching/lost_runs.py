@@ -4,6 +4,7 @@ The workspace alone says which are lost: no end on record, and no process holds 
 """
 
 import datetime as dt
+import time
 from collections.abc import Iterator
 from uuid import UUID
 
@@ -16,11 +17,13 @@ from prefect.states import Crashed
 from infra.store.base import Store
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_runs import is_lost
-from tasks.monitoring.deadlines import START_MINUTES
+from tasks.monitoring.deadlines import START_MINUTES, is_held
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.running.stage_output import logger
 
-SILENT = dt.timedelta(hours=1)  # longer than a run needs to take its lock, also behind others in the queue
+SILENT = dt.timedelta(minutes=START_MINUTES)  # a run holds its lock by then, or waits for one that does
+GAP_SECONDS = 30.0  # longer than a run that takes several spans is without its lock between two of them
+_LOOK_SECONDS = 2.0
 LOST = "the process is gone and recorded no end; run it again: finished stages are kept"
 
 
@@ -36,8 +39,8 @@ def set_lost_runs_crashed(store: Store, report: FreshnessReport) -> None:
             logger().warning("%s: %s", run.name, LOST)
 
 
-def set_silent_run_crashed(identity: str) -> None:
-    """Set a flow run to Crashed if it has shown Pending or Running for long; no process works on its lineage."""
+def set_silent_run_crashed(store: Store, lineage: str, identity: str) -> None:
+    """Set a flow run to Crashed if it has shown Pending or Running for a while, and no process works on its lineage."""
     with get_client(sync_client=True) as client:
         try:
             run = client.read_flow_run(UUID(identity))
@@ -46,9 +49,18 @@ def set_silent_run_crashed(identity: str) -> None:
         begun = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
         if run.state is None or run.state.type not in begun:
             return
-        if dt.datetime.now(dt.UTC) - run.state.timestamp > SILENT:
+        if dt.datetime.now(dt.UTC) - run.state.timestamp > SILENT and _stays_free(store, lineage):
             client.set_flow_run_state(run.id, Crashed(message=LOST), force=True)
             logger().warning("%s: %s", run.name, LOST)
+
+
+def _stays_free(store: Store, lineage: str) -> bool:
+    until = time.monotonic() + GAP_SECONDS
+    while time.monotonic() < until:
+        if is_held(store, lineage):
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
 
 
 def _lost(store: Store, report: FreshnessReport) -> Iterator[str]:

@@ -42,6 +42,7 @@ def start_again(store: Store, report: FreshnessReport, span: str, parameters: di
     ended = None
     if known.starts:
         last = known.starts[-1]
+        set_silent_run_crashed(store, report.lineage, last.flow_run)
         state = _state(last)
         if state is not None and not state.is_final():
             return Started(span, version, f"A run of {PIPELINE} takes {span}; it is {state.name}.")
@@ -82,7 +83,6 @@ def _start(store: Store, report: FreshnessReport, known: Starts, number: int, pa
 
 def _state(start: Start) -> State | None:
     """Return the state of a run that was started; None if the server does not know it any more."""
-    set_silent_run_crashed(start.flow_run)
     try:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(UUID(start.flow_run)).state

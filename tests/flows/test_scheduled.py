@@ -89,7 +89,7 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
             patch.setenv(name, value)
         stack.enter_context(prefect.in_use())
         patch.setattr(deploying, "FILE", only_the_pipeline(folder))
-        deploying.deploy(RunOptions(store, overrides=SETTINGS), alert_url=None)
+        deploying.deploy(RunOptions(store, overrides=SETTINGS), alert_url=None, alert_blocks=())
         with get_client(sync_client=True) as client:
             deployment = client.read_deployment_by_name("pipeline/scheduled").id
         log = folder / "worker.log"

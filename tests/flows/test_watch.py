@@ -224,6 +224,7 @@ def test_a_run_that_waits_for_a_worker_is_not_started_twice(store, deployed, mon
 
 
 def test_a_start_whose_process_died_at_once_does_not_block_the_next(store, deployed, monkeypatch):
+    monkeypatch.setattr("flows.watching.lost_runs.GAP_SECONDS", 2.5)
     ingest(store, recent_span())
     hours_from_now(monkeypatch, 0)
     look(store)
@@ -232,6 +233,11 @@ def test_a_start_whose_process_died_at_once_does_not_block_the_next(store, deplo
     look(store)
     assert keys(store) == ["i1"], "it may still come"
     monkeypatch.setattr("flows.watching.lost_runs.SILENT", dt.timedelta(0))
+    answers = iter([False, True])  # it was between two spans
+    with monkeypatch.context() as busy:
+        busy.setattr("flows.watching.lost_runs.is_held", lambda store, lineage: next(answers))
+        look(store)
+    assert keys(store) == ["i1"]
     look(store)
     assert keys(store) == ["i1", "i2"]
     assert {run.state_name for run in started(store)} == {"Crashed", "Scheduled"}
