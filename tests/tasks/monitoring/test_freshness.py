@@ -17,6 +17,7 @@ from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.spans import after
 from tasks.contracts.stages import Stage
+from tasks.current.holding import hold
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, HostError
 from tasks.monitoring import span_progress
 from tasks.monitoring.freshness import FreshnessReport, freshness
@@ -327,6 +328,17 @@ def test_a_permanent_failure_blocks_the_spans_after_it_and_says_why(store, runne
         assert str(failure) in problem(report, "failed").sentence
         assert "row 3 is bad" in problem(report, "failed").sentence
         assert "millrace run --span 2026-11-12" in problem(report, "failed").way_out
+
+
+def test_a_run_whose_release_a_person_holds_is_not_started_again(store, runner: FakeRunner, config):
+    train(store, config, "2026-11-11")
+    hold(store, "the audit")
+    ingest(store, "2026-11-12")
+    plan = plan_run(store, config, "2026-11-12")
+    carry_out(plan)
+    write_invocation(store, plan)
+    report = look(store, config)
+    assert (row(report, "2026-11-12").state, report.catch_up) == ("Held", None)
 
 
 def test_weekly_spans_follow_the_weekly_schedule(store, runner: FakeRunner):
