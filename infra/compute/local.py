@@ -52,7 +52,7 @@ class LocalRunner:
             raise root_cause(self.store, spec, dict(enumerate(codes)), tail.lines).error
 
     def _start(self, spec: JobSpec, environment: dict[str, str]) -> subprocess.Popen[str]:
-        uri = f"{self.store.uri}#{spec.attempt_prefix}/spec.json"
+        uri = f"{self.store.uri}#{spec.attempt_prefix}/spec.json#{spec.sha256}"
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "tasks.worker", spec.stage.value, "--spec", uri],
             env=environment,

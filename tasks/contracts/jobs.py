@@ -3,6 +3,7 @@
 Both planes import this file; it needs neither torch nor Prefect.
 """
 
+import hashlib
 from typing import Literal
 
 from pydantic import Field
@@ -192,6 +193,11 @@ class JobSpec(Record):
     def job_prefix(self) -> str:
         """The folder of the attempt that was submitted, shared by all attempts that AWS Batch makes of it."""
         return f"{self.stage_prefix}/attempt-{self.submitted_as}"
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 over the spec as it is written to the workspace, where others may write too."""
+        return hashlib.sha256(self.to_json()).hexdigest()
 
 
 def stage_prefix(run_key: str, stage: Stage | Chore) -> str:

@@ -35,7 +35,7 @@ def main() -> int:
     """Run one stage or chore; return the exit code of the process."""
     parser = argparse.ArgumentParser(prog="python -m tasks.worker", description=__doc__)
     parser.add_argument("stage", choices=[work.value for work in (*Stage, *Chore)])
-    parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
+    parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec, or WORKSPACE#KEY#SHA256")
     arguments = parser.parse_args()
     os.environ.update(QUIET)
     name_user()

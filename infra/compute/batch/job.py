@@ -68,7 +68,7 @@ def dollars_per_node_hour(spec: JobSpec) -> float:
 
 def job_name(spec: JobSpec) -> str:
     """Return the job's name: unique to the attempt, and always the same for it."""
-    digest = hashlib.sha256(spec.to_json()).hexdigest()[:8]
+    digest = spec.sha256[:8]
     rest = f"-{spec.stage.value}-{spec.run_key}-{digest}-a{spec.submitted_as}"
     pipeline = re.sub(r"[^A-Za-z0-9_-]", "-", spec.config.pipeline).lstrip("_-") or TAG
     return pipeline[: _NAME_CHARS - len(rest)] + rest
@@ -102,7 +102,7 @@ def submission(
 ) -> dict[str, Any]:
     """Return the arguments of SubmitJob."""
     batch, layout = spec.config.batch, layout_of(spec)
-    uri = f"{workspace}#{spec.job_prefix}/spec.json"
+    uri = f"{workspace}#{spec.job_prefix}/spec.json#{spec.sha256}"
     container = {"command": ["python", "-m", "tasks.worker.launch", spec.stage.value, "--spec", uri]}
     request: dict[str, Any] = {
         "jobName": job_name(spec),

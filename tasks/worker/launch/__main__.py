@@ -33,7 +33,7 @@ def main() -> int:
     started_at = time.time()
     parser = argparse.ArgumentParser(prog="python -m tasks.worker.launch", description=__doc__)
     parser.add_argument("stage", choices=[work.value for work in (*Stage, *Chore)])
-    parser.add_argument("--spec", required=True, help="WORKSPACE#KEY of the job spec")
+    parser.add_argument("--spec", required=True, help="WORKSPACE#KEY#SHA256 of the job spec")
     arguments = parser.parse_args()
     signals = StopSignals()
     signals.listen()
@@ -49,7 +49,9 @@ def main() -> int:
     host = this_host()
     ending = None
     try:
-        code, ending = _launch(position, store, spec, host, signals, started_at)
+        submitted = key.partition("#")[2] if spec.attempt == spec.submitted_as else spec.sha256
+        uri = f"{store.uri}#{spec.attempt_prefix}/spec.json#{submitted}"
+        code, ending = _launch(position, store, spec, uri, host, signals, started_at)
     except Exception as error:
         code = POLICIES[classify(error)].exit_code
         if position.is_main:
@@ -65,12 +67,18 @@ def main() -> int:
 
 
 def _launch(
-    position: ContainerPosition, store: Store, spec: JobSpec, host: str, signals: StopSignals, started_at: float
+    position: ContainerPosition,
+    store: Store,
+    spec: JobSpec,
+    uri: str,
+    host: str,
+    signals: StopSignals,
+    started_at: float,
 ) -> tuple[int, Ending | None]:
-    """Return the exit code, and on the main node why the job failed."""
+    """Return the exit code, and on the main node why the job failed. The workers' spec is at `uri`."""
     check_position(position, spec)
     unfit = excluded(store, host, time.time()) or ""
-    start, join_seconds = _starter(position, store, spec, host, started_at), spec.config.batch.join_seconds
+    start, join_seconds = _starter(position, uri, spec, host, started_at), spec.config.batch.join_seconds
     if not position.is_main:
         return ChildNode(position, spec, host, signals, unfit, start, join_seconds).run(), None
     write_spec(store, spec)
@@ -79,9 +87,9 @@ def _launch(
 
 
 def _starter(
-    position: ContainerPosition, store: Store, spec: JobSpec, host: str, started_at: float
+    position: ContainerPosition, uri: str, spec: JobSpec, host: str, started_at: float
 ) -> Callable[[], Workers]:
-    command = torchrun_command(position, spec, f"{store.uri}#{spec.attempt_prefix}/spec.json")
+    command = torchrun_command(position, spec, uri)
     environment = torchrun_environment(position, spec, host, started_at)
     return lambda: Workers(command, environment)
 

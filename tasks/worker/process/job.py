@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import tempfile
@@ -184,9 +185,20 @@ class Job:
 
 
 def read_spec(store: Store, key: str, stage: str) -> JobSpec:
-    """Return the spec under `key`. Raises ConfigError if there is none, or it is for another stage."""
+    """Return the spec under `key`, which may end with `#` and the SHA-256 of the spec that was submitted.
+
+    Raises:
+        ConfigError: there is none, it is for another stage, or not the one that was submitted.
+    """
+    key, _, sha256 = key.partition("#")
     try:
-        spec = JobSpec.model_validate_json(store.read(key))
+        content = store.read(key)
+        if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+            raise ConfigError(
+                f"{store.uri}/{key} is not the spec that was submitted: somebody changed it meanwhile, so nothing was "
+                "run; see who may write to the workspace, and start the run again"
+            )
+        spec = JobSpec.model_validate_json(content)
     except FileNotFoundError as error:
         raise ConfigError(f"no job spec at {store.uri}/{key}") from error
     except ValidationError as error:

@@ -88,6 +88,17 @@ def test_no_code_of_the_current_folder_runs(store, stand_in, tmp_path, monkeypat
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_spec_that_was_changed_after_it_was_submitted_is_not_run(store, stand_in, tmp_path):
+    """It names addresses, and the variables whose secrets go there."""
+    stand_in(f"def run(job):\n    open({str(tmp_path / 'ran')!r}, 'w').close()\n    return outcome()")
+    spec = health_spec(store)
+    key = f"{spec.attempt_prefix}/spec.json"
+    store.write(key, store.read(key).replace(b'"attempts"', b'"attempts" '))
+    with pytest.raises(ConfigError, match=rf"{key} is not the spec that was submitted"):
+        LocalRunner(store).run(spec, Heard(), tries=1)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_stage_ends_with_the_result_of_rank_0(store, stand_in):
     stand_in(
         """

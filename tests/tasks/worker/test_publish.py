@@ -42,7 +42,7 @@ def test_the_one_door_publishes_without_torch(store: DirectoryStore, config: Con
     called = [sys.executable, "-c", door, "publish", "--spec", f"{store.uri}#{spec.attempt_prefix}/spec.json"]
     done = subprocess.run(called, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    result = StageResult.model_validate_json(store.read(f"runs/{spec.run_key}/publish/result.json"))
+    result = StageResult.model_validate_json(store.read(f"{spec.stage_prefix}/result.json"))
     assert isinstance(result.outcome, PublishOutcome)
     assert (result.outcome.vectors, result.outcome.loaded, result.outcome.recall) == (24, 24, 1.0)
     assert '"what":"publish","done":24,"total":24' in done.stdout

@@ -104,9 +104,10 @@ def test_a_tag_that_aws_would_refuse_is_changed_and_stays_unique() -> None:
 
 
 def test_a_multi_node_job_gives_each_node_the_launchers_command() -> None:
-    request = submission(spec_of(Stage.health, 2), "s3://b/w", "", 3, FIFO, DEFINITION)
+    spec = spec_of(Stage.health, 2)
+    request = submission(spec, "s3://b/w", "", 3, FIFO, DEFINITION)
     command = ["python", "-m", "tasks.worker.launch", "health"]
-    command += ["--spec", "s3://b/w#runs/f00d/health/attempt-1/spec.json"]
+    command += ["--spec", f"s3://b/w#runs/f00d/health/attempt-1/spec.json#{spec.sha256}"]
     assert request["nodeOverrides"] == {
         "numNodes": 2,
         "nodePropertyOverrides": [{"targetNodes": "0:", "containerOverrides": {"command": command}}],

@@ -270,7 +270,7 @@ def test_nodes_wait_for_each_other_as_long_as_their_images_may_take(store, monke
     for node, kind in enumerate(("MainNode", "ChildNode")):
         monkeypatch.setattr(launcher, kind, Node)
         position = ContainerPosition("job", 1, node, 2, "127.0.0.1", None)
-        launcher._launch(position, store, spec, "i-1", StopSignals(), 0.0)
+        launcher._launch(position, store, spec, "uri", "i-1", StopSignals(), 0.0)
     assert waits == [seconds, seconds]
 
 
