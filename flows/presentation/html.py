@@ -1,7 +1,9 @@
 """A page as one self-contained HTML file: no script, and nothing is fetched from anywhere."""
 
+import functools
 import posixpath
 import re
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,20 @@ _SERVED = re.compile(
     r"(runs|refreshes|publications)/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html"
 )  # by `millrace serve`
 _ADDRESS = re.compile(r"https?://|/(?!/)")  # elsewhere, or a page of `millrace serve`
+_page_key = ContextVar[str]("page_key")  # of the page that this thread makes: macros don't see the page
 
 
 def render(page: Page, template: str = "page", **more: Any) -> bytes:
     """Return the file by `templates/<template>.html.jinja`, which gets `more` as well; all texts are escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed to start a command
+    _page_key.set(page.key)
+    made_at = moment(now().isoformat())
+    made = _environment().get_template(f"{template}.html.jinja")
+    return made.render(page=page, made_at=made_at, figure_width=WIDTH_PX, **more).encode() + b"\n"
 
-    def address(cell: Cell) -> str:
-        """Return the address that a cell links to, relative to the page for files that `millrace serve` shows."""
-        if cell.key and _SERVED.fullmatch(cell.key):
-            return posixpath.relpath(cell.key, posixpath.dirname(page.key))
-        return cell.link if _ADDRESS.match(cell.link) else ""
+
+@functools.cache  # to compile the templates takes ten times as long as to fill them
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed to start a command
 
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
@@ -32,7 +37,12 @@ def render(page: Page, template: str = "page", **more: Any) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"address": address, "data_uri": lambda figure: data_uri(svg(figure))}
-    made_at = moment(now().isoformat())
-    made = environment.get_template(f"{template}.html.jinja")
-    return made.render(page=page, made_at=made_at, figure_width=WIDTH_PX, **more).encode() + b"\n"
+    environment.filters |= {"address": _address, "data_uri": lambda figure: data_uri(svg(figure))}
+    return environment
+
+
+def _address(cell: Cell) -> str:
+    """Return the address that a cell links to, relative to the page for files that `millrace serve` shows."""
+    if cell.key and _SERVED.fullmatch(cell.key):
+        return posixpath.relpath(cell.key, posixpath.dirname(_page_key.get()))
+    return cell.link if _ADDRESS.match(cell.link) else ""

@@ -106,6 +106,16 @@ def test_html_loads_nothing_and_has_no_scripts() -> None:
     assert len(page.all("details")) == 1
 
 
+def test_a_page_is_made_without_compiling_its_templates_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ledger(page: bytes) -> list[str]:
+        return [link["href"] for link in Shown(page).all("a") if link["href"].endswith("ledger.json")]
+
+    assert ledger(html.render(PAGE)) == ["train/attempt-1/ledger.json"]
+    monkeypatch.setattr("jinja2.Environment.compile", lambda *_: pytest.fail("it was compiled again"))
+    other = PAGE._replace(key="reports/history.html")
+    assert ledger(html.render(other)) == ["../runs/k/train/attempt-1/ledger.json"]
+
+
 def test_html_is_readable_by_a_screen_reader() -> None:
     page = Shown(html.render(PAGE))
     assert page.all("html")[0]["lang"] == "en"
