@@ -13,6 +13,7 @@ from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.janitors import end_dead_janitors, newest_only
+from flows.running.packing import sum_up_refreshes
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.undecided import take_up_undecided
 from infra.store.base import Conflict, Store
@@ -63,7 +64,10 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
             nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)  # the caller gets the data
             return nothing
         with within(page_maker=make_stage_page):
-            made = _carry_out(store, planned)
+            try:
+                made = _carry_out(store, planned)
+            finally:
+                sum_up_refreshes(store)
         if isinstance(made, Release):
             return made
         rejected: Any = Completed(name="Rejected", message=made.why, data=made)

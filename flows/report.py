@@ -15,6 +15,7 @@ from tasks.foundation.records import Record
 from tasks.monitoring.history import read_history
 from tasks.monitoring.packs import pack_runs
 from tasks.monitoring.prometheus import METRICS_KEY, metrics_text_of
+from tasks.monitoring.work_sums import sum_up, sum_up_lost
 from tasks.running.stage_output import logger
 
 
@@ -42,7 +43,9 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
     config = load_config(config_file, overrides)
     store, at = open_store(workspace), now()
     pack_runs(store)
+    sum_up(store)
     past = read_history(store)
+    sum_up_lost(store, (release.number for release in past.releases), past.newest_release)
     store.write(HISTORY_KEY, html.render(page(store.uri, past, at)))
     store.write(METRICS_KEY, metrics_text_of(store, past, at))
     for problem in past.problems:

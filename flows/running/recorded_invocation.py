@@ -13,11 +13,11 @@ from prefect.settings import PREFECT_UI_URL
 from flows.presentation.run.origin import report_key
 from flows.presentation.run.pages import links, make_stage_page
 from flows.presentation.run.report import write_run_report
+from flows.running.packing import pack_past
 from flows.running.preloading import preloading
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.foundation.errors import FailureClass, StoreError, classify
-from tasks.monitoring.packs import pack_runs
 from tasks.running import json_logs
 from tasks.running.context import within
 from tasks.running.stage_output import logger
@@ -69,11 +69,11 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
         except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
             logger().error("the end of invocation %d was not recorded: %s", invocation.number, unwritable)
         _report(store, plan, invocation)
-        _pack(store)
+        pack_past(store)
         raise
     invocations.end(store, invocation, recorded.report.state)
     _report(store, plan, invocation)
-    _pack(store)
+    pack_past(store)
 
 
 def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:
@@ -86,14 +86,6 @@ def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:
             write_run_report(store, plan.run_key)
     except (OSError, StoreError) as error:
         logger().warning("the report of run %s was not written: %s", plan.run_key, error)
-
-
-def _pack(store: Store) -> None:
-    """Pack the records of runs that are over; where that fails they are read one by one until the next run does it."""
-    try:
-        pack_runs(store)
-    except (OSError, StoreError) as error:
-        logger().warning("the records of runs that are over were not packed: %s", error)
 
 
 def _publishing(store: Store, plan: RunPlan) -> Iterator[LedgerRecord]:

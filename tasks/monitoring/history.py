@@ -171,24 +171,29 @@ class History(NamedTuple):
 def read_history(store: Store) -> History:
     """Return the whole past. Raises StoreError: the workspace could not be read."""
     reader = Reader(store)
-    of_run = reader.releases_of_runs
-    # A folder without a plan is a side of a comparison.
-    planned = {run: keys for run, keys in reader.runs.items() if plan_key(run) in keys}
-    reader.fetch(key for run, keys in planned.items() for key in keys if _is_record(key, run, _WITH_SPEED))
-    unsorted = [_run(reader, run, keys, _WITH_SPEED, of_run.get(run)) for run, keys in planned.items()]
-    runs = sorted(unsorted, key=lambda run: (run.began_at, run.run_key))
+    runs, made = read_runs(reader, _WITH_SPEED), reader.releases_of_runs.values()
     problems: list[str] = []
     current = _current(store, problems)
     spans = _spans(reader, runs, problems)
     return History(
         runs=tuple(runs),
-        releases=tuple(sorted(of_run.values(), key=lambda release: release.number)),
+        releases=tuple(sorted(made, key=lambda release: release.number)),
         newest_release=releases.newest(store, current),
         current=current,
         catalogue=_catalogue(store, current, problems),
         spans=spans,
         problems=(*reader.problems, *problems),
     )
+
+
+def read_runs(reader: Reader, stages: Sequence[Stage]) -> list[PastRun]:
+    """Return all runs by begin, with the results of these stages."""
+    of_run = reader.releases_of_runs
+    # A folder without a plan is a side of a comparison.
+    planned = {run: keys for run, keys in reader.runs.items() if plan_key(run) in keys}
+    reader.fetch(key for run, keys in planned.items() for key in keys if _is_record(key, run, stages))
+    unsorted = [_run(reader, run, keys, stages, of_run.get(run)) for run, keys in planned.items()]
+    return sorted(unsorted, key=lambda run: (run.began_at, run.run_key))
 
 
 def read_run(store: Store, run_key: str) -> tuple[PastRun, tuple[str, ...]]:

@@ -4,19 +4,19 @@ It is read from the records of attempts and invocations; nothing is measured her
 """
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pydantic import Field
 
 from infra.store.base import Store
-from tasks.contracts.folders import ROOTS
 from tasks.contracts.results import Phases
-from tasks.contracts.stages import Chore, Stage, Work
 from tasks.foundation.clock import Moment
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.history import History, PastRun, RunFacts, read_history, read_run
+from tasks.monitoring.outages import outages
 from tasks.monitoring.reader import Reader
+from tasks.monitoring.work_sums import WorkSums, added, work_sums
 from tasks.runs.ledger import LedgerRecord, totals
 
 
@@ -66,9 +66,6 @@ class LedgerReport(Record):
     unreadable: tuple[str, ...] = Field(description="what had to be left out, and why")
 
 
-_STAGES: tuple[Work, ...] = (*Stage, *Chore)
-
-
 def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
     """Return the ledger of all runs that began at the time `since`, ISO 8601 in UTC, or later; None: of all.
 
@@ -76,17 +73,19 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
         StoreError: the workspace could not be read.
     """
     past = read_history(store)
-    reader = Reader(store)
     runs = {run.run_key for run in past.runs}
-    listed = [key for root in ROOTS for key in store.list(root)]
-    keys = [key for key in listed if key.endswith("/ledger.json") and key.split("/")[1] not in runs]
-    reader.fetch(keys)
-    found = [record for key in keys if (record := reader.read(key, LedgerRecord)) is not None]
-    other = [record for record in found if since is None or record.started_at >= since]
-    report = ledger_of(store.uri, past, since)
-    return report.model_copy(
-        update={"other": _sums((), other) if other else None, "unreadable": (*past.problems, *reader.problems)}
+    sides = [key for key in store.list("runs") if key.endswith("/ledger.json") and key.split("/")[1] not in runs]
+    reader = Reader(store)
+    reader.fetch(sides)
+    found = [record for key in sides if (record := reader.read(key, LedgerRecord)) is not None]
+    known = (release.number for release in past.releases)
+    work = work_sums(store, known, past.newest_release)
+    other = _others(
+        [record for record in found if since is None or record.started_at >= since],
+        [row for row in work.rows.values() if since is None or row.began_at >= since],
     )
+    report = ledger_of(store.uri, past, since)
+    return report.model_copy(update={"other": other, "unreadable": (*past.problems, *reader.problems, *work.problems)})
 
 
 def read_run_ledger(store: Store, run_key: str) -> LedgerReport:
@@ -103,32 +102,6 @@ def read_run_ledger(store: Store, run_key: str) -> LedgerReport:
 def ledger_of(workspace: str, past: History, since: str | None = None) -> LedgerReport:
     """Return the ledger of the runs of a past that was read already, without other work."""
     return _report(workspace, [run for run in past.runs if not since or run.began_at >= since], since, past.problems)
-
-
-def outages(attempts: Iterable[LedgerRecord]) -> tuple[list[float], set[str]]:
-    """Return the seconds that each outage took that is over, and the runs with one that is not.
-
-    Failures that follow each other without work in between are one outage. Work of an earlier stage than the one that
-    failed first does not end it.
-    """
-    down: dict[str, tuple[dt.datetime, int]] = {}  # run -> end of the first failure, and place of its stage
-    took = []
-    for record in sorted(attempts, key=lambda record: (record.started_at, record.attempt)):
-        run, place = record.run_key, _STAGES.index(record.stage)
-        done = record.ended_at is not None and record.failure is None
-        if run in down and place >= down[run][1] and (done or record.seconds.productive):
-            since, _ = down.pop(run)
-            took.append(max(0.0, (_works_since(record) - since).total_seconds()))
-        if record.ended_at and record.failure not in (None, FailureClass.CANCELLED) and run not in down:
-            down[run] = (dt.datetime.fromisoformat(record.ended_at), place)
-    return took, set(down)
-
-
-def _works_since(record: LedgerRecord) -> dt.datetime:
-    """Return when an attempt began to work on what is kept; compiling counts as if it all came first."""
-    seconds = record.seconds
-    before = seconds.queued + seconds.booting + seconds.compiling + seconds.restoring
-    return dt.datetime.fromisoformat(record.started_at) + dt.timedelta(seconds=before)
 
 
 def _report(workspace: str, runs: Sequence[PastRun], since: str | None, problems: Sequence[str]) -> LedgerReport:
@@ -175,6 +148,30 @@ def _sums(runs: Sequence[PastRun], attempts: Sequence[LedgerRecord]) -> LedgerSu
         unrecovered=len(open_in),
         mean_seconds_to_recover=round(sum(took) / len(took), 3) if took else None,
         cost=summed.cost if attempts and all(one.dollars_per_hour for one in attempts) else None,
+    )
+
+
+def _others(attempts: Sequence[LedgerRecord], rows: Sequence[WorkSums]) -> LedgerSums | None:
+    """Return the sums over attempts outside of runs, and refreshes and publications; None where there are none."""
+    if not attempts and not rows:
+        return None
+    own = _sums((), attempts)
+    summed = added(totals(attempts, 0), rows, 0)
+    took = [*outages(attempts)[0], *(seconds for row in rows for seconds in row.recoveries)]
+    priced = all(one.dollars_per_hour for one in attempts) and all(row.priced for row in rows)
+    return own.model_copy(
+        update={
+            "attempts": summed.attempts,
+            "attempts_succeeded": summed.succeeded,
+            "attempt_success_rate": summed.success_rate,
+            "attempts_by_class": summed.attempts_by_class,
+            "seconds": summed.seconds,
+            "goodput": summed.goodput,
+            "recoveries": len(took),
+            "unrecovered": own.unrecovered + sum(row.unrecovered for row in rows),
+            "mean_seconds_to_recover": round(sum(took) / len(took), 3) if took else None,
+            "cost": summed.cost if priced else None,
+        }
     )
 
 

@@ -13,6 +13,8 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from infra.store.base import Conflict, Store
+from infra.store.manifest import MANIFEST
+from tasks.contracts.runs import RunPlan
 from tasks.foundation.records import Record
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
@@ -27,10 +29,10 @@ _RECORD = re.compile(
 
 
 class PackedRun(Record):
-    """The records of one run, and the record of its release."""
+    """The records of one run, and those beside it that never change."""
 
     sizes: dict[str, int] = Field(description="bytes of each record in the run's folder, by key")
-    records: dict[str, str] = Field(description="what they and `releases/<n>.json` hold, by key")
+    records: dict[str, str] = Field(description="what they, its release and the manifests of its spans hold, by key")
 
 
 class Pack(Record):
@@ -81,7 +83,7 @@ def pack_runs(store: Store) -> int:
     for run_key, sizes in left.items():
         records = {key: data.decode() for key in sizes if (data := raw[key]) is not None and len(data) == sizes[key]}
         if records.keys() == sizes.keys() and (month := _month(records)):
-            records |= _release_of(store, records)
+            records |= _beside(store, records)
             made.setdefault(month, {})[run_key] = PackedRun(sizes=sizes, records=records)
     for month, runs in made.items():
         before, pack = packs.get(month, (None, Pack(runs={})))
@@ -128,14 +130,16 @@ def _month(records: Mapping[str, str]) -> str | None:
     return min(began for began, _ in begins)[:7] if over else None
 
 
-def _release_of(store: Store, records: Mapping[str, str]) -> dict[str, str]:
-    """Return the record of a run's release, by key; nothing where it has none."""
+def _beside(store: Store, records: Mapping[str, str]) -> dict[str, str]:
+    """Return the record of a run's release and the manifests of its spans, by key; neither ever changes."""
+    keys = []
     for key, text in records.items():
-        if key.endswith("/release/number.json"):
-            with contextlib.suppress(FileNotFoundError, ValidationError):
-                made = f"releases/{Numbered.model_validate_json(text).number}.json"
-                return {made: store.read(made).decode()}
-    return {}
+        with contextlib.suppress(ValidationError):
+            if key.endswith("/release/number.json"):
+                keys.append(f"releases/{Numbered.model_validate_json(text).number}.json")
+            elif key.endswith("/plan.json"):
+                keys += [f"{span.prefix}/{MANIFEST}" for span in RunPlan.model_validate_json(text).window]
+    return {key: data.decode() for key, data in read_all(store, keys).items() if data is not None}
 
 
 def _key(month: str) -> str:

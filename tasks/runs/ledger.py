@@ -21,6 +21,7 @@ from tasks.contracts.stages import Work
 from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import FailureClass, classify
 from tasks.foundation.records import Record
+from tasks.runs import open_work
 from tasks.runs.results import UnusableResult, read_result
 
 
@@ -73,6 +74,7 @@ class Totals(Record):
 
 def begin(store: Store, spec: JobSpec) -> LedgerRecord:
     """Open the record of an attempt."""
+    open_work.mark(store, spec.run_key, f"{spec.stage} {spec.attempt}")
     record = LedgerRecord(
         run_key=spec.run_key,
         span=spec.span.name,

@@ -14,7 +14,6 @@ from tasks.contracts.jobs import Inputs, JobSpec, changes_key, stage_prefix
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
     ImportOutcome,
-    InferOutcome,
     Outcome,
     TrainOutcome,
     ValidateOutcome,
@@ -180,18 +179,6 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
             raise CorruptFolder(f"{store.uri}/{prefix} is complete, but not the checkpoint that this run made")
     if isinstance(outcome, ValidateOutcome) and outcome.quarantine and not store.exists(outcome.quarantine):
         raise MissingFolder(f"{store.uri}/{outcome.quarantine} is gone")
-
-
-def vectors_made(store: Store) -> int:
-    """Return the number of vectors that all runs made."""
-    suffix = f"/{Stage.infer.value}/result.json"
-    keys = (key for root in ("runs", "refreshes") for key in store.list(root) if key.endswith(suffix))
-    results = (read_result(store, key.split("/")[1], Stage.infer) for key in keys)
-    return sum(
-        result.outcome.vectors - result.outcome.vectors_reused
-        for result in results
-        if result is not None and isinstance(result.outcome, InferOutcome)
-    )
 
 
 def same_work(one: JobSpec, other: JobSpec) -> bool:

@@ -1,21 +1,28 @@
 """What `millrace status` prints, as a record: the spans, the lineages, the current release, all attempts summed up."""
 
+from collections.abc import Iterable
+
 from pydantic import Field
 
 import tasks.runs.releases
 from infra.store.base import Store
-from infra.store.manifest import read_fact
+from infra.store.manifest import MANIFEST, Manifest, read_fact
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Hold, Release, RunState
 from tasks.contracts.spans import first_day
+from tasks.contracts.stages import Stage
 from tasks.data import span_versions
+from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
+from tasks.monitoring.history import PastRun, read_runs
+from tasks.monitoring.reader import Reader
+from tasks.monitoring.work_sums import added, work_sums
 from tasks.planning.skips import skips
 from tasks.planning.start import consumed
-from tasks.runs import branches, ledger, lineage
-from tasks.runs.ledger import Totals
-from tasks.runs.plan import read_plan
-from tasks.runs.results import vectors_made
-from tasks.runs.run_report import all_reports
+from tasks.runs import branches, lineage
+from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.run_state import run_state
 from tasks.targets.served import Served, of_all_targets
 
 
@@ -62,36 +69,45 @@ class StatusOutput(Record):
 
 def workspace_status(store: Store) -> StatusOutput:
     """Return the state of the workspace. Raises StoreError: a record is not readable; names the file."""
-    reports = all_reports(store)
+    reader = Reader(store)
+    runs = read_runs(reader, (Stage.infer,))
+    spans = span_versions.list_spans(store)
+    reader.fetch(_manifest_key(span) for span in spans)
+    manifests = {span: reader.read(_manifest_key(span), Manifest) for span in spans}
     names = sorted({key.split("/")[1] for key in store.list("lineages")})
     last = {name: lineage.head(store, name) for name in names}
     # A branch that was begun and not trained has only what it inherits.
     heads = {name: head for name, head in last.items() if head and head[0].prefix.startswith(f"lineages/{name}/")}
     seen = {name: consumed(head) for name, head in heads.items()}
     left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
-    versions = {report.run_key: read_plan(store, report.run_key).span.version for report in reports}
+    current, of_runs = tasks.runs.releases.current(store), _of_runs(reader)
+    held = tasks.runs.releases.held(store)
+    numbers = (release.number for release in reader.releases_of_runs.values())
+    others = work_sums(store, numbers, tasks.runs.releases.newest(store, current))
+    for problem in (*reader.problems, *others.problems):
+        raise StoreError(f"{problem}; restore it from a backup, or move it away")
     return StatusOutput(
         workspace=store.uri,
         spans=tuple(
             SpanStatus(
                 name=span.name,
                 version=span.version,
-                rows=read_fact(store, span.prefix, "rows", int),
+                rows=_rows(store, span, manifests[span]),
                 trained=tuple(name for name in heads if span in seen[name]),
                 runs=tuple(
                     SpanRun(
-                        run_key=r.run_key,
-                        version=versions[r.run_key],
-                        lineage=r.lineage,
-                        state=r.state,
-                        release=r.release,
+                        run_key=run.run_key,
+                        version=run.plan.span.version,
+                        lineage=run.lineage,
+                        state=_state(run, held),
+                        release=run.release.number if run.release else None,
                     )
-                    for r in reports
-                    if r.span == span.name
+                    for run in sorted(runs, key=lambda run: (run.lineage, run.run_key))
+                    if run.span == span.name and run.plan is not None
                 ),
                 skipped={name: found[span].reason for name, found in left_out.items() if span in found},
             )
-            for span in span_versions.list_spans(store)
+            for span in spans
         ),
         lineages=tuple(
             LineageStatus(
@@ -103,8 +119,34 @@ def workspace_status(store: Store) -> StatusOutput:
             )
             for name, (ref, state) in heads.items()
         ),
-        release=tasks.runs.releases.current(store),
+        release=current,
         hold=tasks.runs.releases.hold_of(store),
         targets=of_all_targets(store),
-        totals=ledger.totals(ledger.records(store), vectors_made(store)),
+        totals=added(of_runs, others.rows.values(), _vectors(runs)),
     )
+
+
+def _manifest_key(span: SpanRef) -> str:
+    return f"{span.prefix}/{MANIFEST}"
+
+
+def _rows(store: Store, span: SpanRef, manifest: Manifest | None) -> int:
+    rows = manifest.facts.get("rows") if manifest is not None else None
+    return rows if isinstance(rows, int) else read_fact(store, span.prefix, "rows", int)  # which says what is wrong
+
+
+def _state(run: PastRun, held: frozenset[int]) -> RunState:
+    return run_state(run.release is not None, run.judged, held=run.release is not None and run.release.number in held)
+
+
+def _of_runs(reader: Reader) -> Totals:
+    """Return the sums over the attempts of runs, and of sides of comparisons."""
+    keys = [key for files in reader.runs.values() for key in files if key.endswith("/ledger.json")]
+    reader.fetch(keys)
+    return totals((record for key in keys if (record := reader.read(key, LedgerRecord)) is not None), 0)
+
+
+def _vectors(runs: Iterable[PastRun]) -> int:
+    """Return the number of vectors that runs made."""
+    outcomes = (run.outcome(Stage.infer) for run in runs)
+    return sum(one.vectors - one.vectors_reused for one in outcomes if isinstance(one, InferOutcome))

@@ -47,6 +47,8 @@ def fill(bucket: Bucket, weeks: int, refreshes: int = REFRESHES) -> None:
     for number, week in enumerate(_weeks(weeks)):
         first = number * (refreshes + 1) + 1  # the number of the run's release
         for key, data in week.files.items():
+            if key.startswith("open/"):
+                continue
             if key.startswith("releases/"):
                 objects.update(_of_releases(key, data, week, first, refreshes))
             elif key.endswith("/release/number.json"):

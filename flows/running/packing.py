@@ -1,0 +1,24 @@
+"""Packs what is over, so that readers of years ask for months; where it can't be packed, nothing else stops."""
+
+from infra.store.base import Store
+from tasks.foundation.errors import StoreError
+from tasks.monitoring.packs import pack_runs
+from tasks.monitoring.work_sums import sum_up
+from tasks.running.stage_output import logger
+
+
+def pack_past(store: Store) -> None:
+    """Pack the records of runs, and add up refreshes and publications."""
+    try:
+        pack_runs(store)
+        sum_up(store)
+    except (OSError, StoreError) as error:
+        logger().warning("the records of runs that are over were not packed: %s", error)
+
+
+def sum_up_refreshes(store: Store) -> None:
+    """Add up refreshes and publications."""
+    try:
+        sum_up(store)
+    except (OSError, StoreError) as error:
+        logger().warning("the refreshes that are over were not added up: %s", error)

@@ -1,0 +1,226 @@
+"""Refreshes and publications added up, by month: 26,000 of them in three years, whose records nobody reads one by one.
+
+The sums are derived. What is marked as open is added up from its records. A release that neither the sums nor the open
+ones know of shows that a month was lost: then the records of all that lack a row are read, and whoever sums up next
+writes the rows again.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+from pydantic import Field, ValidationError
+
+from infra.store.base import Conflict, Store
+from infra.store.records import first_problem
+from tasks.contracts.folders import REFRESH, run_folder
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.results import Phases, StageResult
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import FailureClass
+from tasks.foundation.records import Record
+from tasks.monitoring.outages import outages
+from tasks.monitoring.packs import read_all
+from tasks.runs import open_work
+from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.releases import Numbered, number_key
+from tasks.runs.results import result_key
+
+FOLDER = "packs/sums"
+
+R = TypeVar("R", bound=Record)
+
+_log = logging.getLogger("millrace")
+
+
+class WorkSums(Record):
+    """One refresh, or all publications of a release to a target; what is zero or empty is left out of the file."""
+
+    began_at: str
+    release: int | None = Field(default=None, description="that a refresh made")
+    attempts: int = Field(default=0, description="that ended")
+    running: int = Field(default=0, description="attempts without an end on record")
+    succeeded: int = 0
+    seconds: Phases = Phases()
+    cost: float = 0.0
+    priced: bool = Field(default=True, description="false: the price of an attempt's machines is not configured")
+    attempts_by_class: dict[FailureClass, int] = Field(default={})
+    seconds_by_class: dict[FailureClass, float] = Field(default={})
+    recoveries: tuple[float, ...] = Field(default=(), description="seconds of each outage that is over")
+    unrecovered: bool = False
+    vectors: int = Field(default=0, description="that were made, not taken over")
+    unreadable: int = Field(default=0, description="records that are left out")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is over, and all of it could be read."""
+        return not self.running and not self.unreadable
+
+
+class Month(Record):
+    """`packs/sums/<month>.json`: what began in a month and is over, by run key."""
+
+    version: Literal[1] = 1
+    rows: dict[str, WorkSums]
+
+
+class Work(NamedTuple):
+    """Every refresh and publication that has begun, by run key; and a sentence for each record that is not readable."""
+
+    rows: Mapping[str, WorkSums]
+    problems: tuple[str, ...]
+
+
+def work_sums(store: Store, known: Iterable[int], newest: int | None) -> Work:
+    """Return every refresh and publication that has begun.
+
+    Args:
+        known: numbers of the releases of runs.
+        newest: the highest number of a release.
+
+    Raises:
+        StoreError: the workspace could not be read.
+    """
+    marked = open_work.marked(store)  # first: what is summed up in between has a row
+    rows = {run_key: row for _, month in _months(store).values() for run_key, row in month.rows.items()}
+    opened = _read(store, marked)
+    rows, problems = {**rows, **opened.rows}, opened.problems
+    there = {*known, *(row.release for row in rows.values())}
+    if newest is not None and len(there - {None}) < newest and not there.issuperset(range(1, newest + 1)):
+        _log.warning("%s/%s lacks months; it is made again by the next run or report", store.uri, FOLDER)
+        lost = _read(store, sorted(_begun(store) - rows.keys()))
+        rows, problems = {**rows, **lost.rows}, (*problems, *lost.problems)
+    return Work(rows, problems)
+
+
+def sum_up(store: Store) -> None:
+    """Add up what is marked as open and over, and readable. Another process may do the same.
+
+    Raises:
+        StoreError: the workspace could not be read or written.
+    """
+    marks = {run_key: open_work.read(store, run_key) for run_key in open_work.marked(store)}
+    _write(store, {key: row for key, row in _read(store, marks).rows.items() if row.whole}, marks)
+
+
+def sum_up_lost(store: Store, known: Iterable[int], newest: int | None) -> None:
+    """Write the rows of months that were lost again. Takes and raises what `work_sums` does."""
+    there = {run_key for _, month in _months(store).values() for run_key in month.rows}
+    rows = work_sums(store, known, newest).rows
+    _write(store, {key: row for key, row in rows.items() if key not in there and row.whole}, {})
+
+
+def added(runs: Totals, others: Iterable[WorkSums], vectors: int) -> Totals:
+    """Return the totals of runs with refreshes and publications, over `vectors` of runs and those of the others."""
+    others = list(others)
+    phases = {
+        name: round(getattr(runs.seconds, name) + sum(getattr(row.seconds, name) for row in others), 3)
+        for name in Phases.model_fields
+    }
+    seconds, attempts = Phases(**phases), runs.attempts + sum(row.attempts for row in others)
+    succeeded = runs.succeeded + sum(row.succeeded for row in others)
+    cost = runs.cost + sum(row.cost for row in others)
+    vectors += sum(row.vectors for row in others)
+    counts, walls = dict(runs.attempts_by_class), dict(runs.seconds_by_class)
+    for row in others:
+        for failure, count in row.attempts_by_class.items():
+            counts[failure] = counts.get(failure, 0) + count
+            walls[failure] = round(walls.get(failure, 0.0) + row.seconds_by_class[failure], 3)
+    return Totals(
+        runs=runs.runs + len(others),
+        attempts=attempts,
+        running=runs.running + sum(row.running for row in others),
+        succeeded=succeeded,
+        success_rate=succeeded / attempts if attempts else None,
+        goodput=seconds.productive / seconds.paid if seconds.paid else None,
+        cost=cost,
+        dollars_per_million_vectors=cost / vectors * 1e6 if vectors else None,
+        seconds=seconds,
+        attempts_by_class=counts,
+        seconds_by_class=walls,
+    )
+
+
+def _write(store: Store, rows: Mapping[str, WorkSums], marks: Mapping[str, bytes | None]) -> None:
+    """Add rows to their months; then remove the marks that are still what they were."""
+    months: dict[str, dict[str, WorkSums]] = {}
+    for run_key, row in rows.items():
+        months.setdefault(row.began_at[:7], {})[run_key] = row
+    for name, new in months.items():
+        key = f"{FOLDER}/{name}.json"
+        before, month = _months(store, [key])[key]
+        data = Month(rows=month.rows | new).model_dump_json(exclude_defaults=True).encode()
+        with contextlib.suppress(Conflict):  # another process sums up too; the marks stay for the next
+            store.swap(key, data, expected=before)
+            for run_key in new:
+                if marks.get(run_key) is not None and open_work.read(store, run_key) == marks[run_key]:
+                    open_work.unmark(store, run_key)
+
+
+def _months(store: Store, keys: Sequence[str] | None = None) -> dict[str, tuple[bytes | None, Month]]:
+    """Return the months with their bytes; one that can't be read is made again."""
+    found = {}
+    for key, data in read_all(store, store.list(FOLDER) if keys is None else keys).items():
+        try:
+            month = Month.model_validate_json(data or b"")
+        except ValidationError:
+            month = Month(rows={})
+        found[key] = data, month
+    return found
+
+
+def _begun(store: Store) -> set[str]:
+    return {key.split("/")[1] for root in ("refreshes", "publications") for key in store.list(root)}
+
+
+def _read(store: Store, run_keys: Iterable[str]) -> Work:
+    """Add up the records of these; those without an attempt are left out."""
+    attempts = {run_key: _ledgers(store, run_key) for run_key in run_keys}
+    others = [key for run_key in attempts for key in (number_key(run_key), result_key(run_key, Stage.infer))]
+    raw = read_all(store, [*(key for keys in attempts.values() for key in keys), *others])
+    problems: dict[str, str] = {}
+
+    def parsed(key: str, kind: type[R]) -> R | None:
+        data = raw[key]
+        try:
+            return kind.model_validate_json(data) if data is not None else None
+        except ValidationError as invalid:
+            problems[key] = f"{store.uri}/{key} is not readable: {first_problem(invalid)}"
+            return None
+
+    rows = {}
+    for run_key, keys in attempts.items():
+        before = len(problems)
+        records = [one for key in keys if (one := parsed(key, LedgerRecord)) is not None]
+        number, result = parsed(number_key(run_key), Numbered), parsed(result_key(run_key, Stage.infer), StageResult)
+        if records:
+            row = _sums(run_key, records, number, result)
+            rows[run_key] = row.model_copy(update={"unreadable": len(problems) - before})
+    return Work(rows, tuple(problems.values()))
+
+
+def _ledgers(store: Store, run_key: str) -> list[str]:
+    return [key for key in store.list(run_folder(run_key)) if key.endswith("/ledger.json")]
+
+
+def _sums(
+    run_key: str, records: Sequence[LedgerRecord], number: Numbered | None, result: StageResult | None
+) -> WorkSums:
+    summed, (took, left) = totals(records, 0), outages(records)
+    made = result.outcome if result is not None else None
+    return WorkSums(
+        began_at=min(record.started_at for record in records),
+        release=number.number if number is not None and run_key.startswith(REFRESH) else None,
+        attempts=summed.attempts,
+        running=summed.running,
+        succeeded=summed.succeeded,
+        seconds=summed.seconds,
+        cost=summed.cost,
+        priced=all(record.dollars_per_hour for record in records),
+        attempts_by_class=summed.attempts_by_class,
+        seconds_by_class=summed.seconds_by_class,
+        recoveries=tuple(took),
+        unrecovered=bool(left),
+        vectors=made.vectors - made.vectors_reused if isinstance(made, InferOutcome) else 0,
+    )
