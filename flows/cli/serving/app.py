@@ -5,7 +5,6 @@ A page of another site, open in a browser on this machine, gets nothing from it,
 
 import asyncio
 import re
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -14,7 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from flows.cli.serving.pages import TEXT, Page, Pages
+from flows.cli.terminal.console import note
 from tasks.foundation.errors import StageError
+from tasks.foundation.passwords import masked
 
 HEADERS = {
     "Server": "millrace",
@@ -54,11 +55,13 @@ class App:
         try:
             page = self._pages.page(path, query)
         except StageError as error:
-            print(f"{error.failure}: {path}: {error}", file=sys.stderr)
-            return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.failure}: {error}")
+            said = masked(str(error))
+            note(f"{error.failure}: {path}: {said}")
+            return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.failure}: {said}")
         except Exception as error:  # one bad page must not end the server
-            print(f"CODE: {path}: {type(error).__name__}: {error}", file=sys.stderr)
-            return _response(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+            said = f"{type(error).__name__}: {masked(str(error))}"
+            note(f"CODE: {path}: {said}")
+            return _response(HTTPStatus.INTERNAL_SERVER_ERROR, said)
         if page is None:
             nothing = "There is no such page here; the search is at /, the history of all runs at /history"
             return _response(HTTPStatus.NOT_FOUND, nothing)
