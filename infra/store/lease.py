@@ -104,6 +104,11 @@ class Held:
     def term(self) -> int:
         return self._lease.term
 
+    @property
+    def trouble(self) -> str:
+        """What the last renewal met; empty if it succeeded."""
+        return self._trouble
+
     def check(self) -> None:
         """Raise LostLease if another process has taken the lease, StoreError if it may have: it was not renewed."""
         self.check_taken()

@@ -6,8 +6,10 @@ finds by itself; this project configures none of them.
 
 import contextlib
 import errno
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,10 +27,10 @@ from s3transfer.manager import TransferManager
 
 from infra.aws.credentials import EndpointBusy, code_of, patient_client
 from infra.store.base import Conflict, Holder, Lock
-from infra.store.lease import TTL_SECONDS, hold, look
+from infra.store.lease import TTL_SECONDS, LostLease, hold, look
 from infra.store.s3_errors import LOST, MISSING, explained, tried_again
 from infra.store.s3_mirror import Object, mirror_of
-from infra.store.s3_upload import upload
+from infra.store.s3_upload import AT_ONCE, upload
 from tasks.foundation.errors import ConfigError, StoreError
 
 KEYS_AT_ONCE = 1000  # the most that S3 lists or deletes in one request
@@ -150,13 +152,14 @@ class S3Store:
         source = self._full(prefix)
         if next(self._objects(target), None):
             raise Conflict(f"{self.uri}/{target} exists already")
-        moved = [self._raw(found.key) for found in self._objects(prefix)]
+        seen = self.tags(prefix)
+        moved = [self._raw(key) for key in seen]
         if not moved:
             raise FileNotFoundError(errno.ENOENT, "There is no such object or folder", f"{self.uri}/{prefix}")
         for names in reversed(_manifests_apart(moved)):
             copies = {name: self._full(target) + name[len(source) :] for name in names}
             self._copy(prefix, copies)
-        self._delete(prefix, moved)
+        self.discard(prefix, seen)
 
     def delete(self, prefix: str) -> None:
         """Remove an object, or a folder with everything below it; nothing happens where there is none."""
@@ -165,9 +168,10 @@ class S3Store:
     def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
         """Remove what is at or below `prefix` as far as it is what was seen, by its tags. Manifests go first."""
         self._full(prefix)
-        for names in _manifests_apart(list(seen)):
-            for name in names:
-                self._discard(name, seen[name])
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for names in _manifests_apart(list(seen)):
+                for _ in pool.map(lambda name: self._discard(name, seen[name]), names):
+                    pass
 
     def _discard(self, key: str, tag: str) -> None:
         with self._explained(key):
@@ -202,11 +206,19 @@ class S3Store:
 
         Raises:
             Conflict: another process holds it.
-            LostLease, StoreError: at the end, it was lost meanwhile, or may have been.
+            LostLease: at the end, it was lost meanwhile.
         """
         with hold(self, f".locks/{key}", TTL_SECONDS) as held:
             yield held
-            held.confirm()
+            try:
+                held.confirm()
+            except LostLease:
+                raise
+            except StoreError:  # writes never need the lock to do no harm, so what is finished stays so
+                logging.getLogger("millrace").warning(
+                    "the work under the lock %s/%s is finished, but whether it was held to the end is not known: %s",
+                    self.uri, key, held.trouble or "it was not renewed in time",
+                )  # fmt: skip
 
     def _full(self, key: str) -> str:
         """Return the object's name in the bucket. Raises StoreError for a key that would leave the workspace."""

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from infra.store.base import Conflict, Store
+from infra.store.checked import CheckedStore
 from infra.store.manifest import MANIFEST
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
@@ -11,7 +12,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.monitoring.reader import Reader
 from tasks.pruning.prune_plan import Folder, PrunePlan, plan_prune
 from tasks.pruning.reach import Reach, find_reach
-from tasks.running.lineage_lock import hold_lineage
+from tasks.running.lineage_lock import confirm_turns, hold_lineage
 from tasks.runs import lineage, releases
 from tasks.runs.plan import mark_pruned, planned_runs
 from tasks.runs.results import result_key
@@ -40,7 +41,7 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
         _mark(store, plan)
         # Notes that shards are done go before the shards.
         for folder in sorted(plan.folders, key=lambda folder: folder.kind != "runs"):
-            _delete(store, folder)
+            _delete(CheckedStore(store, lambda _: confirm_turns()), folder)
     return plan.model_copy(update={"deleted": True})
 
 

@@ -77,9 +77,7 @@ def prune_checkpoint(store: Store, prefix: str) -> None:
             store.write(f"{prefix}/{PRUNED}", manifest.to_json())
         store.delete(f"{prefix}/{MANIFEST}")
     keep = {f"{prefix}/{PRUNED}", f"{prefix}/{STATE}"} if store.exists(f"{prefix}/{PRUNED}") else set[str]()
-    for key in store.list(prefix):
-        if key not in keep:
-            store.delete(key)
+    store.discard(prefix, {key: tag for key, tag in store.tags(prefix).items() if key not in keep})
 
 
 def partial(store: Store, lineage: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from infra.store import s3_errors, s3_store
 from infra.store.base import Conflict
 from infra.store.factory import open_store
-from infra.store.lease import Lease
+from infra.store.lease import Held, Lease
 from infra.store.placing import place
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError, classify
@@ -320,8 +320,24 @@ def test_the_manifest_arrives_last_and_leaves_first(store: S3Store, s3: S3Server
     copied = [request.rpartition("/")[2] for request in s3.requests if request.startswith("PUT")]
     assert sorted(copied[:2]) == ["A-part", "z-part"]
     assert copied[2:] == ["MANIFEST.json"]
-    first_deletion = next(place for place, request in enumerate(s3.requests) if request.startswith("POST"))
+    first_deletion = next(place for place, request in enumerate(s3.requests) if request.startswith("DELETE"))
+    assert s3.requests[first_deletion].endswith("MANIFEST.json")
     assert not any(request.startswith("PUT") for request in s3.requests[first_deletion:])
+
+
+def test_a_move_leaves_what_a_successor_put_there_meanwhile(
+    store: S3Store, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, rival = store._copy, S3Store(store.uri)
+
+    def late(key: str, copies: dict[str, str]) -> None:
+        copy(key, copies)
+        rival.write("a/z-part", b"a successor's")
+
+    monkeypatch.setattr(store, "_copy", late)
+    store.move(folder, "b")
+    assert store.list("") == ["a/z-part", "b/A-part", "b/MANIFEST.json", "b/z-part"]
+    assert store.read("a/z-part") == b"a successor's"
 
 
 def test_an_interrupted_move_leaves_one_whole_folder(store: S3Store, s3: S3Server, folder: str) -> None:
@@ -332,9 +348,18 @@ def test_an_interrupted_move_leaves_one_whole_folder(store: S3Store, s3: S3Serve
     assert not store.exists("b/MANIFEST.json")
 
 
-@pytest.mark.parametrize("act", [lambda store: store.delete("a"), lambda store: store.move("a", "b")])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda store: store.delete("a"),
+        lambda store: store.discard("a", store.tags("a")),
+        lambda store: store.move("a", "b"),
+    ],
+    ids=["delete", "discard", "move"],
+)
 def test_a_half_deleted_folder_has_no_manifest(store: S3Store, s3: S3Server, folder: str, act) -> None:
-    s3.faults = [Fault("POST", 403, "AccessDenied", about="z-part")]
+    s3.faults = [Fault(method, 403, "AccessDenied", about="a/A-part") for method in ("POST", "DELETE")]
+    s3.faults += [Fault(method, 403, "AccessDenied", about="a/z-part") for method in ("POST", "DELETE")]
     with pytest.raises(ConfigError):
         act(store)
     assert store.list(folder) == ["a/A-part", "a/z-part"]
@@ -360,6 +385,20 @@ def test_an_absent_folder_cannot_be_moved(store: S3Store) -> None:
 def test_a_lost_lock_is_an_error_at_the_end_of_its_block(store: S3Store) -> None:
     with pytest.raises(StoreError, match="lost to process 7 on elsewhere"), store.lock("a"):
         store.write(".locks/a", Lease(owner="x", host="elsewhere", pid=7, expires_at=1e11).to_json())
+
+
+def test_a_bucket_that_is_away_at_the_end_of_a_lock_does_not_undo_what_was_finished(
+    store: S3Store, s3: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with store.lock("a") as lock:
+        assert isinstance(lock, Held)
+        lease = Lease.model_validate_json(store.read(".locks/a"))
+        lock._lease = lease.model_copy(update={"until": 0.0})  # the bucket was away for so long
+        s3.faults = [Fault("PUT", 503, "SlowDown")] * s3_store.ATTEMPTS
+    (line,) = caplog.messages
+    assert "is finished" in line
+    assert "SlowDown" in line
+    assert "start again" not in line
 
 
 # --- errors -----------------------------------------------------------------------------------------------------

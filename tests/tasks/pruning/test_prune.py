@@ -10,6 +10,8 @@ import pytest
 
 from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
+from infra.store.kernel_lock import KernelLock
+from infra.store.lease import LostLease
 from infra.store.manifest import MissingFolder, open_folder, read_manifest
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_runs import run_of
@@ -18,7 +20,7 @@ from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
 from tasks.current.rollback import rollback
 from tasks.evaluating.rivals import begun_with, compared_with
-from tasks.foundation.errors import CodeError, ConfigError, StoreError
+from tasks.foundation.errors import CodeError, ConfigError, StoreError, SupersededError
 from tasks.planning.mined_release import mined_release
 from tasks.planning.next_run import plan_run
 from tasks.pruning.prune import prune
@@ -385,6 +387,18 @@ class Meanwhile(DirectoryStore):
     def write(self, key: str, data: bytes) -> None:
         super().write(key, data)
         self.after_write(key)
+
+
+def test_a_prune_that_lost_a_lineage_deletes_nothing_more(store, runner, monkeypatch):
+    before = store.sizes("vectors") | store.sizes("lineages")
+    monkeypatch.setattr(KernelLock, "confirm", lambda lock: raise_lost())
+    with pytest.raises(SupersededError):
+        pruned(store)
+    assert store.sizes("vectors") | store.sizes("lineages") == before
+
+
+def raise_lost() -> None:
+    raise LostLease("the lease was lost to process 7 on elsewhere")
 
 
 def test_a_folder_loses_its_manifest_first_and_a_killed_prune_goes_on(store, runner):
