@@ -74,11 +74,14 @@ class FreshnessReport(Record):
         return f"Nothing is wrong: the released vectors hold {self.newest}, {old(self.age_hours or 0.0)} old{items}."
 
 
-def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
+def freshness(store: Store, config: Config, at: dt.datetime, known: CatalogueAge | None = None) -> FreshnessReport:
     """Return the state of `config.lineage` at the moment `at`, which has an offset.
 
     A span is due once the scheduled run that takes it should have begun. Records of runs that can't be read are left
     out, with a warning for each.
+
+    Args:
+        known: the catalogue of the current release, where it was compared with what has arrived a moment ago.
 
     Raises:
         ConfigError: the cron line is not understood, or the workspace holds spans of several lengths.
@@ -97,7 +100,9 @@ def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
     gaps = [span for span in seen.calendar if span not in seen.versions]
     again = _catch_up(seen, missed, rows, working)
     age = _age(store, config, at)
-    catalogue = catalogue_age(store, age.release) if age.release else None
+    catalogue = known if age.release and known and known.release == age.release.number else None
+    if catalogue is None and age.release is not None:
+        catalogue = catalogue_age(store, age.release)
     waiting = Waiting(catalogue, catalogue.hours(at) if catalogue else 0.0, config.freshness.catalogue_target_hours)
     hold = releases.hold_of(store)
     for unreadable in reader.problems:

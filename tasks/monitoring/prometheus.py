@@ -70,7 +70,7 @@ def _problems(store: Store, history: History, at: dt.datetime) -> Counter[Kind] 
         return None
     try:
         config = configs[-1].model_copy(update={"lineage": branches.root(store, configs[-1].lineage)})
-        return Counter(problem.kind for problem in freshness(store, config, at).problems)
+        return Counter(problem.kind for problem in freshness(store, config, at, history.catalogue).problems)
     except StageError:  # `millrace freshness` reports it in full; the other numbers are still useful
         return None
 
