@@ -187,7 +187,7 @@ def _once(place: Place, scene: Scene, draw: Draw, share: float, last: bool) -> C
     began = time.monotonic()
     running = scene.start()
     until = share * place.undisturbed.until_next(draw.stage)
-    _wait(scene, running, draw.stage, until)
+    wait(scene, running, draw.stage, until)
     struck = _stage_of(scene, draw)
     hit = strike(scene, running, draw)
     first = running.finish()
@@ -200,7 +200,7 @@ def _once(place: Place, scene: Scene, draw: Draw, share: float, last: bool) -> C
     found = [*_of_ends(ends), *scene.left_over(), *problems(scene.store, place.undisturbed.content)]
     if not hit:
         found.append("the act was never done: the run ended before it")
-    released = _name(ends[-1]) == "Released"
+    released = name_of(ends[-1]) == "Released"
     return ChaosRun(
         number=draw.number,
         act=draw.act,
@@ -208,7 +208,7 @@ def _once(place: Place, scene: Scene, draw: Draw, share: float, last: bool) -> C
         whole=draw.whole,
         seconds_until=round(until, 1),
         seconds_lasting=round(draw.seconds, 1) if draw.act in _PASSING else 0.0,
-        first_end=_name(first),
+        first_end=name_of(first),
         ended=("itself" if len(ends) == 1 else "one rerun") if released else "not",
         seconds=round(seconds, 1),
         seconds_lost=round(max(0.0, seconds - place.undisturbed.seconds(first_stage(draw))), 1),
@@ -219,7 +219,7 @@ def _once(place: Place, scene: Scene, draw: Draw, share: float, last: bool) -> C
 _PASSING = {Act.stop_all, Act.stop_server, Act.store_errors, Act.store_delays, Act.disk_full}
 
 
-def _wait(scene: Scene, running: Running, stage: Stage, seconds: float) -> None:
+def wait(scene: Scene, running: Running, stage: Stage, seconds: float) -> None:
     """Return `seconds` after the begin of the stage, that of the first one after the start of the command.
 
     Or once the command is over, or hangs.
@@ -238,7 +238,7 @@ def _stage_of(scene: Scene, draw: Draw) -> Stage:
     return max((draw.stage, *begun), key=list(Stage).index)
 
 
-def _name(ended: Ended) -> str:
+def name_of(ended: Ended) -> str:
     """Return the state with which a command ended, its failure class, or `killed`."""
     if ended.code is None:
         return "hung"
@@ -253,7 +253,7 @@ def _of_ends(ends: Sequence[Ended]) -> list[str]:
     """Return what is wrong with how the commands ended."""
     found = []
     for number, ended in enumerate(ends, start=1):
-        name = _name(ended)
+        name = name_of(ended)
         if name in ("hung", "?", FailureClass.CODE) or (number == len(ends) and name != "Released"):
             found.append(f"command {number} of {len(ends)} ended as {name}: {ended.err.strip()[-2000:]}")
         if "Traceback (most recent call last)" in ended.err:

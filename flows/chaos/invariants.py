@@ -34,11 +34,11 @@ def problems(store: Store, expected: dict[str, str]) -> list[str]:
     Args:
         expected: `content` of the workspace of the undisturbed run.
     """
-    found = [*_differences(content(store), expected), *_of_attempts(store)]
+    found = [*_differences(content(store), expected), *of_attempts(store)]
     if not store.exists("releases/CURRENT"):
         return [*found, "nothing is released"]
     try:
-        return [*found, *_of_release(store), *_of_lineage(store)]
+        return [*found, *of_release(store), *of_lineage(store)]
     except (FileNotFoundError, KeyError, ValueError) as error:
         return [*found, f"the release can't be read: {type(error).__name__}: {error}"]
 
@@ -69,7 +69,7 @@ def _differences(found: dict[str, str], expected: dict[str, str]) -> Iterator[st
             yield f"{key} has other content than in the undisturbed run"
 
 
-def _of_release(store: Store) -> Iterator[str]:
+def of_release(store: Store) -> Iterator[str]:
     """Yield where a release binds vectors to another model than its own, or lacks some."""
     current = _json(store, "releases/CURRENT")["release"]
     release = _json(store, f"releases/{current}.json")
@@ -86,7 +86,7 @@ def _of_release(store: Store) -> Iterator[str]:
         yield f"{vectors} has other items than the catalogue of release {current}"
 
 
-def _of_lineage(store: Store) -> Iterator[str]:
+def of_lineage(store: Store) -> Iterator[str]:
     """Yield where a span was trained twice or skipped, and checkpoints that no run completed."""
     release = _json(store, f"releases/{_json(store, 'releases/CURRENT')['release']}.json")
     prefix = release["model"]["checkpoint"]["prefix"]
@@ -99,7 +99,7 @@ def _of_lineage(store: Store) -> Iterator[str]:
             yield f"{key.rpartition('/')[0]} is a checkpoint from the middle of a run"
 
 
-def _of_attempts(store: Store) -> Iterator[str]:
+def of_attempts(store: Store) -> Iterator[str]:
     """Yield attempts whose records are open, and stages that came to their end more often than once."""
     done = Counter[str]()
     for key in (*store.list("runs"), *store.list("refreshes")):

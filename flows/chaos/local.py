@@ -67,49 +67,72 @@ class LocalPlace:
             raise
 
     def scene(self, draw: Draw) -> "LocalScene":
-        scene = LocalScene(self, self.folder / f"run-{draw.number}")
-        shutil.copytree(self._before(first_stage(draw)), scene.root)
-        return scene
+        return LocalScene(self, self.folder / f"run-{draw.number}", self.before(first_stage(draw)))
+
+    def before(self, stage: Stage) -> Path:
+        """Return the copy of the workspace in which this stage is the next."""
+        return self.folder / "before" / stage
 
     def stop(self) -> None:
         prefect_server.down(self.home)
 
     def _watched(self, base: "LocalScene") -> Undisturbed:
         """Run the second month and copy the workspace before each of its stages, while all its processes stand."""
-        shutil.copytree(base.root, self._before(Stage.validate))
+        shutil.copytree(base.root, self.before(Stage.validate))
         started, command = time.time(), base.start()
         for stage in tuple(Stage)[1:]:
             while not (base.began(stage) or command.over):
                 time.sleep(POLL_SECONDS)
             command.send_all(signal.SIGSTOP)
-            shutil.copytree(base.root, self._before(stage), ignore=shutil.ignore_patterns(".tmp-*"))
+            shutil.copytree(base.root, self.before(stage), ignore=shutil.ignore_patterns(".tmp-*"))
             command.send_all(signal.SIGCONT)
-            for begun in self._before(stage).glob(f"runs/*/{stage}"):
+            for begun in self.before(stage).glob(f"runs/*/{stage}"):
                 if begun.parent.name not in self.earlier:
                     shutil.rmtree(begun)
         _released(command.finish())
         (run_key,) = set(planned_runs(base.store)) - self.earlier
         return watched(base.store, run_key, started, time.time())
 
-    def _before(self, stage: Stage) -> Path:
-        return self.folder / "before" / stage
-
 
 class LocalScene:
     """A workspace in a folder of this machine. Its processes carry its mark, and its files falter on request."""
 
-    def __init__(self, place: LocalPlace, folder: Path) -> None:
+    def __init__(self, place: LocalPlace, folder: Path, before: Path | None = None) -> None:
+        """Raise FileExistsError: the folder is there. `before` is a workspace to begin with a copy of."""
         self._place, self._folder, self._mark = place, folder, str(folder)
         self._commands: list[Command] = []
         folder.mkdir()
         self.root = folder / "workspace"
+        if before is not None:
+            shutil.copytree(before, self.root)
         self.store: Store = DirectoryStore(self.root)
 
     def start(self) -> Command:
-        return self._start(MONTHS[1])
+        return self.command(*self.run_words())
 
     def run(self, month: str) -> Ended:
-        return self._start(month).finish()
+        return self.command(*self.run_words(month)).finish()
+
+    def run_words(self, month: str = MONTHS[1]) -> tuple[str, ...]:
+        """Return the command that runs the pipeline over a month."""
+        return ("run", "--config", str(CONFIG_FILE), "--span", month, "--workspace", self.store.uri, "--json")
+
+    def command(self, *words: str, hooks: Path = FALTERING, **variables: str) -> Command:
+        """Begin `millrace` with these words, in the environment of the scene and `variables`.
+
+        Args:
+            hooks: a folder with a sitecustomize.py, which its processes import.
+        """
+        inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+        own = {
+            MARK: self._mark,
+            "MILLRACE_CHAOS_FOLDER": self._mark,
+            "PREFECT_HOME": str(self._place.home),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(hooks), os.environ.get("PYTHONPATH", "")])),
+            "TMPDIR": str(self._place.scratch),
+        }
+        self._commands.append(Command(words, {**inherited, **own, **variables}))
+        return self._commands[-1]
 
     def began(self, stage: Stage) -> bool:
         records = self.root.glob(f"runs/*/{stage}/attempt-*/ledger.json")
@@ -145,20 +168,6 @@ class LocalScene:
         if not keep:
             shutil.rmtree(self._folder)
         return str(self._folder)
-
-    def _start(self, month: str) -> Command:
-        inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-        path = os.pathsep.join(filter(None, [str(FALTERING), os.environ.get("PYTHONPATH", "")]))
-        own = {
-            MARK: self._mark,
-            "MILLRACE_CHAOS_FOLDER": self._mark,
-            "PREFECT_HOME": str(self._place.home),
-            "PYTHONPATH": path,
-            "TMPDIR": str(self._place.scratch),
-        }
-        words = ("run", "--config", str(CONFIG_FILE), "--span", month, "--workspace", self.store.uri, "--json")
-        self._commands.append(Command(words, {**inherited, **own}))
-        return self._commands[-1]
 
     def _processes(self) -> Iterator[str]:
         deadline = time.monotonic() + END_SECONDS

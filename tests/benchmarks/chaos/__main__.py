@@ -1,6 +1,8 @@
 """`make chaos`: runs that are disturbed on this machine and on the emulated cloud, and docs/chaos.md.
 
-    python -m tests.benchmarks.chaos [--kills N] [--seed S] [--place local|cloud] [--only I]
+    python -m tests.benchmarks.chaos [--kills N] [--seed S] [--place local|cloud] [--only I] [--actors 1|4]
+
+With four actors, refreshes, readers and a person work next to the run; their campaign is kept and shown apart.
 
 Runs that are done are in workspace/chaos and are not done again; after a change of code, delete them. The page is
 written once both places have all runs, and the exit code is 1 if anything does not hold.
@@ -19,7 +21,7 @@ from flows.chaos.local import LocalPlace
 from flows.cli.operation.disturbing import show
 from flows.cli.terminal.console import note
 from infra.store.directory import DirectoryStore
-from tests.benchmarks.chaos import page
+from tests.benchmarks.chaos import crowded_main, page
 from tests.benchmarks.chaos.cloud import CloudPlace
 
 PLACES = {"local": LocalPlace, "cloud": CloudPlace}
@@ -34,8 +36,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--place", choices=PLACES, help="only there")
     parser.add_argument("--only", type=int, help="only the run of this number, done before or not")
+    parser.add_argument("--actors", type=int, choices=(1, 4), default=1)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started must end too
+    if options.actors > 1:
+        places = [name for name in PLACES if options.place in (None, name)]
+        return max(crowded_main.disturb(name, options.kills, options.seed, options.only) for name in places)
     for name in PLACES:
         if options.place in (None, name):
             disturb(name, options.kills, options.seed, options.only)

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from flows.chaos.command import Command
 from flows.chaos.draws import Act, Draw
@@ -27,6 +28,13 @@ DELAY_SECONDS = 0.3
 LOOK_SECONDS = 0.2  # between two listings of the bucket, which serves one request at a time
 _METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
 _OUTAGE = 10_000  # requests, more than there are
+
+
+class InTheCloud(Protocol):
+    """A place with the servers of a `World`."""
+
+    world: World
+    folder: Path
 
 
 class CloudPlace:
@@ -62,19 +70,31 @@ class CloudPlace:
 class CloudScene:
     """A workspace in a bucket of its own."""
 
-    def __init__(self, place: CloudPlace, scene: world.Scene) -> None:
-        self._place, self.scene = place, scene
+    def __init__(
+        self, place: InTheCloud, scene: world.Scene, span: str = SPAN, earlier: frozenset[str] = frozenset()
+    ) -> None:
+        """`earlier` are the keys of runs before the one that is disturbed."""
+        self._place, self.scene, self._span, self._earlier = place, scene, span, earlier
         self.store: Store = scene.store
         self._commands: list[Command] = []
 
     def start(self) -> CloudRunning:
-        fixed = ("run", "--config", str(self._place.world.config_file), "--span", SPAN, "--json")
-        self._commands.append(Command((*fixed, "--workspace", self.scene.uri), os.environ))
-        return CloudRunning(self, self._commands[-1])
+        return CloudRunning(self, self.command(*self.run_words()))
+
+    def run_words(self) -> tuple[str, ...]:
+        """Return the command that runs the pipeline over the span."""
+        fixed = ("run", "--config", str(self._place.world.config_file), "--span", self._span, "--json")
+        return (*fixed, "--workspace", self.scene.uri)
+
+    def command(self, *words: str, **variables: str) -> Command:
+        """Begin `millrace` with these words and `variables` over this process's environment."""
+        self._commands.append(Command(words, {**os.environ, **variables}))
+        return self._commands[-1]
 
     def began(self, stage: Stage) -> bool:
         time.sleep(LOOK_SECONDS)
-        return any(f"/{stage}/attempt-" in key and key.endswith("/ledger.json") for key in self.store.list("runs"))
+        keys = [key for key in self.store.list("runs") if key.split("/")[1] not in self._earlier]
+        return any(f"/{stage}/attempt-" in key and key.endswith("/ledger.json") for key in keys)
 
     def workers(self) -> list[int]:
         return [pid for stage in STAGES for pid in self.scene.workers(stage)]
@@ -100,7 +120,12 @@ class CloudScene:
         self._place.world.s3.forget()
 
     def left_over(self) -> list[str]:
-        return [*self._jobs(), *self._lock(), *(f"{folder} is half written" for folder in self.scene.half_written())]
+        return [
+            *self._jobs(),
+            *self._twins(),
+            *self._lock(),
+            *(f"{folder} is half written" for folder in self.scene.half_written()),
+        ]
 
     def close(self, keep: bool) -> str:
         for command in self._commands:
@@ -120,8 +145,10 @@ class CloudScene:
         for job in batch.jobs():
             if job["status"] not in ("SUCCEEDED", "FAILED"):
                 yield f"job {job['jobName']} is {job['status']}"
+
+    def _twins(self) -> Iterator[str]:
         for stage in STAGES:
-            if (most := batch.max_live(f"*-{stage}-*")) > 1:
+            if (most := self._place.world.batch.max_live(f"*-{stage}-*")) > 1:
                 yield f"{most} jobs of {stage} were live at once"
 
     def _lock(self) -> Iterator[str]:

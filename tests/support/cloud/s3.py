@@ -27,6 +27,7 @@ class Fault(NamedTuple):
     code: str = "InternalError"
     when: Literal["before", "after", "during"] = "before"
     about: str = ""  # in the request's path or body
+    by: str = ""  # in the name that the client gives itself
     more: str = ""  # XML in the error
 
 
@@ -61,6 +62,7 @@ class S3Server:
         self.faults: list[Fault] = []
         self.delay_seconds = 0.0  # that each request waits before it is served
         self.requests: list[str] = []
+        self.changes: list[tuple[str, str]] = []  # the client's name for itself, and the request that may change a key
 
     def new_workspace(self) -> str:
         """The URI of an empty workspace in a bucket of its own."""
@@ -88,7 +90,10 @@ class S3Server:
         time.sleep(self.delay_seconds)
         with self._one_at_a_time:
             self.requests.append(asked)
-            fault = next((one for one in self.faults if _meant(one, asked, body)), None)
+            agent = str(request.user_agent)
+            if request.method not in ("GET", "HEAD"):
+                self.changes.append((agent, asked))
+            fault = next((one for one in self.faults if one.by in agent and _meant(one, asked, body)), None)
             if fault:
                 self.faults.remove(fault)
             if fault and fault.when == "before":

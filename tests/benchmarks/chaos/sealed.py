@@ -1,0 +1,60 @@
+"""Sealed folders and the current release, looked at again and again while a scene goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from infra.store.base import Store
+from tasks.foundation.errors import StageError
+
+MANIFEST = "/MANIFEST.json"
+AGAIN_SECONDS = 2.0
+
+
+class Watcher:
+    """Looks from its making until `stop`, in a thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._over = store, threading.Event()
+        self._manifests: dict[str, bytes] = {}  # as they were first seen
+        self._thread = threading.Thread(target=self._look_again, name="watcher of sealed folders", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def problems(self) -> Iterator[str]:
+        """Yield what was sealed and is other than it was. A folder that is gone as a whole was pruned."""
+        self._look()
+        there = set(self._store.list(""))
+        for key, first in sorted(self._manifests.items()):
+            folder = key.removesuffix(MANIFEST)
+            if key not in there:
+                if left := [one for one in there if one.startswith(f"{folder}/")]:
+                    yield f"{folder} lost its manifest and still has {sorted(left)[0]}"
+            elif self._store.read(key) != first:
+                yield f"{key} was changed after it was sealed"
+            else:
+                yield from self._damaged(folder, json.loads(first), there)
+
+    def _damaged(self, folder: str, manifest: Any, there: set[str]) -> Iterator[str]:
+        for entry in manifest["files"]:
+            key = f"{folder}/{entry['name']}"
+            if key not in there or hashlib.sha256(self._store.read(key)).hexdigest() != entry["sha256"]:
+                yield f"{key} is not what its manifest names"
+
+    def _look_again(self) -> None:
+        while not self._over.wait(AGAIN_SECONDS):
+            with contextlib.suppress(StageError, OSError):  # the scene's own trouble, or a folder that goes away
+                self._look()
+
+    def _look(self) -> None:
+        for key in self._store.list(""):
+            if key.endswith(MANIFEST) and key not in self._manifests:
+                self._manifests[key] = self._store.read(key)
