@@ -126,10 +126,12 @@ success: install
 
 
 # docs/chaos.md: runs that are killed, stopped and starved at moments that SEED decides, here and on the emulated cloud; resumable.
+# With ACTORS=4, refreshes, readers and a person work next to each of them, and some pauses are longer than a lease.
 KILLS ?= 100
 SEED ?= 1
+ACTORS ?= 1
 chaos: install
-	$(BIN)/python -m tests.benchmarks.chaos --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -m tests.benchmarks.chaos --kills $(KILLS) --seed $(SEED) --actors $(ACTORS)
 
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install
