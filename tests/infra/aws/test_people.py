@@ -101,5 +101,6 @@ def test_nobody_but_jobs_writes_models_vectors_or_checkpoints(policy: str) -> No
     made += [] if policy == "IngesterPolicy" else ["spans/2026-01/v1/part-00000.parquet", "items/i/v1/MANIFEST.json"]
     assert [key for key in made if may(policy, "s3:PutObject", key)] == []
     records = ["releases/CURRENT", "releases/9.json", "runs/r/train/result.json", ".locks/lineages/main.run.fence"]
+    records += ["open/publish-1-shop", "packs/sums/2026-11.json"]
     if policy != "OperatorPolicy":
         assert [key for key in records if may(policy, "s3:PutObject", key) or may(policy, "s3:DeleteObject", key)] == []
