@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from infra import prefect_password
 from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import read_manifest
@@ -215,8 +217,9 @@ class Scene:
         entry = json.loads((self.world.home / "server.json").read_text())
         api = f"http://127.0.0.1:{entry['port']}/api/flow_runs"
         wanted = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}, "sort": "START_TIME_DESC"}
-        newest = _post(f"{api}/filter", wanted)[0]
-        _post(f"{api}/{newest['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+        password = prefect_password.read(self.world.home) or ""
+        newest = _post(f"{api}/filter", wanted, password)[0]
+        _post(f"{api}/{newest['id']}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}}, password)
 
     @property
     def seconds(self) -> float:
@@ -252,7 +255,9 @@ class Scene:
         return sorted(folder for folder in folders if f"{folder}/MANIFEST.json" not in keys)
 
 
-def _post(url: str, document: Any) -> Any:
-    request = urllib.request.Request(url, json.dumps(document).encode(), {"Content-Type": "application/json"})
+def _post(url: str, document: Any, password: str) -> Any:
+    known = base64.b64encode(password.encode()).decode()
+    headers = {"Content-Type": "application/json", "Authorization": f"Basic {known}"}
+    request = urllib.request.Request(url, json.dumps(document).encode(), headers)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.load(answer)
