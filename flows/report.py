@@ -11,6 +11,7 @@ from flows.presentation.wording import now
 from flows.running.janitors import LONGEST_SECONDS, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.factory import open_store
+from tasks.data.feed_versions import note_all
 from tasks.foundation.records import Record
 from tasks.monitoring.history import read_history
 from tasks.monitoring.packs import pack_runs
@@ -44,6 +45,7 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
     store, at = open_store(workspace), now()
     pack_runs(store)
     sum_up(store)
+    note_all(store)
     past = read_history(store)
     sum_up_lost(store, (release.number for release in past.releases), past.newest_release)
     store.write(HISTORY_KEY, html.render(page(store.uri, past, at)))

@@ -22,7 +22,8 @@ from infra.store.manifest import read_fact
 from infra.store.waiting import in_turn
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
-from tasks.data.canonical import ROWS, Canonicaliser, Layout
+from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.feed_versions import noted
 from tasks.data.known_spans import Known
 from tasks.data.mapping import check_map
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
@@ -124,9 +125,11 @@ def ingest(
             choice = Choice(store, layout, options.known, scratch)
             chosen = choose_versions(choice, built, spools, canonicaliser, items)
             spans = []
-            for done, version in enumerate(chosen, start=1):
-                spans.append(commit_version(held, layout, version))
-                report(Progress(what="writing spans", done=done, total=len(chosen), note=version.built.name))
+            numbers = {version.built.name: version.number for version in chosen}
+            with noted(held, numbers) if layout is ITEMS else contextlib.nullcontext():
+                for done, version in enumerate(chosen, start=1):
+                    spans.append(commit_version(held, layout, version))
+                    report(Progress(what="writing spans", done=done, total=len(chosen), note=version.built.name))
         return IngestSummary(
             spans=tuple(spans),
             rows=sum(each.rows for each in built),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST
-from tasks.contracts.references import FeedRef, SpanRef
+from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, in_order
 from tasks.foundation.errors import ConfigError
 
@@ -22,19 +22,13 @@ def list_spans(store: Store) -> list[SpanRef]:
     Raises:
         ConfigError: a folder below spans/ is not named like a span.
     """
-    latest = _latest(store, "spans")
+    latest = latest_versions(store, "spans")
     return [SpanRef(name=name, version=latest[name]) for name in in_order(list(latest))]
-
-
-def list_feeds(store: Store) -> list[FeedRef]:
-    """Return the latest complete version of each span of the item feeds, oldest span first. Raises as `list_spans`."""
-    latest = _latest(store, "items")
-    return [FeedRef(name=name, version=latest[name]) for name in in_order(list(latest))]
 
 
 def latest_version(store: Store, name: str, root: str = "spans") -> int | None:
     """Return the highest complete version of a span, None if it has none; `root` is "items" for an item feed."""
-    return _latest(store, f"{root}/{name}").get(name)
+    return latest_versions(store, f"{root}/{name}").get(name)
 
 
 def find(spans: Sequence[SpanRef], name: str) -> SpanRef:
@@ -52,7 +46,8 @@ def find(spans: Sequence[SpanRef], name: str) -> SpanRef:
     raise ConfigError(f"span {name!r} was not ingested; near it: {', '.join(near)} (of {len(names)} spans)")
 
 
-def _latest(store: Store, prefix: str) -> dict[str, int]:
+def latest_versions(store: Store, prefix: str) -> dict[str, int]:
+    """Return the highest complete version by name of span, by listing all that lies below `prefix`."""
     latest: dict[str, int] = {}
     for key in store.list(prefix):
         if found := _COMPLETE.fullmatch(key):

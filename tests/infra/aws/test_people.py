@@ -67,8 +67,10 @@ def test_whoever_brings_data_may_do_what_ingest_does(s3: S3Server, tmp_path: Pat
         source = ("--source", str(tmp_path / f"{name}.jsonl"), "--format", "jsonl", "--time-column", "at")
         mapping = ("--map", "query=query,item=item,label=label,item_id=item_id")
         millrace(capsys, workspace, "ingest", *source, "--span", "month", *mapping, *more)
+    feed = ("--items", *source[1:], "--map", "id=item_id,text=item")
+    millrace(capsys, workspace, "ingest", *feed, "--span", "month")
     written = {key.partition("/")[0] for action, key in asked(s3, workspace) if action == "s3:PutObject"}
-    assert {"spans", ".locks"} <= written
+    assert written == {"spans", "items", "packs", ".locks"}
     assert refused("IngesterPolicy", s3, workspace) == []
 
 
