@@ -15,10 +15,12 @@ from tasks.runs.releases import (
     CURRENT,
     Numbered,
     Pointer,
+    is_made,
+    is_pruned,
+    newest,
     number_key,
     numbers,
     of_run,
-    pruned,
     read,
     read_pointer,
     unmark_pruned,
@@ -101,8 +103,7 @@ def settle(store: Store) -> Release | None:
         if pointer is not None and pointer.hold is not None:
             return None
         undecided = pointer.undecided if pointer is not None else tuple(numbers(store))
-        there = set(numbers(store)) - pruned(store) if undecided else set[int]()
-        waiting = [number for number in undecided if number in there]
+        waiting = [number for number in undecided if is_made(store, number) and not is_pruned(store, number)]
         if not waiting:
             return None
         serving = read(store, pointer.release) if pointer is not None else None
@@ -123,16 +124,15 @@ def _numbered(store: Store, made: Release) -> Release:
         if (mine := of_run(store, made.run_key)) is not None:  # by another process of this run
             return mine
         raw, pointer = read_pointer(store)
-        known = numbers(store)
-        if known and pointer is None:  # stopped after the first release was made
+        if pointer is None and numbers(store):  # stopped after the first release was made
             settle(store)
             continue
-        newest = read(store, known[-1]) if known else None
-        number = newest.number + 1 if newest is not None else 1
+        before = read(store, newest(store, pointer.release)) if pointer is not None else None
+        number = before.number + 1 if before is not None else 1
         place = {
             "number": number,
             "previous": pointer.release if pointer is not None else None,
-            "model_before": _newest_model(newest),
+            "model_before": _newest_model(before),
         }
         numbered = made.model_copy(update=place)
         with contextlib.suppress(Conflict):  # another process was faster; take the next number

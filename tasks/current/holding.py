@@ -10,7 +10,7 @@ from infra.store.base import Conflict, Store
 from tasks.contracts.runs import Hold, Release
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
-from tasks.runs.releases import CURRENT, Pointer, numbers, read, read_pointer
+from tasks.runs.releases import CURRENT, Pointer, is_made, read, read_pointer
 
 
 def hold(store: Store, reason: str) -> Hold:
@@ -48,8 +48,7 @@ def lift(store: Store) -> tuple[Hold, tuple[Release, ...]]:
             break
     lifted = pointer.hold.model_copy(update={"lifted_by": _me(), "lifted_at": now()})
     store.write(f"releases/holds/{lifted.at.replace(':', '')}.json", lifted.to_json())
-    there = set(numbers(store))
-    return lifted, tuple(read(store, number) for number in pointer.undecided if number in there)
+    return lifted, tuple(read(store, number) for number in pointer.undecided if is_made(store, number))
 
 
 def _pointer(store: Store) -> tuple[bytes | None, Pointer]:

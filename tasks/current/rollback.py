@@ -4,7 +4,17 @@ from infra.store.base import Conflict, Store
 from infra.store.manifest import check_sizes, expect_manifest, open_folder
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.runs.releases import CURRENT, Pointer, numbers, of_another_model_before, pruned, read, read_pointer
+from tasks.runs.releases import (
+    CURRENT,
+    Pointer,
+    is_made,
+    is_pruned,
+    numbers,
+    of_another_model_before,
+    pruned,
+    read,
+    read_pointer,
+)
 
 
 def rollback(store: Store, to: int | None = None, verify: bool = False) -> Release:
@@ -17,10 +27,7 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
         Conflict: another process made another release current meanwhile.
         StoreError: the pointer is not readable and `to` was not given.
     """
-    known = numbers(store)
-    if not known:
-        raise ConfigError(f"{store.uri} has no release to roll back to")
-    raw, pointer, release = _checked(store, to, verify, known)
+    raw, pointer, release = _checked(store, to, verify)
     while True:
         try:
             return _go(store, raw, pointer, release)
@@ -31,9 +38,7 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
                 raise  # what serves is not any more what the person saw
 
 
-def _checked(
-    store: Store, to: int | None, verify: bool, known: list[int]
-) -> tuple[bytes | None, Pointer | None, Release]:
+def _checked(store: Store, to: int | None, verify: bool) -> tuple[bytes | None, Pointer | None, Release]:
     """Return the pointer, and the release to go to, which can serve."""
     try:
         raw, pointer = read_pointer(store)
@@ -41,13 +46,15 @@ def _checked(
         if to is None:
             raise
         raw, pointer = store.read(CURRENT), None  # a damaged pointer is repaired by naming a release
+    if pointer is None and not numbers(store):
+        raise ConfigError(f"{store.uri} has no release to roll back to")
     target = _before(store, pointer) if to is None else to
-    if target not in known:
-        raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, known))}")
+    if not is_made(store, target):
+        raise ConfigError(f"there is no release {target}; there are {', '.join(map(str, numbers(store)))}")
     if pointer is not None and target == pointer.release:
         raise ConfigError(f"release {target} is the current one already")
-    if target in pruned(store):
-        raise _is_pruned(store, target)
+    if is_pruned(store, target):
+        raise _lost(store, target)
     release = read(store, target)
     for prefix, sha256 in (
         (release.model_prefix, release.model_sha256),
@@ -83,13 +90,13 @@ def _announced(store: Store, pointer: Pointer, raw: bytes | None, target: int) -
     announced = pointer.model_copy(update={"going_to": target}).to_json()
     if announced != raw:
         store.swap(CURRENT, announced, expected=raw)
-    if target in pruned(store):
+    if is_pruned(store, target):
         store.swap(CURRENT, pointer.model_copy(update={"going_to": None}).to_json(), expected=announced)
-        raise _is_pruned(store, target)
+        raise _lost(store, target)
     return announced
 
 
-def _is_pruned(store: Store, number: int) -> ConfigError:
+def _lost(store: Store, number: int) -> ConfigError:
     left = sorted(set(numbers(store)) - pruned(store))
     return ConfigError(
         f"release {number} can't serve, nothing was changed: its model or vectors were deleted by millrace prune; "

@@ -178,7 +178,7 @@ def read_history(store: Store) -> History:
     return History(
         runs=tuple(runs),
         releases=tuple(sorted(made, key=lambda release: release.number)),
-        newest_release=releases.newest(store, current),
+        newest_release=releases.newest(store, current.number) if current is not None else None,
         current=current,
         catalogue=_catalogue(store, current, problems),
         spans=spans,

@@ -5,7 +5,6 @@ releases and moves the pointer. A release whose files were deleted by `millrace 
 """
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from pydantic import Field
@@ -79,14 +78,13 @@ def with_new_models(store: Store) -> Iterator[Release]:
     Raises:
         StoreError: a release is not readable; names the file.
     """
-    known = numbers(store)
-    left = len(known)
-    while left:
-        release = read(store, known[left - 1])
+    number = last(store)
+    while number:
+        release = read(store, number)
         if release.refreshed is None:
             yield release
         # Earlier versions did not record it, so what is before their releases is read one by one.
-        left = left - 1 if release.model_before is None else bisect_right(known, release.model_before)
+        number = number - 1 if release.model_before is None else release.model_before
 
 
 def origin(store: Store, version: str) -> Release | None:
@@ -106,12 +104,11 @@ def of_another_model_before(store: Store, serving: Release) -> Release | None:
     Raises:
         StoreError: a release is not readable; names the file.
     """
-    gone = pruned(store)
     brought = origin(store, serving.model.version) or serving  # the refreshes after it are not read
     number = brought.previous
     while number is not None:
         release = read(store, number)
-        if release.model.version != serving.model.version and number not in gone:
+        if release.model.version != serving.model.version and not is_pruned(store, number):
             return release
         number = release.previous
     return None
@@ -158,20 +155,37 @@ def numbers(store: Store) -> list[int]:
     return sorted(int(found[1]) for key in store.list("releases") if (found := _NUMBER.fullmatch(key)))
 
 
-def newest(store: Store, at_least: Release | None) -> int | None:
-    """Return the highest number of a release; None where `at_least`, one of them, is None. No listing is made.
+def last(store: Store) -> int:
+    """Return the highest number of a release, 0 before the first. With a pointer, no listing is made.
 
     Numbers have no gaps, and no release is ever deleted.
+
+    Raises:
+        StoreError: the pointer is damaged.
     """
-    if at_least is None:
-        return None
-    number, step = at_least.number, 1
-    while store.exists(_key(number + step)):
+    _, pointer = read_pointer(store)
+    return newest(store, pointer.release) if pointer is not None else max(numbers(store), default=0)
+
+
+def newest(store: Store, at_least: int) -> int:
+    """Return the highest number of a release, found from that of any other without a listing."""
+    number, step = at_least, 1
+    while is_made(store, number + step):
         number, step = number + step, step * 2
     while step > 1:
         step //= 2
-        number += step if store.exists(_key(number + step)) else 0
+        number += step if is_made(store, number + step) else 0
     return number
+
+
+def is_made(store: Store, number: int) -> bool:
+    """Return whether there is a release with this number."""
+    return store.exists(_key(number))
+
+
+def is_pruned(store: Store, number: int) -> bool:
+    """Return whether the model or the vectors of a release were deleted, so that it can't serve."""
+    return store.exists(_pruned_key(number))
 
 
 def pruned(store: Store) -> set[int]:

@@ -83,7 +83,8 @@ def workspace_status(store: Store) -> StatusOutput:
     current, of_runs = tasks.runs.releases.current(store), _of_runs(reader)
     held = tasks.runs.releases.held(store)
     numbers = (release.number for release in reader.releases_of_runs.values())
-    others = work_sums(store, numbers, tasks.runs.releases.newest(store, current))
+    newest = tasks.runs.releases.newest(store, current.number) if current is not None else None
+    others = work_sums(store, numbers, newest)
     for problem in (*reader.problems, *others.problems):
         raise StoreError(f"{problem}; restore it from a backup, or move it away")
     return StatusOutput(

@@ -65,7 +65,7 @@ def packed(store: Store) -> None:
     """Pack what is over, as the runs and refreshes of these years would have done; this takes most of the time."""
     pack_runs(store)
     made = [release.number for release in Reader(store).releases_of_runs.values()]
-    sum_up_lost(store, made, releases.newest(store, releases.current(store)))
+    sum_up_lost(store, made, releases.last(store))
 
 
 def _measured(bucket: Bucket, name: str, arguments: tuple[str, ...]) -> bool:

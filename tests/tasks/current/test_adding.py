@@ -5,9 +5,11 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder
+from tasks.current.holding import hold, lift
 from tasks.current.rollback import rollback
 from tasks.runs import releases
 from tests.support.workspace.adding import Killed, Rival, add, die, serving, write_outputs
+from tests.support.workspace.requests import count_requests
 
 
 def test_releases_are_numbered_and_name_the_previous_one(store):
@@ -76,6 +78,25 @@ def test_a_refresh_becomes_current_only_in_place_of_the_release_that_it_refreshe
     add(store, "b")
     add(store, "refresh-2", refreshed=2)
     assert serving(store) == 3, "another model was released meanwhile"
+
+
+@pytest.mark.parametrize(
+    "act", [lambda store: add(store, "b"), rollback, lambda store: (hold(store, "why"), lift(store))]
+)
+def test_no_request_is_made_for_the_hours_before(tmp_path, monkeypatch, act):
+    """After a run with a refresh an hour, for two hours or for forty."""
+    asked = []
+    for hours in (2, 40):
+        store = DirectoryStore(tmp_path / str(hours))
+        add(store, "old")
+        add(store, "a")
+        for hour in range(hours):
+            add(store, f"refresh-{hour}", refreshed=2 + hour, by="a")
+        with monkeypatch.context() as patch:
+            seen = count_requests(patch)
+            act(store)
+        asked.append(seen)
+    assert asked[0] == asked[1]
 
 
 # The conditional writes of a release: its number is written down, the release is made, the pointer is moved.
