@@ -20,16 +20,14 @@ def reap(
     workspace: str, config_file: Path | None, overrides: Sequence[str], grace_minutes: float, dry_run: bool
 ) -> ReapReport:
     """Reap as `infra.compute.batch.reap.reap` does. It asks a Prefect server only if one is running."""
-    config = load_config(config_file, overrides)
+    config, store = load_config(config_file, overrides), open_store(workspace)
     server = prefect_server.running(prefect_server.state_home())
     if server is not None:
         os.environ.update(prefect_server.client_environment(server))
 
     import infra.compute.batch.reap
 
-    return infra.compute.batch.reap.reap(
-        open_store(workspace), config, grace_minutes, dry_run, ask_prefect=server is not None
-    )
+    return infra.compute.batch.reap.reap(store, config, grace_minutes, dry_run, ask_prefect=server is not None)
 
 
 def show(report: ReapReport) -> None:
