@@ -13,9 +13,12 @@ from tasks.contracts.jobs import InferInputs, ValidateInputs
 from tasks.contracts.references import FeedRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
+from tasks.monitoring.work_sums import sum_up
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import releases
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
+from tests.support.fakes.stages import refreshed
+from tests.support.workspace.requests import count_requests
 
 OVERRIDES = ("model.scratch.layers=1",)
 
@@ -53,6 +56,24 @@ def test_new_items_are_released_with_the_same_model(prefect, store, runner):
     state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
     assert (state.name, state.is_completed(), state.result()) == ("NothingToDo", True, None)
     assert current(store) == second
+
+
+def test_an_hour_asks_for_as_much_after_many_hours_as_after_the_first(store, runner, monkeypatch):
+    """Of the workspace as of a bucket, where each key of a listing counts."""
+    pipeline(store.uri, overrides=OVERRIDES)
+    asked = []
+    for hours in ((1,), range(3, 33)):
+        for hour in hours:
+            ingest_feed(store, "2021-01", hour)
+            refreshed(store)
+        sum_up(store)
+        ingest_feed(store, "2021-01", hours[-1] + 1)
+        with monkeypatch.context() as patch:
+            asked.append(count_requests(patch))
+            assert refresh(store.uri, overrides=OVERRIDES) is not None
+        del asked[-1]["read .locks"]  # by the clock
+    assert asked[1] == asked[0]
+    assert asked[0].total() < 200
 
 
 def test_a_training_goes_on_after_a_refresh(store, runner):

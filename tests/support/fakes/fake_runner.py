@@ -49,6 +49,7 @@ from tasks.contracts.runner import Waiter
 from tasks.contracts.search import SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import ShapeTiming
+from tasks.data.feed_versions import noted
 from tasks.foundation.errors import StageError, classify
 from tasks.runs import releases
 
@@ -311,7 +312,8 @@ def ingest(store: Store, *names: str, version: int = 1) -> None:
 def ingest_feed(store: Store, name: str, version: int = 1, at: str = "2021-02-01T00:00:00.000000+00:00") -> None:
     """Put a complete span of an item feed, which arrived at this time, into the workspace, without real items."""
     facts = {"rows": 3, "ingested_at": at}
-    commit_files(store, f"items/{name}/v{version}", {"part-0.parquet": f"{name} v{version}"}, "feed", **facts)
+    with noted(store, {name: version}):
+        commit_files(store, f"items/{name}/v{version}", {"part-0.parquet": f"{name} v{version}"}, "feed", **facts)
 
 
 def small_config(*overrides: str) -> Config:
