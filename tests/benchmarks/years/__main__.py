@@ -20,6 +20,7 @@ from pathlib import Path
 
 from infra.store.base import Store
 from infra.store.factory import open_store
+from tasks.data.feed_versions import note_all
 from tasks.monitoring.packs import pack_runs
 from tasks.monitoring.reader import Reader
 from tasks.monitoring.work_sums import sum_up_lost
@@ -63,6 +64,7 @@ def main() -> None:
 
 def packed(store: Store) -> None:
     """Pack what is over, as the runs and refreshes of these years would have done; this takes most of the time."""
+    note_all(store)
     pack_runs(store)
     made = [release.number for release in Reader(store).releases_of_runs.values()]
     sum_up_lost(store, made, releases.last(store))
