@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.chaos [--kills N] [--seed S] [--place local|cloud] [--only I] [--actors 1|4]
 
-With four actors, refreshes, readers and a person work next to the run; their campaign is kept and shown apart.
+With four actors, refreshes, readers and a person work next to the run; their campaign is kept apart,
+and has a part of its own in the page.
 
 Runs that are done are in workspace/chaos and are not done again; after a change of code, delete them. The page is
 written once both places have all runs, and the exit code is 1 if anything does not hold.
@@ -49,7 +50,7 @@ def main() -> int:
     for report in reports:
         show(report)
     if len(reports) == len(PLACES) and all(len(report.runs) >= options.kills for report in reports):
-        PAGE.write_text(page.whole(reports))
+        PAGE.write_text(page.whole(reports) + page.crowds_of(PAGE.read_text()))
     return 1 if any(report.violations for report in reports) else 0
 
 

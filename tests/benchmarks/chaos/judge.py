@@ -40,10 +40,13 @@ def judged(store: Store, expected: dict[str, str], earlier: frozenset[str], roll
 
 
 def _weights(store: Store, expected: dict[str, str]) -> Iterator[str]:
-    """Yield checkpoints and models of the undisturbed run that are missing, and are not pruned, or differ."""
+    """Yield weights of the undisturbed run that are others here. What a prune took is none of them.
+
+    What a model scores, as its card and state say, depends on the items that feeds brought meanwhile.
+    """
     found = invariants.content(store)
     for key, sha256 in sorted(expected.items()):
-        if key.startswith(("lineages/", "models/")) and found.get(key, sha256) != sha256:
+        if key.endswith(".safetensors") and found.get(key, sha256) != sha256:
             yield f"{key} has other content than in the undisturbed run"
 
 

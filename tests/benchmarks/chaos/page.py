@@ -5,11 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flows.chaos.campaign import ChaosReport, rows
+from tests.benchmarks.chaos.crowd import CrowdReport
 from tests.benchmarks.faults.page import machine
 
 _HEAD = """\
 | act | stage | runs | by itself | by one rerun | not | violations | seconds lost |
 |---|---|---:|---:|---:|---:|---:|---:|"""
+CROWD = "## Four actors"
+_CROWD = """\
+{title}
+
+`make chaos ACTORS=4` does the same among others who work in the workspace: one ingests new items and refreshes,
+twice; one looks, four times (`freshness`, `status`, `history`, `releases`, `ledger`, `backfills`); a person does
+two things of `rollback`, `hold` and `hold --off`, `prune`, the same `run` once more, and `ingest` of a later month.
+When each begins is drawn too. Half of the stops last 70 to 180 s, longer than a lease. In a bucket there is also
+`conflicts`, in which each write is answered with 409, and `cut-off`, in which the orchestrator's requests fail for
+70 to 180 s.
+
+What must hold: every command ends by itself, with a state or a failure class; the run is released, if need be by
+one rerun; its weights are those of the undisturbed run; the newest accepted model serves, unless a person went back
+after it; readers change nothing; no sealed folder changes, and one that is gone is gone as a whole; each stage was
+done once; no process, job, lock or temporary file is left.
+
+{tables}
+"""
 _PAGE = """\
 # What happens when anything breaks at any moment
 
@@ -57,6 +76,35 @@ def whole(reports: Sequence[ChaosReport]) -> str:
         machine=machine(),
         tables="\n\n".join(map(_table, reports)),
     )
+
+
+def with_crowds(page: str, reports: Sequence[CrowdReport]) -> str:
+    """The page with what became of the scenes with four actors, in place of what it said about them."""
+    before = page.partition(CROWD)[0].rstrip("\n")
+    tables = "\n\n".join(map(_crowd_table, reports))
+    return f"{before}\n\n{_CROWD.format(title=CROWD, tables=tables)}"
+
+
+def crowds_of(page: str) -> str:
+    """What a page says about scenes with four actors; empty if nothing."""
+    _, title, after = page.partition(CROWD)
+    return f"\n{title}{after}" if title else ""
+
+
+def _crowd_table(report: CrowdReport) -> str:
+    wrong = sum(bool(run.violations) for run in report.runs)
+    lines = []
+    for act in sorted({run.act for run in report.runs}):
+        some = [run for run in report.runs if run.act == act]
+        ended = [sum(run.ended == how for run in some) for how in ("itself", "one rerun", "not")]
+        lines.append(
+            f"| `{act}` | {len(some)} | {' | '.join(map(str, ended))} | {sum(bool(r.violations) for r in some)} |"
+        )
+    head = "| act | scenes | by itself | by one rerun | not | violations |\n|---|---:|---:|---:|---:|---:|"
+    about = (
+        f"**{report.place}**, seed {report.seed}: {len(report.runs) - wrong} of {len(report.runs)} scenes as they must."
+    )
+    return "\n".join([about, "", head, *lines])
 
 
 def _table(report: ChaosReport) -> str:
