@@ -59,7 +59,7 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None  # it holds what was written, perhaps a password
+        raise ConfigError(_explain(error)) from None  # pydantic's error repeats the value, which may be a password
     for key in _with_passwords(config.tree()):
         raise ConfigError(
             f"configuration: {key}: its address holds a password; leave it out: settings are stored with every run"

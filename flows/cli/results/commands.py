@@ -1,4 +1,4 @@
-"""The commands about results: what is released, what serves and what was searched, in `status` to `serve`."""
+"""The commands about results: releases, searches and reports, from `status` to `metrics`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`millrace hold`: releases held, or let go again, and what becomes of those that were made meanwhile."""
+"""`millrace hold` and `millrace hold --off`, and the releases that waited meanwhile."""
 
 from pydantic import Field
 

@@ -6,6 +6,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec, PublishInputs
 from tasks.contracts.runs import Release
+from tasks.targets.served import publication
 from tasks.worker.process.job import Job, PhaseClock, Rank
 
 
@@ -15,7 +16,7 @@ def publish_spec(
     """The spec of a publication to the only target of the configuration."""
     (target,) = config.publish.targets
     return JobSpec(
-        run_key=f"publish-{release.number}-{target.name}",
+        run_key=publication(release.number, target.name),
         span=release.span,
         attempt=1,
         submitted_as=1,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,18 +19,12 @@ from tests.support.pages.changes import CHANGES
 from tests.support.pages.html import Page
 from tests.support.workspace.past import write_past, write_run
 
-WORKER = (sys.executable, "-m", "tests.support.fakes.search_worker")
-ROOT = Path(__file__).resolve().parents[4]
-
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
-    """Three releases."""
-    monkeypatch.setattr(searching, "WORKER", WORKER)
-    monkeypatch.chdir(ROOT)
-    store = DirectoryStore(tmp_path)
-    write_past(store, 3)
-    return store
+def store(unreal_workers: DirectoryStore) -> DirectoryStore:
+    """With three releases."""
+    write_past(unreal_workers, 3)
+    return unreal_workers
 
 
 @pytest.fixture

@@ -27,17 +27,12 @@ from tasks.runs import releases
 from tests.support.fakes.search_worker import SLOW, SLOW_SECONDS
 from tests.support.workspace.past import write_past
 
-WORKER = (sys.executable, "-m", "tests.support.fakes.search_worker")
-ROOT = Path(__file__).resolve().parents[4]
-
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
-    monkeypatch.setattr(searching, "WORKER", WORKER)
-    monkeypatch.chdir(ROOT)
-    store = DirectoryStore(tmp_path)
-    write_past(store, 5)
-    return store
+def store(unreal_workers: DirectoryStore) -> DirectoryStore:
+    """With five releases."""
+    write_past(unreal_workers, 5)
+    return unreal_workers
 
 
 @pytest.fixture
@@ -153,10 +148,10 @@ def test_a_worker_that_hangs_is_ended_and_keeps_nobody_else_waiting(
 
 
 def test_serve_ends_at_once_although_a_worker_hangs(store: DirectoryStore) -> None:
-    patched = f"from flows.cli.results import searching; searching.WORKER = {WORKER!r}"
+    patched = f"from flows.cli.results import searching; searching.WORKER = {searching.WORKER!r}"
     code = f"import sys, flows.cli; {patched}; sys.argv[0] = 'millrace'; flows.cli.main()"
     command = [sys.executable, "-c", code, "serve", "--port", "0", "--workspace", store.uri]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().split()[0]
