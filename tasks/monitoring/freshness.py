@@ -74,21 +74,33 @@ class FreshnessReport(Record):
         return f"Nothing is wrong: the released vectors hold {self.newest}, {old(self.age_hours or 0.0)} old{items}."
 
 
-def freshness(store: Store, config: Config, at: dt.datetime, known: CatalogueAge | None = None) -> FreshnessReport:
+def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
+    """Return the state of `config.lineage` as `freshness_seen` does, and log what could not be read."""
+    reader = Reader(store)
+    found = freshness_seen(reader, config, at)
+    for unreadable in reader.problems:
+        _log.warning("left out: %s", unreadable)
+    return found
+
+
+def freshness_seen(
+    reader: Reader, config: Config, at: dt.datetime, known: CatalogueAge | None = None
+) -> FreshnessReport:
     """Return the state of `config.lineage` at the moment `at`, which has an offset.
 
     A span is due once the scheduled run that takes it should have begun. Records of runs that can't be read are left
-    out, with a warning for each.
+    out; `reader.problems` names them.
 
     Args:
+        reader: has read some of the workspace a moment ago, or nothing.
         known: the catalogue of the current release, where it was compared with what has arrived a moment ago.
 
     Raises:
         ConfigError: the cron line is not understood, or the workspace holds spans of several lengths.
         StoreError: the pointer to the release, its plan or catalogue, or the lineage's head, is not readable.
     """
+    store = reader.store
     due_now = _due(store, config, at)
-    reader = Reader(store)
     seen = survey(reader, config.lineage, due_now)
     working = is_held(store, config.lineage) if any(one.ended_at is None for one in seen.invocations) else False
     running = {one.span for one in seen.invocations if one.ended_at is None} if working else set[str]()
@@ -105,8 +117,6 @@ def freshness(store: Store, config: Config, at: dt.datetime, known: CatalogueAge
         catalogue = catalogue_age(store, age.release)
     waiting = Waiting(catalogue, catalogue.hours(at) if catalogue else 0.0, config.freshness.catalogue_target_hours)
     hold = releases.hold_of(store)
-    for unreadable in reader.problems:
-        _log.warning("left out: %s", unreadable)
     return FreshnessReport(
         at=_iso(at),
         workspace=store.uri,

@@ -168,9 +168,9 @@ class History(NamedTuple):
         return self.targets.target_hours if self.targets else None
 
 
-def read_history(store: Store) -> History:
+def read_history(reader: Reader) -> History:
     """Return the whole past. Raises StoreError: the workspace could not be read."""
-    reader = Reader(store)
+    store = reader.store
     runs, made = read_runs(reader, _WITH_SPEED), reader.releases_of_runs.values()
     problems: list[str] = []
     current = _current(store, problems)

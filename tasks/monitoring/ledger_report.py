@@ -72,10 +72,11 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
     Raises:
         StoreError: the workspace could not be read.
     """
-    past = read_history(store)
-    runs = {run.run_key for run in past.runs}
-    sides = [key for key in store.list("runs") if key.endswith("/ledger.json") and key.split("/")[1] not in runs]
     reader = Reader(store)
+    past = read_history(reader)
+    runs = {run.run_key for run in past.runs}
+    others = (key for run, keys in reader.runs.items() if run not in runs for key in keys)
+    sides = [key for key in others if key.endswith("/ledger.json")]
     reader.fetch(sides)
     found = [record for key in sides if (record := reader.read(key, LedgerRecord)) is not None]
     known = (release.number for release in past.releases)
@@ -85,7 +86,8 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
         [row for row in work.rows.values() if since is None or row.began_at >= since],
     )
     report = ledger_of(store.uri, past, since)
-    return report.model_copy(update={"other": other, "unreadable": (*past.problems, *reader.problems, *work.problems)})
+    unreadable = tuple(dict.fromkeys((*past.problems, *reader.problems, *work.problems)))
+    return report.model_copy(update={"other": other, "unreadable": unreadable})
 
 
 def read_run_ledger(store: Store, run_key: str) -> LedgerReport:

@@ -18,9 +18,10 @@ from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import FailureClass, StageError
-from tasks.monitoring.freshness import freshness
+from tasks.monitoring.freshness import freshness_seen
 from tasks.monitoring.history import History, PastRun, age_seconds, read_history
 from tasks.monitoring.problems import Kind
+from tasks.monitoring.reader import Reader
 from tasks.monitoring.span_progress import span_end
 from tasks.runs import branches
 
@@ -30,13 +31,14 @@ METRICS_KEY = "reports/metrics.prom"
 
 def metrics_text(store: Store, at: dt.datetime | None = None) -> bytes:
     """Return the text; ages are those at `at`, by default now. Raises StoreError: the workspace could not be read."""
-    return metrics_text_of(store, read_history(store), at or dt.datetime.now(dt.UTC))
+    reader = Reader(store)
+    return metrics_text_of(reader, read_history(reader), at or dt.datetime.now(dt.UTC))
 
 
-def metrics_text_of(store: Store, history: History, at: dt.datetime) -> bytes:
-    """Return the text for a history that was read already."""
+def metrics_text_of(reader: Reader, history: History, at: dt.datetime) -> bytes:
+    """Return the text for a history that `reader` has read already."""
     registry = CollectorRegistry()
-    registry.register(_Numbers(history, _problems(store, history, at), at))
+    registry.register(_Numbers(history, _problems(reader, history, at), at))
     return generate_latest(registry)
 
 
@@ -63,14 +65,14 @@ class _Numbers(Collector):
         yield _gauge("millrace_exposition_timestamp_seconds", "When these numbers were made.", self._at.timestamp())
 
 
-def _problems(store: Store, history: History, at: dt.datetime) -> Counter[Kind] | None:
+def _problems(reader: Reader, history: History, at: dt.datetime) -> Counter[Kind] | None:
     """Count the problems by the settings of the last run; None where those, or the lineage, are not readable."""
     configs = [run.plan.config for run in history.runs if run.plan is not None]
     if not configs:
         return None
     try:
-        config = configs[-1].model_copy(update={"lineage": branches.root(store, configs[-1].lineage)})
-        return Counter(problem.kind for problem in freshness(store, config, at, history.catalogue).problems)
+        config = configs[-1].model_copy(update={"lineage": branches.root(reader.store, configs[-1].lineage)})
+        return Counter(problem.kind for problem in freshness_seen(reader, config, at, history.catalogue).problems)
     except StageError:  # `millrace freshness` reports it in full; the other numbers are still useful
         return None
 

@@ -12,6 +12,7 @@ from infra.store.base import Store
 from tasks.contracts.evaluation import ForwardScore
 from tasks.foundation.records import Record
 from tasks.monitoring.history import PastRun, RunFacts, age_seconds, read_history
+from tasks.monitoring.reader import Reader
 from tasks.runs.ledger import Totals
 
 MOST_LINES = 60
@@ -44,7 +45,7 @@ class HistoryOutput(Record):
 
 def history(store: Store) -> HistoryOutput:
     """Return all runs, by begin, and the sums over them. Raises StoreError where the workspace can't be read."""
-    past = read_history(store)
+    past = read_history(Reader(store))
     succeeded, over = past.judged_runs
     return HistoryOutput(
         workspace=store.uri,

@@ -12,6 +12,7 @@ from infra.store.base import Store
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
+from tasks.monitoring.reader import Reader
 from tasks.runs.ledger import Totals
 
 MOST_ROWS = 60
@@ -24,7 +25,7 @@ def history_html(store: Store, at: dt.datetime | None = None, near: tuple[Cell, 
     Raises:
         StoreError: the workspace could not be read.
     """
-    return html.render(page(store.uri, read_history(store), at or now())._replace(near=near))
+    return html.render(page(store.uri, read_history(Reader(store)), at or now())._replace(near=near))
 
 
 def page(workspace: str, history: History, at: dt.datetime) -> Page:

@@ -11,6 +11,7 @@ from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError
 from tasks.monitoring import history
 from tasks.monitoring.history import read_history, read_run
+from tasks.monitoring.reader import Reader
 from tests.support.workspace.past import End, write_run
 
 
@@ -50,7 +51,7 @@ def test_a_runs_end_is_read_with_and_without_its_invocations(
 
 def test_runs_are_in_the_order_of_their_start(store: DirectoryStore) -> None:
     keys = [write_run(store, number) for number in (2, 0, 1)]
-    found = read_history(store)
+    found = read_history(Reader(store))
     assert [run.run_key for run in found.runs] == [keys[1], keys[2], keys[0]]
     assert found.last is not None
     assert found.last.span == "2026-W03"
@@ -61,7 +62,7 @@ def test_the_history_reads_only_the_results_it_needs(store: DirectoryStore, monk
     read: list[str] = []
     real = store.read
     monkeypatch.setattr(store, "read", lambda key: read.append(key) or real(key))
-    found = read_history(store)
+    found = read_history(Reader(store))
     assert set(found.runs[0].results) == {Stage.warmup, Stage.train, Stage.infer}
     assert not any(key.endswith("/validate/result.json") for key in read)
     assert not any(key.endswith("/health/result.json") for key in read)
@@ -70,7 +71,7 @@ def test_the_history_reads_only_the_results_it_needs(store: DirectoryStore, monk
 def test_the_sides_of_a_comparison_are_not_runs(store: DirectoryStore) -> None:
     key = write_run(store, 0)
     store.delete(f"runs/{key}/plan.json")
-    assert read_history(store).runs == ()
+    assert read_history(Reader(store)).runs == ()
     with pytest.raises(ConfigError, match=f"holds no run {key}"):
         read_run(store, key)
 
@@ -95,11 +96,11 @@ def test_a_workspace_that_cannot_be_read_is_an_error(store: DirectoryStore, monk
 
     monkeypatch.setattr(store, "list", gone)
     with pytest.raises(StoreError, match="the bucket is gone"):
-        read_history(store)
+        read_history(Reader(store))
 
 
 def test_the_age_counts_from_the_end_of_the_data(store: DirectoryStore) -> None:
     write_run(store, 0)
     at = dt.datetime(2026, 1, 6, tzinfo=dt.UTC)  # the week ended as Monday, the 5th, began
-    assert history.age_seconds(read_history(store).current, at) == 24 * 3600
+    assert history.age_seconds(read_history(Reader(store)).current, at) == 24 * 3600
     assert history.age_seconds(None, at) is None
