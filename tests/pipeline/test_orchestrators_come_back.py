@@ -28,6 +28,7 @@ from flows.cli.operation import deploying
 from flows.cli.terminal.run_options import RunOptions
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Stage
 from tasks.runs import releases
 from tests.support.fakes.fake_runner import ingest
 from tests.support.fakes.replacing import HOLDS
@@ -39,7 +40,7 @@ pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
 SECONDS = 400.0
 ZONE = "Europe/Berlin"
 SETTINGS = ("model.scratch.layers=1", f"schedule.timezone={ZONE}", "schedule.cron=30 2 * * *")
-STAGES = ("validate", "train", "evaluate", "infer", "release")
+STAGES = tuple(map(str, Stage))
 
 
 class World(NamedTuple):
