@@ -28,7 +28,7 @@ COPY configs configs
 COPY flows flows
 COPY infra infra
 # All of tasks but tasks/worker, which is the worker plane.
-COPY tasks/*.py tasks/
+COPY tasks/*.py tasks/py.typed tasks/
 COPY tasks/backfill tasks/backfill
 COPY tasks/contracts tasks/contracts
 COPY tasks/current tasks/current
