@@ -50,7 +50,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         operation.hosts,
         operation.reap,
         operation.prune,
-        operation.chaos,
         operation.deploy,
         operation.up,
         operation.down,

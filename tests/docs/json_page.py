@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from flows.chaos.campaign import ChaosReport
 from flows.cli.operation.deploying import DeployOutput
 from flows.cli.operation.hosts import HostsOutput
 from flows.cli.results.history import HistoryOutput
@@ -83,7 +82,6 @@ OUTPUTS: dict[str, type[Record]] = {
     "smoke": SmokeReport,
     "reap": ReapReport,
     "prune": PrunePlan,
-    "chaos": ChaosReport,
     "deploy": DeployOutput,
     "up": Server,
 }

@@ -72,8 +72,8 @@ def test_a_step_that_fails_ends_it(tmp_path: Path, step: str) -> None:
 def test_the_modules_of_an_image_are_found_and_clients_that_it_lacks_are_left_out() -> None:
     expected = {module_name(path) for path in source_files(*TOPS)}
     left_out = {name for name in expected if name.endswith("__main__")} | imports.OPTIONAL.keys()
-    # The one is run while an image is built, the other by Python as it starts; both are in no package.
-    left_out |= {*TOPS, "infra.images.requirements", "flows.chaos.faltering.sitecustomize"}
+    # It is run while an image is built, and is in no package.
+    left_out |= {*TOPS, "infra.images.requirements"}
     assert set(imports.modules(ROOT, there=lambda package: False)) == expected - left_out
 
 

@@ -19,9 +19,7 @@ ORDER = """
     flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
     flows.cli.results             commands that show the results: status, report, history
     flows.cli.terminal            what all commands share: options, errors, progress bars
-    flows.chaos                   runs disturbed on purpose: killed, stopped, starved, and judged
-    flows.chaos.faltering         what makes files of a process fail, for chaos alone
-    flows.shop                    the invented shop of the demo and of chaos: its search log
+    flows.shop                    the invented shop of the demo: its search log
     flows                         the flows: pipeline, backfill, parity, watch, reap, report
     flows.watching                the watch: its events, its page, lost flow runs
     flows.backfilling             a running backfill: its spans as child flow runs, its page, its control

@@ -1,6 +1,5 @@
-"""The commands that operate Millrace: freshness, ledger, doctor, smoke, hosts, reap, prune, chaos, deploy, up, down."""
+"""The commands that operate Millrace: freshness, ledger, doctor, smoke, hosts, reap, prune, deploy, up, down."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -130,26 +129,6 @@ def prune(
     from flows.cli.operation import pruning
 
     tell(pruning.prune(existing(workspace), keep, dry_run), pruning.show, as_json)
-
-
-def chaos(
-    kills: Annotated[int, typer.Option(min=1, max=10000, help="How many runs are disturbed, once each.")] = 20,
-    seed: Annotated[int, typer.Option(help="Decides what is done, in which stage and when.")] = 1,
-    only: Annotated[
-        int | None, typer.Option(min=1, help="Only the run of this number: what a violation names.")
-    ] = None,
-    workspace: Annotated[
-        Path | None, typer.Option(help="A new folder for the runs, which stays; default: a temporary one.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Kill, stop and starve runs of the demo's shop at chosen moments, and prove that each ends as if undisturbed."""
-    from flows.cli.operation import disturbing
-
-    report = disturbing.chaos(kills, seed, only, workspace)
-    tell(report, disturbing.show, as_json)
-    if report.violations:
-        raise typer.Exit(1)
 
 
 def up(as_json: AsJson = False) -> None:

@@ -16,14 +16,14 @@ import signal
 import sys
 from pathlib import Path
 
-from flows.chaos.campaign import ChaosReport, hold
-from flows.chaos.draws import draws
-from flows.chaos.local import LocalPlace
-from flows.cli.operation.disturbing import show
 from flows.cli.terminal.console import note
 from infra.store.directory import DirectoryStore
 from tests.benchmarks.chaos import crowded_main, page
+from tests.benchmarks.chaos.campaign import ChaosReport, hold
 from tests.benchmarks.chaos.cloud import CloudPlace
+from tests.benchmarks.chaos.draws import draws
+from tests.benchmarks.chaos.local import LocalPlace
+from tests.benchmarks.chaos.show import show
 
 PLACES = {"local": LocalPlace, "cloud": CloudPlace}
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "chaos.md"

@@ -6,7 +6,7 @@ import enum
 import random
 from typing import NamedTuple
 
-from flows.chaos.draws import Act, Draw, draws
+from tests.benchmarks.chaos.draws import Act, Draw, draws
 
 LONG_PAUSE = (70.0, 180.0)  # seconds; a lease lasts 60
 

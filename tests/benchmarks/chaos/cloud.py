@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from flows.chaos.command import Command
-from flows.chaos.draws import Act, Draw
-from flows.chaos.local import FALTERING
-from flows.chaos.place import Ended, Undisturbed, first_stage
-from flows.chaos.watching import watched
 from infra.store.base import Store
 from tasks.contracts.stages import Stage
 from tasks.runs.plan import planned_runs
+from tests.benchmarks.chaos.command import Command
+from tests.benchmarks.chaos.draws import Act, Draw
+from tests.benchmarks.chaos.local import FALTERING
+from tests.benchmarks.chaos.place import Ended, Undisturbed, first_stage
+from tests.benchmarks.chaos.watching import watched
 from tests.benchmarks.faults import world
 from tests.benchmarks.faults.world import SPAN, World
 from tests.support.cloud.s3 import Fault

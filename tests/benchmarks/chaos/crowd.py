@@ -1,6 +1,6 @@
 """A campaign with four actors: a disturbed run, hourly refreshes, somebody who looks, a person with a keyboard.
 
-Each command must end by itself. What they leave is judged by `judged`; the acts on the run are those of flows/chaos.
+Each command must end by itself. What they leave is judged by `judged`; the acts on the run are those of acts.py.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple, Protocol
 
 from pydantic import Field
 
-from flows.chaos.acts import strike
-from flows.chaos.campaign import How, name_of, wait
-from flows.chaos.command import Command
-from flows.chaos.draws import Act, Draw
-from flows.chaos.place import Ended, Place, Scene, first_stage
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tests.benchmarks.chaos.actors import Actor, Crowd, Deed, Trouble, Turn
+from tests.benchmarks.chaos.acts import strike
+from tests.benchmarks.chaos.campaign import How, name_of, wait
+from tests.benchmarks.chaos.command import Command
+from tests.benchmarks.chaos.draws import Act, Draw
 from tests.benchmarks.chaos.judge import Rolled, judged
+from tests.benchmarks.chaos.place import Ended, Place, Scene, first_stage
 from tests.benchmarks.chaos.sealed import Watcher
 
 LOOKS = (("freshness",), ("status",), ("history",), ("releases",), ("ledger",), ("backfills",))

@@ -1,4 +1,4 @@
-"""Places with room for several actors: the folder of flows/chaos, and a bucket in which a month is released already."""
+"""Places with room for several actors: the folder of local.py, and a bucket in which a month is released already."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flows.chaos.command import Command
-from flows.chaos.draws import Draw
-from flows.chaos.local import CONFIG_FILE, MONTHS, ROWS_PER_SPAN, SEED, LocalPlace, LocalScene
-from flows.chaos.place import Undisturbed, first_stage
-from flows.chaos.watching import watched
 from flows.shop.search_log import shop_rows, write_shop
 from infra.store.factory import open_store
 from tasks.contracts.spans import SpanKind
@@ -22,6 +17,11 @@ from tasks.data.sources import Format
 from tasks.runs.plan import planned_runs
 from tests.benchmarks.chaos.actors import Trouble
 from tests.benchmarks.chaos.cloud import CloudScene
+from tests.benchmarks.chaos.command import Command
+from tests.benchmarks.chaos.draws import Draw
+from tests.benchmarks.chaos.local import CONFIG_FILE, MONTHS, ROWS_PER_SPAN, SEED, LocalPlace, LocalScene
+from tests.benchmarks.chaos.place import Undisturbed, first_stage
+from tests.benchmarks.chaos.watching import watched
 from tests.benchmarks.faults import world
 from tests.benchmarks.faults.world import World
 from tests.support.cloud.s3 import Fault

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from flows.chaos import invariants
 from infra.store.base import Store
+from tests.benchmarks.chaos import invariants
 
 
 class Rolled(NamedTuple):
@@ -24,7 +24,7 @@ def judged(store: Store, expected: dict[str, str], earlier: frozenset[str], roll
     """Return what does not hold, a sentence each.
 
     Args:
-        expected: `flows.chaos.invariants.content` of the undisturbed run.
+        expected: `tests.benchmarks.chaos.invariants.content` of the undisturbed run.
         earlier: keys of the runs before the disturbed one.
         rolled: rollbacks that were done.
     """

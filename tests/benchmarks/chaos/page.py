@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flows.chaos.campaign import ChaosReport, rows
+from tests.benchmarks.chaos.campaign import ChaosReport, rows
 from tests.benchmarks.chaos.crowd import CrowdReport
 from tests.benchmarks.faults.page import machine
 
@@ -33,14 +33,15 @@ _PAGE = """\
 # What happens when anything breaks at any moment
 
 `make chaos` disturbs runs at moments that a seed decides, and writes this page. {whole} of {runs} disturbed runs ended
-in the release of the undisturbed run, bit for bit: the same weights, vectors and names. `millrace chaos` does it on
-your machine; each row of [faults.md](faults.md) is one fault at one exact place instead.
+in the release of the undisturbed run, bit for bit: the same weights, vectors and names. Each row of
+[faults.md](faults.md) is one fault at one exact place instead.
 
-**What is run.** The demo's shop with the settings of [chaos.yaml](../configs/chaos.yaml), in scratch workspaces, with
-real commands, workers and Prefect server. First nothing is disturbed. Then each run gets one act at one moment: an act
-and a stage are dealt from shuffled decks, the moment is any in the stage's time. Half of the runs on this machine and a
-fifth of those on the cloud begin with their first stage; the others begin with the stage that is hit, in a copy of the
-workspace as it stood before it. A run that does not end in a release is run again once, by the same command.
+**What is run.** The demo's shop with the settings of [chaos.yaml](../tests/benchmarks/chaos/chaos.yaml), in scratch
+workspaces, with real commands, workers and Prefect server. First nothing is disturbed. Then each run gets one act at
+one moment: an act and a stage are dealt from shuffled decks, the moment is any in the stage's time. Half of the runs on
+this machine and a fifth of those on the cloud begin with their first stage; the others begin with the stage that is
+hit, in a copy of the workspace as it stood before it. A run that does not end in a release is run again once, by the
+same command.
 
 **The acts.**
 - `kill-orchestrator`, `kill-worker`, `kill-all`: SIGKILL to `millrace run`, to one of its workers, to all of them.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flows.chaos.draws import Act, draws
 from tasks.contracts.stages import Stage
+from tests.benchmarks.chaos.draws import Act, draws
 
 
 def test_every_act_and_every_stage_comes_as_often_as_any_other() -> None:

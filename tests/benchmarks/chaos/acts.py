@@ -6,8 +6,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from flows.chaos.draws import Act, Draw
-from flows.chaos.place import Running, Scene
+from tests.benchmarks.chaos.draws import Act, Draw
+from tests.benchmarks.chaos.place import Running, Scene
 
 POLL_SECONDS = 0.05
 

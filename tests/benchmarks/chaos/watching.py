@@ -2,12 +2,12 @@
 
 import datetime as dt
 
-from flows.chaos.invariants import content
-from flows.chaos.place import Undisturbed
 from infra.store.base import Store
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CodeError
 from tasks.runs import ledger
+from tests.benchmarks.chaos.invariants import content
+from tests.benchmarks.chaos.place import Undisturbed
 
 
 def watched(store: Store, run_key: str, started: float, ended: float) -> Undisturbed:

@@ -11,14 +11,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from flows.chaos.acts import strike
-from flows.chaos.command import LONGEST_SECONDS
-from flows.chaos.draws import Act, Draw
-from flows.chaos.invariants import problems
-from flows.chaos.place import Ended, Place, Running, Scene, first_stage
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.foundation.records import Record
+from tests.benchmarks.chaos.acts import strike
+from tests.benchmarks.chaos.command import LONGEST_SECONDS
+from tests.benchmarks.chaos.draws import Act, Draw
+from tests.benchmarks.chaos.invariants import problems
+from tests.benchmarks.chaos.place import Ended, Place, Running, Scene, first_stage
 
 POLL_SECONDS = 0.02
 SOONER = 0.5  # of its time in the stage, after which the act comes if the run had ended before it could

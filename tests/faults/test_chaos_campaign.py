@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.chaos import campaign as campaigns
-from flows.chaos.campaign import ChaosReport, campaign, rows
-from flows.chaos.draws import Act, Draw
-from flows.chaos.place import Ended, Undisturbed
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import POLICIES, FailureClass
+from tests.benchmarks.chaos import campaign as campaigns
+from tests.benchmarks.chaos.campaign import ChaosReport, campaign, rows
+from tests.benchmarks.chaos.draws import Act, Draw
+from tests.benchmarks.chaos.place import Ended, Undisturbed
 
 RELEASED = Ended(0, json.dumps({"state": "Released"}), "")
 REJECTED = Ended(0, json.dumps({"state": "Rejected"}), "")

@@ -3,9 +3,9 @@
 import signal
 from typing import NamedTuple, Protocol
 
-from flows.chaos.draws import Act, Draw
 from infra.store.base import Store
 from tasks.contracts.stages import Stage
+from tests.benchmarks.chaos.draws import Act, Draw
 
 
 class Ended(NamedTuple):
@@ -75,7 +75,7 @@ class Undisturbed(NamedTuple):
     stage_seconds: dict[Stage, float]  # from the start of one to the start of the next
     boot_seconds: float  # from the start of the command to that of the first stage
     tail_seconds: float  # from the end of the last stage to that of the command
-    content: dict[str, str]  # key -> SHA-256, see flows/chaos/invariants.py
+    content: dict[str, str]  # key -> SHA-256, see invariants.py
 
     def until_next(self, stage: Stage) -> float:
         """Return what a stage takes; the first one begins with the command."""

@@ -14,10 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flows.chaos.command import MARK, Command, processes_of
-from flows.chaos.draws import Act, Draw
-from flows.chaos.place import Ended, Undisturbed, first_stage
-from flows.chaos.watching import watched
 from flows.shop.search_log import write_shop
 from infra import prefect_server
 from infra.store.base import Store
@@ -28,9 +24,12 @@ from tasks.data.ingest import ingest
 from tasks.data.sources import Format
 from tasks.foundation.errors import CodeError
 from tasks.runs.plan import planned_runs
+from tests.benchmarks.chaos.command import MARK, Command, processes_of
+from tests.benchmarks.chaos.draws import Act, Draw
+from tests.benchmarks.chaos.place import Ended, Undisturbed, first_stage
+from tests.benchmarks.chaos.watching import watched
 
-ROOT = Path(__file__).resolve().parents[2]
-CONFIG_FILE = ROOT / "configs" / "chaos.yaml"
+CONFIG_FILE = Path(__file__).with_name("chaos.yaml")
 FALTERING = Path(__file__).with_name("faltering")
 COLUMNS = {"id": "query_id", "query": "query", "item": "product", "item_id": "product_id", "label": "bought"}
 LINEAGE = "main"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.chaos import local
-from flows.chaos.command import processes_of
-from flows.chaos.draws import Act
-from flows.chaos.local import LocalPlace, LocalScene
 from tasks.contracts.stages import Stage
+from tests.benchmarks.chaos import local
+from tests.benchmarks.chaos.command import processes_of
+from tests.benchmarks.chaos.draws import Act
+from tests.benchmarks.chaos.local import LocalPlace, LocalScene
 
 # The last word of the worker's command line is what makes it one. It starts no process: until a shell's child has
 # become its command, it has the command line of the shell. All else is done before `started` is there.

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from flows.chaos.place import Ended
 from infra.prefect_server import OWNER
+from tests.benchmarks.chaos.place import Ended
 
 LONGEST_SECONDS = 900.0  # a command that takes longer hangs
 MARK = "MILLRACE_CHAOS_SCENE"  # in the environment of every process of a scene
