@@ -17,55 +17,77 @@ class MachineConfig(Record):
     Once health has recorded enough runs on as many nodes, these say what their collectives must reach.
     """
 
-    devices: int = Field(ge=0, description="Neuron devices")
-    efa_interfaces: int = Field(ge=0)
-    min_node_bus_gb_s: float = Field(ge=0, description="nccom-test's bus bandwidth over a node's cores; 2**30 bytes")
-    min_bus_gb_s: float = Field(ge=0, description="the workers' own all-reduce over all nodes, in 1e9 bytes per second")
-    max_latency_us: float = Field(gt=0, description="the workers' own all-reduce of 4 bytes")
+    devices: int = Field(ge=0, description="Neuron devices of one node")
+    efa_interfaces: int = Field(ge=0, description="EFA network interfaces of one node")
+    min_node_bus_gb_s: float = Field(
+        ge=0,
+        description="lowest bus bandwidth over a node's cores, in 2**30 bytes per second, as nccom-test reports it",
+    )
+    min_bus_gb_s: float = Field(
+        ge=0, description="lowest bandwidth of the workers' own all-reduce over all nodes, in 1e9 bytes per second"
+    )
+    max_latency_us: float = Field(
+        gt=0, description="highest latency of the workers' own all-reduce of 4 bytes, in microseconds"
+    )
 
 
 class OtherMachines(Record):
     """Machines of another kind, with a queue of their own."""
 
-    queue: str
-    definition: str = Field(description="name of a stage's job definition, which may hold {stage}")
+    queue: str = Field(description="name of their job queue")
+    definition: str = Field(
+        description="name of a stage's job definition; `{stage}` stands for the stage, as in `millrace-inf2-{stage}`"
+    )
     processes_per_node: Positive = Field(description="worker processes on one node: its NeuronCores, or its GPUs")
-    dollars_per_node_hour: float = Field(ge=0)
+    dollars_per_node_hour: float = Field(ge=0, description="price of one node, in dollars an hour")
 
 
 class InferMachines(OtherMachines):
     """Those of stage infer."""
 
-    target: Target = Field(description="compiler.target there; graphs of another target are compiled again")
+    target: Target = Field(
+        description="`compiler.target` of these machines; graphs of another target are compiled again"
+    )
 
 
 class BatchConfig(Record):
     """AWS Batch: where `compute: batch` sends a stage. Queues and definitions are those of infra/aws/millrace.yaml."""
 
-    cpu_queue: str = Field(description="of validate, release and publish")
-    accelerator_queue: str = Field(description="of all other stages")
-    definition: str = Field(description="name of a stage's job definition, with {stage} in it")
-    accelerator_definition: str | None = Field(
-        default=None, description="the same for stages on accelerator_queue, where theirs differ; null: as definition"
+    cpu_queue: str = Field(description="job queue of validate, release and publish")
+    accelerator_queue: str = Field(description="job queue of all other stages")
+    definition: str = Field(
+        description="name of a stage's job definition; `{stage}` stands for the stage, as in `millrace-{stage}`"
     )
-    infer: InferMachines | None = Field(default=None, description="null: infer is on accelerator_queue too")
+    accelerator_definition: str | None = Field(
+        default=None, description="name of the job definition for stages on accelerator_queue; null: as `definition`"
+    )
+    infer: InferMachines | None = Field(default=None, description="machines of infer; null: those of accelerator_queue")
     cuda: OtherMachines | None = Field(
         default=None,
-        description="where `millrace parity` trains its side on cuda, on one node; null: accelerator_queue",
+        description="machines on which `millrace parity` trains its cuda side, on one node; null: those of "
+        "accelerator_queue",
     )
     share: str = Field(pattern=r"^[A-Za-z0-9]+$", description="share identifier; used on fair-share queues only")
-    priority: int = Field(ge=0, le=9999, description="higher runs first within a share; used on fair-share queues only")
+    priority: int = Field(
+        ge=0, le=9999, description="priority within a share, higher runs first; used on fair-share queues only"
+    )
     processes_per_node: Positive = Field(description="worker processes on one node; on Trainium its NeuronCores")
-    capacity_seconds: Positive = Field(description="a job that waits longer for a machine ends as CAPACITY")
-    attempt_seconds: Annotated[int, Field(ge=60)] = Field(description="an attempt that runs longer ends as HANG")
-    silence_seconds: Positive = Field(description="a node that is silent for so long counts as lost")
+    capacity_seconds: Positive = Field(
+        description="longest wait of a job for a machine, in seconds; then it ends as CAPACITY"
+    )
+    attempt_seconds: Annotated[int, Field(ge=60)] = Field(
+        description="longest attempt, in seconds; then it ends as HANG"
+    )
+    silence_seconds: Positive = Field(description="seconds without a heartbeat after which a node counts as lost")
     join_seconds: Positive = Field(  # a default, since configurations of earlier runs lack it
         default=1800,
-        description="the nodes of one job wait so long for each other: machines start minutes apart, and each pulls "
-        "the image, more than 20 GB unpacked",
+        description="seconds that the nodes of one job wait for each other: machines start minutes apart, and "
+        "each pulls an image of more than 20 GB",
     )
-    cpu_dollars_per_node_hour: float = Field(ge=0)
-    accelerator_dollars_per_node_hour: float = Field(ge=0)
+    cpu_dollars_per_node_hour: float = Field(ge=0, description="price of one node of cpu_queue, in dollars an hour")
+    accelerator_dollars_per_node_hour: float = Field(
+        ge=0, description="price of one node of accelerator_queue, in dollars an hour"
+    )
 
     @model_validator(mode="after")
     def _definition_by_stage(self) -> Self:
@@ -83,28 +105,38 @@ class BatchConfig(Record):
 class CompilerConfig(Record):
     """The compiler and runtime of the xla accelerator. On a CPU only `optlevel` counts, the rest is Neuron's."""
 
-    optlevel: Literal[1, 2, 3] | None = Field(description="1 compiles fastest; null: the compiler's own default")
-    target: Target = Field(description="the machines that the graphs are made for")
-    model_type: Literal["generic", "transformer", "unet-inference"]
-    auto_cast: Literal["none", "matmult", "all"] = Field(
-        description="what the compiler itself turns from fp32 into auto_cast_type; none with train.precision bf16"
+    optlevel: Literal[1, 2, 3] | None = Field(
+        description="optimization level; 1 compiles fastest; null: the compiler's own default"
     )
-    auto_cast_type: Literal["bf16", "fp16", "tf32", "fp8_e4m3"] = Field(description="ignored with auto_cast none")
-    efa: bool = Field(description="use EFA on a single node too; several nodes always do")
-    parallel_jobs: Positive | None = Field(description="graphs compiled at once; null: what fits the host's memory")
-    gradient_bucket_mib: Positive = Field(description="MiB of gradients that are reduced in one all-reduce")
-    exec_timeout_seconds: Positive = Field(description="one execution that takes longer is a hang")
-    rounding_seed: int = Field(ge=0, description="of stochastic rounding, which is on when the weights are bf16")
+    target: Target = Field(description="kind of machine that graphs are compiled for")
+    model_type: Literal["generic", "transformer", "unet-inference"] = Field(
+        description="neuronx-cc's `--model-type`: the kind of model that it optimizes for"
+    )
+    auto_cast: Literal["none", "matmult", "all"] = Field(
+        description="operations that the compiler casts from fp32 to auto_cast_type; `none` with train.precision bf16"
+    )
+    auto_cast_type: Literal["bf16", "fp16", "tf32", "fp8_e4m3"] = Field(
+        description="type that auto_cast casts to; ignored with `none`"
+    )
+    efa: bool = Field(description="use of EFA on a single node; several nodes always use it")
+    parallel_jobs: Positive | None = Field(
+        description="graphs compiled at once; null: as many as fit the host's memory"
+    )
+    gradient_bucket_mib: Positive = Field(description="gradients that are reduced in one all-reduce, in MiB")
+    exec_timeout_seconds: Positive = Field(
+        description="longest execution of one graph, in seconds; a longer one is a hang"
+    )
+    rounding_seed: int = Field(ge=0, description="seed of stochastic rounding, which is on with bf16 weights")
 
 
 class RetryConfig(Record):
     """The budget of attempts of one stage."""
 
-    attempts: Positive
-    jitter: float = Field(ge=0, description="share of the delay that is random")
+    attempts: Positive = Field(description="attempts of one stage in one invocation, by AWS Batch and Prefect together")
+    jitter: float = Field(ge=0, description="random share of the delay between two attempts")
 
 
 class CostConfig(Record):
     """Prices for the ledger."""
 
-    dollars_per_worker_hour: float = Field(ge=0)
+    dollars_per_worker_hour: float = Field(ge=0, description="price of one local worker, in dollars an hour")

@@ -54,11 +54,18 @@ TEXTS_AND_IDS = ("row_id", "time", "query", "item", "item_id")
 class Config(Record):
     """A resolved configuration."""
 
-    pipeline: str = Field(description="name of the pipeline; part of the run key")
-    lineage: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="the chain of checkpoints to continue")
-    compute: Compute = Field(description="where stages run that have no `compute` of their own")
-    accelerator: AcceleratorName
-    seed: int = Field(ge=0)
+    pipeline: str = Field(description="name of the pipeline; part of every run's key")
+    lineage: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9-]*$", description="name of the chain of checkpoints that runs continue"
+    )
+    compute: Compute = Field(
+        description="place where stages run: `local` processes, or AWS `batch`; a stage's own `compute` overrides it"
+    )
+    accelerator: AcceleratorName = Field(
+        description="device of training and encoding: `cpu`, `cuda` (NVIDIA GPUs), `xla` (PyTorch/XLA: Trainium "
+        "and Inferentia, or a processor), `neuron` (TorchNeuron)"
+    )
+    seed: int = Field(ge=0, description="seed of everything random: new weights, order of rows, dropout")
     features: FeaturesConfig
     validate_: ValidateConfig = Field(alias="validate")
     health: HealthConfig

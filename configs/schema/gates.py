@@ -16,36 +16,48 @@ NEWEST, EACH = "newest", "each"  # spans that a gate may name apart from a span'
 class GateConfig(Record):
     """One condition on a metric. With a baseline, the threshold is on the difference to it."""
 
-    metric: MetricName
-    direction: Literal["higher", "lower"] = Field(description="which values are better")
-    threshold: float
-    baseline: Baseline
-    severity: Severity = Field(description="critical: a refusal stops the release")
+    metric: MetricName = Field(description="metric that is judged, for example `recall@10`")
+    direction: Literal["higher", "lower"] = Field(description="better values: `higher` or `lower`")
+    threshold: float = Field(
+        description="limit of the metric, or of its difference to the baseline: -0.005 allows a drop of 0.005"
+    )
+    baseline: Baseline = Field(
+        description="model to compare with: the `champion` (the current release), the release `previous` to it, "
+        "the `first` or the `best` release, the `untrained` model; `none`: the number itself is "
+        "compared"
+    )
+    severity: Severity = Field(description="`critical`: a refusal stops the release; `warning`: it is reported")
     # Defaults, since configurations of earlier runs lack these.
     of: Literal["challenger", "champion"] = Field(
         default="challenger",
-        description="which model's number is judged; of the champion on the newest span, which it has not seen, it is "
-        "the forward score",
+        description="model whose number is judged; `champion` on the newest span, which it has not seen, is the "
+        "forward score",
     )
     relative: bool = Field(
         default=False, description="the threshold is a share of the baseline's value: -0.005 allows a loss of 0.5 %"
     )
-    rows: Literal["holdout", "golden"] = "holdout"
+    rows: Literal["holdout", "golden"] = Field(
+        default="holdout", description="rows that are measured: the `holdout`, or the `golden` set of evaluate.golden"
+    )
     slice: str | None = Field(
         default=None,
-        description="column=value; a column alone: each value with evaluate.min_slice_rows rows; null: all rows",
+        description="rows of one value, as in `locale=de`, or of each value of a column with "
+        "evaluate.min_slice_rows rows, as in `locale`; null: all rows",
     )
-    span: str | None = Field(default=None, description="newest, each, or a span's name; null: the rows of all spans")
+    span: str | None = Field(
+        default=None, description="rows of one span by name, of the `newest`, or of `each`; null: of all spans"
+    )
     width: Annotated[int, Field(gt=0)] | None = Field(
         default=None,
-        description="of a ranking metric: by the first so many numbers of each vector, normalised again; null: by all",
+        description="evaluate on the first N numbers of each vector (Matryoshka), ranking metrics only; null: on all",
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] | None = Field(
-        default=None, description="one-sided, for example 0.95; null: the number decides, however few rows it is of"
+        default=None,
+        description="one-sided confidence level, for example 0.95; null: the number decides, however few rows it is of",
     )
-    min_rows: int = Field(default=0, ge=0, description="with fewer rows the answer is undecided")
+    min_rows: int = Field(default=0, ge=0, description="least number of rows; with fewer the answer is undecided")
     undecided: Literal["accept", "refuse"] = Field(
-        default="accept", description="what a critical gate does whose answer is undecided"
+        default="accept", description="effect of an undecided critical gate: `accept` with a warning, or `refuse`"
     )
 
     @property

@@ -14,12 +14,14 @@ class FeaturesConfig(Record):
 
     numeric: tuple[str, ...] = Field(description="columns of numbers; clipped and standardised by the first run's rows")
     categorical: tuple[str, ...] = Field(description="columns of names; the vocabulary grows with each run")
-    query: tuple[str, ...] = Field(description="those of the above that queries have as well")
+    query: tuple[str, ...] = Field(
+        description="columns of numeric and categorical that queries have as well; items have all of them"
+    )
     entity: str | None = Field(
         default=None,  # configurations of earlier runs lack it
         min_length=1,
-        description="a column of names that says what a row is about, such as its entity type or locale: its texts get "
-        "the prompts of that name, and batches can be homogeneous by it; needs no interaction",
+        description="column of names with the entity type or locale of a row: its texts get the prompts of that "
+        "name, and batches can be homogeneous by it; needs no interaction",
     )
 
     @model_validator(mode="after")
@@ -38,12 +40,12 @@ class FeaturesConfig(Record):
 class ScratchEncoder(Record):
     """A new BERT encoder, with a byte-pair tokenizer trained on the first run's texts."""
 
-    vocab_size: Positive
-    hidden_size: Positive
-    layers: Positive
-    attention_heads: Positive
-    intermediate_size: Positive
-    max_tokens: Positive
+    vocab_size: Positive = Field(description="entries of the tokenizer's vocabulary")
+    hidden_size: Positive = Field(description="width of a token's vector; a multiple of attention_heads")
+    layers: Positive = Field(description="transformer layers")
+    attention_heads: Positive = Field(description="attention heads of each layer")
+    intermediate_size: Positive = Field(description="width of the feed-forward part of each layer")
+    max_tokens: Positive = Field(description="longest text, in tokens")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -55,26 +57,31 @@ class ScratchEncoder(Record):
 class InteractionConfig(Record):
     """DCN-v2 over [text vector, numeric, categorical]: explicit crosses, an implicit deep part, both or none."""
 
-    kind: Literal["explicit", "implicit", "both", "none"]
-    cross_layers: Positive
-    deep_widths: tuple[Positive, ...] = Field(min_length=1)
-    categorical_width: Positive = Field(description="width of one categorical feature's embedding")
+    kind: Literal["explicit", "implicit", "both", "none"] = Field(
+        description="parts between encoder and embedding: `explicit` crosses (DCN-v2), `implicit` deep layers, "
+        "`both`, or `none`"
+    )
+    cross_layers: Positive = Field(description="cross layers of the explicit part")
+    deep_widths: tuple[Positive, ...] = Field(
+        min_length=1, description="width of each layer of the implicit part, as in [256, 128]"
+    )
+    categorical_width: Positive = Field(description="width of the embedding of one categorical feature")
 
 
 class EntityPrompts(Record):
     """What stands before the texts of rows with one value of features.entity."""
 
-    query: str | None = Field(default=None, description="before each query; null: as for all rows")
-    item: str | None = Field(default=None, description="before the text of each item; null: as for all rows")
+    query: str | None = Field(default=None, description="text before each query; null: as for all rows")
+    item: str | None = Field(default=None, description="text before each item; null: as for all rows")
 
 
 class Prompts(Record):
     """What stands before each text, word for word, as in `query: `; its tokens count towards the limit of a text."""
 
-    query: str = Field(default="", description="before each query")
-    item: str = Field(default="", description="before the text of each item")
+    query: str = Field(default="", description="text before each query")
+    item: str = Field(default="", description="text before each item")
     by_entity: dict[str, EntityPrompts] = Field(
-        default={}, description="instead of these, by the value of features.entity; other values get these"
+        default={}, description="prompts of single values of features.entity, in place of these two"
     )
 
     @property
@@ -90,19 +97,21 @@ class ModelConfig(Record):
     """Encoder, pooling, interaction, embedding width."""
 
     pretrained: str | None = Field(
-        description="a local folder of sentence-transformers or transformers, or package:NAME for one inside a package"
+        description="local folder of sentence-transformers or transformers, or `package:NAME/FOLDER` for one "
+        "inside a Python package; null: a new encoder (`scratch`)"
     )
-    scratch: ScratchEncoder | None = Field(description="the new encoder to make where pretrained is null")
+    scratch: ScratchEncoder | None = Field(description="new encoder, used if `pretrained` is null")
     pooling: Pooling | None = Field(
-        description="of a text's token vectors: the mean, the first or the last; null: as the pretrained folder says, "
-        "else the mean"
+        description="vector of a text, of its tokens' vectors: their `mean`, the first (`cls`) or the `last`; "
+        "null: as the pretrained folder says, else the mean"
     )
     prompts: Prompts | None = Field(
         default=None,  # configurations of earlier runs lack it
-        description="what stands before each query and each item; null: as the pretrained folder says, else nothing",
+        description="texts before each query and each item, word for word, as in `query: `; null: as the "
+        "pretrained folder says, else none",
     )
-    embedding_width: Positive | None = Field(description="null: as wide as the encoder")
-    dropout: Share
+    embedding_width: Positive | None = Field(description="numbers of an embedding; null: as wide as the encoder")
+    dropout: Share = Field(description="share of activations set to zero in training, at random")
     interaction: InteractionConfig
 
     @model_validator(mode="after")

@@ -14,8 +14,11 @@ from tasks.foundation.records import Record
 class ScheduleConfig(Record):
     """When the deployed pipeline runs. A run takes the last span that was over by its scheduled time in `timezone`."""
 
-    cron: str = Field(pattern=r"^\S+( \S+){4}$", description="minute, hour, day of the month, month, day of the week")
-    timezone: str = Field(description="a name of the IANA database, as Europe/Berlin")
+    cron: str = Field(
+        pattern=r"^\S+( \S+){4}$",
+        description="five fields of cron: minute, hour, day of the month, month, day of the week",
+    )
+    timezone: str = Field(description="time zone of the schedule by its IANA name, as in Europe/Berlin")
 
     @model_validator(mode="after")
     def _zone_exists(self) -> Self:
@@ -30,19 +33,22 @@ class FreshnessConfig(Record):
     """What the service was promised."""
 
     target_hours: Annotated[float, Field(gt=0)] = Field(
-        description="from the end of the newest span in the released vectors until now, at most"
+        description="greatest age of the released vectors' data, in hours from the end of their newest span"
     )
     catalogue_target_hours: Annotated[float, Field(gt=0)] = Field(
         default=3.0,
-        description="from the arrival of items, in feeds or validated rows, to their release, at most",
+        description="longest wait of an item for a release, in hours from its arrival in a feed or a span",
     )
     deadline_hours: Annotated[float, Field(gt=0)] = Field(
-        description="from a run's scheduled time (or start, where none was scheduled) to its end, at most"
+        description="longest time from a run's scheduled time (its start if it has none) to its end, in hours"
     )
 
 
 class LinksConfig(Record):
     """Addresses for the pages of a run; null: the page shows the path or the command instead."""
 
-    reports: str | None = Field(description="where `millrace serve`, or another server of the workspace, answers")
-    tensorboard: str | None
+    reports: str | None = Field(
+        description="address of `millrace serve`, or of another server of the workspace; null: pages show the "
+        "path or the command instead"
+    )
+    tensorboard: str | None = Field(description="address of TensorBoard; null: pages show the command instead")

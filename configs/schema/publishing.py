@@ -26,9 +26,11 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 class LancedbTarget(Record):
     """A LanceDB database. On S3, credentials come from where those of the workspace do."""
 
-    kind: Literal["lancedb"]
-    name: Name
-    uri: Address = Field(description="a folder, or s3://bucket/prefix")
+    kind: Literal["lancedb"] = Field(
+        description="`lancedb`: a LanceDB database; on S3 with the workspace's credentials"
+    )
+    name: Name = Field(description="name under which consumers read")
+    uri: Address = Field(description="folder, or s3://bucket/prefix")
 
     @property
     def is_folder(self) -> bool:
@@ -39,13 +41,13 @@ class LancedbTarget(Record):
 class PgvectorTarget(Record):
     """A Postgres database with the extension `vector`."""
 
-    kind: Literal["pgvector"]
-    name: Name
-    dsn: Address = Field(description="postgresql://user@host/database, without a password")
+    kind: Literal["pgvector"] = Field(description="`pgvector`: a Postgres database with the extension `vector`")
+    name: Name = Field(description="name under which consumers read")
+    dsn: Address = Field(description="address without a password: postgresql://user@host/database")
     password_env: str | None = Field(
         default=None,
         pattern=_VARIABLE,
-        description="the environment variable with the password; null: PGPASSWORD, or what libpq finds",
+        description="environment variable with the password; null: PGPASSWORD, or libpq's own sources",
     )
 
     @property
@@ -57,11 +59,11 @@ class PgvectorTarget(Record):
 class QdrantTarget(Record):
     """A Qdrant server, or Qdrant's local mode in a folder."""
 
-    kind: Literal["qdrant"]
-    name: Name
-    url: Address = Field(description="http://host:6333, or a folder")
+    kind: Literal["qdrant"] = Field(description="`qdrant`: a Qdrant server, or Qdrant's local mode in a folder")
+    name: Name = Field(description="name under which consumers read")
+    url: Address = Field(description="address, as in http://host:6333, or a folder")
     api_key_env: str | None = Field(
-        default=None, pattern=_VARIABLE, description="the environment variable with the API key"
+        default=None, pattern=_VARIABLE, description="environment variable with the API key; null: no key"
     )
 
     @property
@@ -77,8 +79,10 @@ KINDS: dict[str, type[Record]] = {"lancedb": LancedbTarget, "pgvector": Pgvector
 class PublishConfig(StageConfig):
     """The services to which each release is brought. Where and how is not the work of a run: no part of its key."""
 
-    targets: tuple[AnyTarget, ...] = ()
-    min_recall: Share = Field(default=0.95, description="recall@10 of a target's index, compared with exact search")
+    targets: tuple[AnyTarget, ...] = Field(default=(), description="search services that get each release")
+    min_recall: Share = Field(
+        default=0.95, description="lowest recall@10 of a target's index, compared with exact search"
+    )
 
     @field_validator("targets")
     @classmethod

@@ -21,13 +21,13 @@ class AveragingConfig(Record):
     ema_half_life_steps: float | None = Field(
         default=None,
         gt=0,
-        description="an exponential moving average along the lineage: after so many steps a weight counts half; "
-        "training itself goes on from the weights that are not averaged",
+        description="half-life of the moving average of the weights (EMA), in steps along the lineage; training "
+        "continues from the raw weights",
     )
     parent_share: Inside | None = Field(
         default=None,
-        description="at the end of a run, the share of the weights that it began with in the mean with its own; the "
-        "next run goes on from the mean",
+        description="share of the parent's weights in the mean that is released at the end of a run; the next run "
+        "continues from the mean",
     )
 
     @model_validator(mode="after")
@@ -40,12 +40,17 @@ class AveragingConfig(Record):
 class KeepBestConfig(Record):
     """Which step's weights a run keeps: the best by development rows, which are split off the training rows."""
 
-    metric: MetricName = Field(description="measured every evaluate_every_steps, of ranking, classes or labels")
-    rows: Positive = Field(
-        description="development rows: about so many rows of the run, by a stable hash, and at most a tenth of them; "
-        "the run is not trained on them"
+    metric: MetricName = Field(
+        description="metric that chooses the best step, measured every evaluate_every_steps; of ranking, classes "
+        "or labels"
     )
-    patience: Positive | None = Field(description="evaluations without a gain that end the run; null: none does")
+    rows: Positive = Field(
+        description="development rows, split off the run's rows by a stable hash and not trained on; at most a "
+        "tenth of them"
+    )
+    patience: Positive | None = Field(
+        description="evaluations without a gain after which the run ends; null: it never ends early"
+    )
 
     @field_validator("metric")
     @classmethod
@@ -62,8 +67,10 @@ class KeepBestConfig(Record):
 class DecayConfig(Record):
     """The end of a run: the rate falls linearly below that of the schedule, which goes on with the next run."""
 
-    share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(description="of the run's steps, the last ones")
-    floor: Inside = Field(description="the rate of the last step, as a share of the schedule's")
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        description="share of the run's steps in which the rate falls linearly, at its end"
+    )
+    floor: Inside = Field(description="rate of the last step, as a share of the schedule's")
 
 
 _NAMES = ", ".join(MEASURED_IN_THE_LOOP)

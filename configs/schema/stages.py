@@ -15,8 +15,8 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 class Bounds(Record):
     """Shares above which something is a warning, and above which it stops run or release; null: never."""
 
-    warn: Share | None
-    stop: Share | None
+    warn: Share | None = Field(description="share above which a warning is reported; null: never")
+    stop: Share | None = Field(description="share above which the run or the release is stopped; null: never")
 
     @model_validator(mode="after")
     def _warns_first(self) -> Self:
@@ -29,7 +29,9 @@ class StageConfig(Record):
     """The section of any stage."""
 
     compute: Compute | None = Field(
-        default=None, description="null: as the top-level key; health, warmup, evaluate: as train"
+        default=None,
+        description="place where the stage runs: `local` or `batch`; null: as the top-level key, or as train for "
+        "health, warmup and evaluate",
     )
 
 
@@ -42,15 +44,19 @@ class WorkersConfig(StageConfig):
 class HealthConfig(StageConfig):
     """Limits that a worker must meet before it may train."""
 
-    min_memory_gib: float = Field(ge=0)
-    min_disk_gib: float = Field(ge=0)
-    matmul_size: Positive = Field(description="rows and columns of the known-answer matrix product")
-    all_reduce_mib: Positive = Field(description="size of the buffer whose all-reduce is timed")
-    max_slowest_to_median: float = Field(gt=1, description="a worker slower than this ratio is a straggler")
-    machine: str | None = Field(description="the kind of node, one of `machines`; null: unknown, so not checked")
-    machines: dict[str, MachineConfig]
-    strikes: Positive = Field(description="suspicions of one host until it is excluded")
-    exclude_hours: float = Field(gt=0, description="how long strikes count and an exclusion lasts")
+    min_memory_gib: float = Field(ge=0, description="least free memory of a worker's machine, in GiB")
+    min_disk_gib: float = Field(ge=0, description="least free disk of a worker's machine, in GiB")
+    matmul_size: Positive = Field(description="rows and columns of the matrix product whose result is known")
+    all_reduce_mib: Positive = Field(description="size of the all-reduce that is timed, in MiB")
+    max_slowest_to_median: float = Field(
+        gt=1, description="greatest ratio of a worker's time to the median; a slower one is a straggler"
+    )
+    machine: str | None = Field(description="kind of node, one of `machines`; null: unknown, and not checked")
+    machines: dict[str, MachineConfig] = Field(
+        description="kinds of node by name, each with its least hardware and speeds; a slower one is a warning"
+    )
+    strikes: Positive = Field(description="suspicions of one host after which it is excluded")
+    exclude_hours: float = Field(gt=0, description="hours that a strike counts and an exclusion lasts")
 
     @model_validator(mode="after")
     def _machine_is_known(self) -> Self:
@@ -62,7 +68,7 @@ class HealthConfig(StageConfig):
 class WarmupConfig(StageConfig):
     """The length of the trial run."""
 
-    steps: Positive = Field(description="of training, on one batch")
+    steps: Positive = Field(description="training steps of the trial run, on one batch")
 
     @model_validator(mode="before")
     @classmethod
@@ -77,7 +83,8 @@ class NearDuplicatesConfig(Record):
     """Which rows are so alike that they must not be on both sides of the holdout."""
 
     similarity: Annotated[float, Field(ge=0.8, le=1.0)] = Field(
-        description="shared runs of three words, of those in either row; such rows are left out of training"
+        description="share of runs of three words, of those in either row, from which two rows are "
+        "near-duplicates; those on the other side of the holdout are left out of training"
     )
 
 
@@ -85,58 +92,68 @@ class EvaluateConfig(StageConfig):
     """The holdout and the gates before a release."""
 
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="share of groups, by a stable hash; of a lineage's shares so far, groups below the largest "
-        "are not trained on, and those below the smallest are measured"
+        description="share of groups held out, by a stable hash; after a change within a lineage, groups below "
+        "its largest share are not trained on, and those below its smallest are measured"
     )
     # Configurations of earlier versions lack the next two: they split by the id of the row.
     group: str | None = Field(
         default="row_id",
         min_length=1,
-        description="rows of one group are on one side: query_and_item, query, item (their normalised texts), or a "
-        "column; null: as the lineage began, query_and_item for a new one",
+        description="groups of rows that stay on one side of the holdout: `query_and_item`, `query`, `item` "
+        "(their normalised texts), or a column such as a user's id; null: as the lineage began, "
+        "query_and_item for a new one",
     )
     near_duplicates: NearDuplicatesConfig | None = Field(
-        default=None, description="null: only rows with equal texts or ids are looked for"
+        default=None,
+        description="search for near-duplicates across the holdout; null: only equal texts or ids are found",
     )
-    slices: tuple[str, ...] = Field(description="columns by whose values the metrics are also reported")
-    min_slice_rows: Positive = Field(description="slices with fewer holdout rows are not reported")
+    slices: tuple[str, ...] = Field(description="columns by whose values metrics are reported too")
+    min_slice_rows: Positive = Field(
+        description="least number of holdout rows of a slice; smaller slices are not reported"
+    )
     max_rows: Positive = Field(
         default=20_000,
-        description="holdout rows that are measured, at most: the newest span has up to half of them, the spans before "
-        "share the rest, each its queries with the lowest hashes",
+        description="most holdout rows that are measured: of more, a sample of whole queries by a stable hash, "
+        "half of it of the newest span",
     )
     corpus_items: Positive = Field(
         default=20_000,
-        description="of a larger catalogue, all models are measured among so many items, by a stable hash of the id; "
-        "challenger and releases meet among all that both hold, so infer comes before evaluate",
+        description="most items of a catalogue that is searched whole by every model; of a larger one, challenger "
+        "and releases meet among all items that both hold, and other models among a sample of this "
+        "size",
     )
     golden: str | None = Field(
         default=None,
-        description="Parquet, CSV or JSON Lines file with query, item and perhaps item_id, on which all models are "
-        "measured apart from the holdout; null: none",
+        description="Parquet, CSV or JSON Lines file with the columns query, item and, if you like, item_id, on "
+        "which all models are measured apart from the holdout; null: none",
     )
     champion_loss: Bounds = Field(
         default=Bounds(warn=0.1, stop=0.3),
-        description="of the champion's recall@10 on the spans before, what it may lose on the newest, on items that "
-        "its release holds; above `stop` the model is refused",
+        description="relative loss of the champion's recall@10 on the newest span, against the spans before, that "
+        "means wrong rows",
     )
-    gates: tuple[GateConfig, ...]
+    gates: tuple[GateConfig, ...] = Field(description="conditions of a release")
 
 
 class InferConfig(WorkersConfig):
     """Offline batch inference."""
 
-    max_tokens: Positive = Field(description="where texts are cut: those that are released, searched and measured")
-    sequence_tokens: Positive = Field(description="the texts of a batch are packed into sequences of so many tokens")
+    max_tokens: Positive = Field(description="longest text of an item or query, in tokens; longer ones are cut")
+    sequence_tokens: Positive = Field(description="length of the sequences that texts are packed into, in tokens")
     batch_sequences: Positive = Field(
-        description="of one worker's batch; a processor packs nothing, and takes texts of as many tokens in all"
+        description="sequences in one worker's batch; a processor packs nothing, and takes texts of as many "
+        "tokens in all"
     )
     shard_rows: Positive = Field(
-        description="items in one partition of the catalogue, and so in one shard, at most about"
+        description="items in one partition of the catalogue, and so in one shard of vectors, at most about"
     )
-    precision: Literal["auto", "bf16", "fp32"]
-    vectors: Literal["fp32", "fp16"] = Field(default="fp32", description="the type that vectors are stored in")
-    max_bad_share: Share = Field(default=0.001, description="more items without a usable vector than this stop the run")
+    precision: Literal["auto", "bf16", "fp32"] = Field(
+        description="arithmetic of the encoder: `fp32`, `bf16`, or `auto` (bf16 where the device is fast at it)"
+    )
+    vectors: Literal["fp32", "fp16"] = Field(default="fp32", description="type that vectors are stored in")
+    max_bad_share: Share = Field(
+        default=0.001, description="greatest share of items without a usable vector; more stop the run"
+    )
 
     @model_validator(mode="after")
     def _texts_fit(self) -> Self:
@@ -161,13 +178,17 @@ class InferConfig(WorkersConfig):
 class ReleaseConfig(StageConfig):
     """The proof that the exported folder gives the vectors that are released with it, and the last look before."""
 
-    min_cosine: Annotated[float, Field(gt=0, lt=1)]
-    probe_rows: Positive = Field(description="items, and queries, encoded again with the exported folder")
+    min_cosine: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="lowest cosine between a released vector and that of the exported folder, opened in a fresh process"
+    )
+    probe_rows: Positive = Field(description="items, and queries, that are encoded again with the exported folder")
     queries: Positive = Field(
-        default=2000, description="holdout queries, the newest, that all vectors of the release are searched with"
+        default=2000, description="holdout queries, the newest, with which all vectors of the release are searched"
     )
     gates: tuple[GateConfig, ...] = Field(
-        default=(), description="on ranking metrics of that search; champion: the current release, on the same queries"
+        default=(),
+        description="conditions on ranking metrics of that search; their champion is the current release, with "
+        "the same queries",
     )
 
     @field_validator("gates")

@@ -20,38 +20,41 @@ class NegativesConfig(Record):
     They are mined from the vectors of the current release; a lineage without one has none yet.
     """
 
-    per_query: Positive = Field(description="items for each pair, so many more items are embedded at each step")
+    per_query: Positive = Field(description="hard negatives of each pair; each is one more item to embed at every step")
     max_share: float = Field(
         default=0.95,
         gt=0,
         le=1,
-        description="only items that score below this share of the pair's own item, since nearer ones are often right",
+        description="greatest score of a hard negative, as a share of the own item's score; nearer items are "
+        "often right answers",
     )
 
 
 class ContrastiveHead(Record):
     """In-batch negatives: each query against all items of the global batch."""
 
-    weight: float = Field(ge=0)
+    weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
-    positives_only: bool = Field(description="only rows of the positive class are pairs")
+    positives_only: bool = Field(description="pairs are the rows of the positive class alone")
     # The others have defaults, since configurations of earlier runs lack them.
     symmetric: bool = Field(
-        default=False, description="the mean of two losses: each query finds its item, and each item its query"
+        default=False, description="loss is the mean of two: each query finds its item, and each item its query"
     )
     temperature: Literal["fixed", "learnt"] = Field(
-        default="fixed", description="learnt: the scale is a weight of the model, which begins at `scale`"
+        default="fixed", description="`fixed`, or `learnt`: the scale is a weight of the model, which begins at `scale`"
     )
-    negatives: NegativesConfig | None = Field(default=None, description="null: the other items of the batch alone")
+    negatives: NegativesConfig | None = Field(
+        default=None,
+        description="hard negatives, found in the current release; null: the other items of the batch alone",
+    )
     logq: bool = Field(
         default=False,
-        description="other items of the batch count as if all were drawn equally often: popular ones less, rare ones "
-        "more, by their share of the run's rows; hard negatives count as they are",
+        description="correction of in-batch negatives by their frequency (logQ): popular items count less, rare "
+        "ones more; hard negatives are not corrected",
     )
     matryoshka: tuple[Positive, ...] = Field(
         default=(),
-        description="widths below the embedding's, narrowest first: the first so many numbers of each vector, "
-        "normalised again, are trained as well (arXiv:2205.13147)",
+        description="narrower widths that are trained as well, narrowest first, as in [64, 128] (arXiv:2205.13147)",
     )
 
     @model_validator(mode="after")
@@ -73,23 +76,25 @@ class ContrastiveHead(Record):
 class ClassificationHead(Record):
     """Two classes from the label: at most `negative_max` is 0, at least `positive_min` is 1, between is unlabelled."""
 
-    weight: float = Field(ge=0)
-    input: Literal["query", "pair"] = Field(description="judge the query alone, or query and item together")
-    negative_max: float
-    positive_min: float
+    weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
+    input: Literal["query", "pair"] = Field(description="`query` alone, or the `pair` of query and item")
+    negative_max: float = Field(description="greatest label of class 0; labels between the classes are not used")
+    positive_min: float = Field(description="smallest label of class 1")
     # Configurations of earlier runs lack the keys below.
     loss: Literal["plain", "balanced", "focal"] = Field(
         default="plain",
-        description="plain: cross entropy; balanced: rows count by the inverse of their class's share; focal: rows "
-        "that are judged right already count little",
+        description="`plain` cross entropy; `balanced`: rows weigh by the inverse share of their class; `focal`: "
+        "rows that are judged right already weigh little",
     )
     learning_rate_factor: float = Field(
-        default=1.0, gt=0, description="the head's own rate is train.learning_rate times this; an encoder's is too low"
+        default=1.0,
+        gt=0,
+        description="factor of train.learning_rate for the head alone; an encoder's rate is too low for it",
     )
     refit_rows: Positive | None = Field(
         default=None,
-        description="after the last step the head is solved on so many of the newest training rows with a class, "
-        "calibrated, and gets a threshold; null: it stays as the steps left it",
+        description="newest training rows with a class on which the head is solved after the last step, "
+        "calibrated, with a threshold; null: it stays as the steps left it",
     )
 
     @model_validator(mode="after")
@@ -102,11 +107,17 @@ class ClassificationHead(Record):
 class HeadsConfig(Record):
     """What the embedding is trained for; one head or several."""
 
-    contrastive: ContrastiveHead | None
-    classification: ClassificationHead | None
+    contrastive: ContrastiveHead | None = Field(
+        description="retrieval: each query finds its own item among the items of a batch; null: not trained"
+    )
+    classification: ClassificationHead | None = Field(description="two classes by bounds of the label; null: none")
     # Configurations of earlier runs lack the heads below.
-    multiclass: MulticlassHead | None = None
-    regression: RegressionHead | None = None
+    multiclass: MulticlassHead | None = Field(
+        default=None, description="one of several classes, by a column; null: none"
+    )
+    regression: RegressionHead | None = Field(
+        default=None, description="number between two bounds, by a column, such as a relevance; null: none"
+    )
 
     @model_validator(mode="after")
     def _some_head(self) -> Self:
@@ -146,74 +157,89 @@ class HeadsConfig(Record):
 class TokenLimits(Record):
     """Where training cuts texts, in tokens."""
 
-    query: Positive
-    item: Positive
+    query: Positive = Field(description="longest query, in tokens")
+    item: Positive = Field(description="longest item, in tokens")
 
 
 class TrainConfig(WorkersConfig):
     """The optimisation; everything that is counted in steps counts global steps along the lineage."""
 
     batch_rows: Positive = Field(description="rows of the global batch")
-    max_tokens: TokenLimits
-    sequence_tokens: Positive = Field(description="the texts of a batch are packed into sequences of so many tokens")
+    max_tokens: TokenLimits = Field(description="lengths at which texts are cut in training")
+    sequence_tokens: Positive = Field(description="length of the sequences that texts are packed into, in tokens")
     sequences: Positive | None = Field(
-        description="of the global batch; null: as many as the first rows of the run need. A number keeps the compiled "
-        "graphs from span to span; a text that finds no room loses its last tokens"
+        description="sequences of the global batch; null: as many as the first rows of the run need. A number "
+        "keeps compiled graphs from span to span; a text without room loses its last tokens"
     )
     chunks: Positive = Field(
         default=1,  # configurations of earlier runs lack it
-        description="parts in which the sequences of a worker's batch are encoded, twice each: a large batch then "
-        "needs the memory of one part, and about a third more time",
+        description="parts in which a worker's batch is encoded, twice each (GradCache): memory of one part, and "
+        "about a third more time",
     )
     homogeneous: str | None = Field(
         default=None,
-        description="features.entity or one of features.categorical, such as a locale: batches have rows of one of its "
-        "values where that is possible, so that negatives differ in more than it",
+        description="column of features.categorical, or features.entity, such as a locale: batches have rows of "
+        "one value where possible; null: any rows",
     )
     row_weight: str | None = Field(
         default=None,
         min_length=1,
-        description="a column that says what each row counts in all losses, a number from 0 on; only the proportions "
-        "matter, since weights are divided by the mean over the run; null: all rows count the same",
+        description="column with the weight of a row in all losses, a number from 0 on, divided by the mean over "
+        "the run; null: all rows weigh the same",
     )
     epochs: Positive = Field(description="passes over the rows of one run")
-    learning_rate: float = Field(gt=0, description="the peak, reached after warmup_steps")
-    warmup_steps: int = Field(ge=0)
-    decay_steps: Positive = Field(description="steps after warmup until the rate has fallen to 1/sqrt(2) of the peak")
-    learning_rate_floor: float = Field(
-        ge=0, le=1, description="the part of the peak that the rate never falls below, however old the lineage is"
+    learning_rate: float = Field(gt=0, description="peak of the learning rate, reached after warmup_steps")
+    warmup_steps: int = Field(ge=0, description="steps in which the rate rises to its peak, at the start of a lineage")
+    decay_steps: Positive = Field(
+        description="steps after the warmup until the rate has fallen to 1/sqrt(2) of the peak"
     )
-    weight_decay: float = Field(ge=0)
-    max_gradient_norm: float = Field(gt=0)
+    learning_rate_floor: float = Field(
+        ge=0, le=1, description="lowest rate, as a share of the peak, however old the lineage is"
+    )
+    weight_decay: float = Field(ge=0, description="weight decay of AdamW")
+    max_gradient_norm: float = Field(gt=0, description="norm that gradients are clipped to")
     precision: Literal["auto", "bf16", "bf16-weights", "fp32"] = Field(
-        description="bf16: the whole encoder computes in it, what lies between its products too; weights, pooling, "
-        "heads and losses stay fp32; bf16-weights: the encoder's weights are bf16 too, rounded stochastically; auto: "
-        "bf16 where the device is fast at it, else fp32"
+        description="arithmetic of training. `bf16`: the whole encoder computes in it; weights, pooling, heads "
+        "and losses stay fp32. `bf16-weights`: the encoder's weights are bf16 too, rounded "
+        "stochastically. `auto`: bf16 where the device is fast at it, else `fp32`"
     )
     after_rejection: Literal["accepted", "challenger"] = Field(
         default="accepted",  # configurations of earlier runs lack it
-        description="what the next span is trained from: the last accepted checkpoint, with the rejected spans in its "
-        "window, or the rejected challenger's",
+        description="checkpoint that the next span continues after a rejection: the last `accepted` one, with the "
+        "rejected spans trained again, or the rejected `challenger`",
     )
     # Configurations of earlier runs lack the next four.
     replay: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="share of a run's pairs that come from the spans before, by a stable hash; 0: none",
+        description="share of a run's pairs that come from earlier spans, by a stable hash",
     )
-    averaging: AveragingConfig | None = Field(default=None, description="null: the last weights are released")
-    keep_best: KeepBestConfig | None = Field(default=None, description="null: the last step is kept")
-    decay_before_release: DecayConfig | None = Field(default=None, description="null: the schedule alone")
-    on_new_graph: Literal["fail", "warn"] = Field(description="what a graph that warmup has not compiled does")
-    evaluate_every_steps: Positive
-    evaluate_rows: Positive = Field(description="holdout rows that the in-loop evaluation looks at, at most")
+    averaging: AveragingConfig | None = Field(
+        default=None,
+        description="weights that are released: a moving average, or a mean with the parent; null: the last step's",
+    )
+    keep_best: KeepBestConfig | None = Field(
+        default=None,
+        description="early stopping: the step with the best development metric is kept; null: the last step is",
+    )
+    decay_before_release: DecayConfig | None = Field(
+        default=None,
+        description="decay of the rate at the end of each run, below the schedule; null: the schedule alone",
+    )
+    on_new_graph: Literal["fail", "warn"] = Field(
+        description="effect of a graph that warmup has not compiled: `fail` or `warn`"
+    )
+    evaluate_every_steps: Positive = Field(description="steps between two evaluations within the training")
+    evaluate_rows: Positive = Field(description="most holdout rows of an evaluation within the training")
     checkpoint_every: Every = Field(
-        description="when a checkpoint to go on from is written: `50 steps`; `300 seconds`, at the next step whose "
-        "losses are read; or `auto`, as often as pays off by the measured write time and the failures on record"
+        description="interval of checkpoints: `50 steps`, `300 seconds` (at the next step whose losses are read), "
+        "or `auto`, as often as pays off by the measured write time and the failures on record"
     )
-    log_every_steps: Positive
-    hang_seconds: Positive = Field(description="without a step for so long an attempt is ended; longer than any step")
+    log_every_steps: Positive = Field(description="steps between two lines of the log")
+    hang_seconds: Positive = Field(
+        description="seconds without a step after which an attempt is ended as HANG; longer than any step"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -14,12 +14,20 @@ from tasks.foundation.records import Record
 class ExpectationConfig(Record):
     """One expectation of great-expectations on the rows of a run, by its standard name."""
 
-    expectation: str = Field(description="as expect_column_values_to_be_in_set")
-    column: str | None = Field(default=None, description="null for an expectation on several columns or on the table")
-    arguments: dict[str, Any] = Field(default={}, description="as great-expectations names them")
-    severity: Severity = "warning"
-    mostly: Share = Field(default=1.0, description="share of the rows that must pass, where rows are judged")
-    quarantine: bool = Field(default=False, description="whether rows that don't pass are set apart")
+    expectation: str = Field(description="name in great-expectations, as in `expect_column_values_to_be_in_set`")
+    column: str | None = Field(
+        default=None, description="column that it judges; null for an expectation on several columns or on the table"
+    )
+    arguments: dict[str, Any] = Field(
+        default={}, description="arguments by the names of great-expectations, as in {value_set: [de, fr]}"
+    )
+    severity: Severity = Field(
+        default="warning", description="`critical`: a failure stops the run; `warning`: it is reported"
+    )
+    mostly: Share = Field(
+        default=1.0, description="least share of rows that must pass, for expectations that judge rows"
+    )
+    quarantine: bool = Field(default=False, description="set rows apart that don't pass")
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
@@ -47,17 +55,26 @@ class ExpectationConfig(Record):
 class ColumnDriftConfig(Record):
     """What differs for one column; null: as for all."""
 
-    limit: float | None = Field(default=None, gt=0)
-    severity: Severity | None = None
+    limit: float | None = Field(default=None, gt=0, description="limit of this column; null: as for all")
+    severity: Severity | None = Field(default=None, description="severity of this column; null: as for all")
 
 
 class DriftConfig(Record):
     """How far a column may move from the spans before; a limit is a population stability index."""
 
-    limit: float = Field(default=0.25, gt=0)
-    severity: Severity = "warning"
+    limit: float = Field(
+        default=0.25,
+        gt=0,
+        description="greatest population stability index of a column against the spans before; 0.25 is usually "
+        "read as a real shift",
+    )
+    severity: Severity = Field(
+        default="warning", description="`critical`: drift above the limit stops the run; `warning`: it is reported"
+    )
     columns: dict[str, ColumnDriftConfig] = Field(
-        default={}, description="by column, or `query length`, `item length`, `query language`, `item language`"
+        default={},
+        description="other limits of single columns, or of `query length`, `item length`, `query language`, `item "
+        "language`",
     )
 
     def limit_of(self, column: str) -> float:
@@ -72,31 +89,49 @@ class DriftConfig(Record):
 class ItemsConfig(Record):
     """How the items of a span may differ from the catalogue before it."""
 
-    min_items: Positive = Field(default=100, description="a share of fewer items is not judged")
+    min_items: Positive = Field(default=100, description="least number of items of which a share is judged")
     changed: Bounds = Field(
-        default=Bounds(warn=0.1, stop=0.3), description="of the span's known items, those with another text"
+        default=Bounds(warn=0.1, stop=0.3), description="share of the span's known items that have another text"
     )
     values: Bounds = Field(
         default=Bounds(warn=0.5, stop=None),
-        description="of the span's known items, those with another feature, by name",
+        description="share of the span's known items that have another value of a feature, each feature by itself",
     )
-    new: Bounds = Field(default=Bounds(warn=0.8, stop=None), description="of the span's items, those not known")
+    new: Bounds = Field(
+        default=Bounds(warn=0.8, stop=None), description="share of the span's items that the catalogue does not know"
+    )
     doubled: Bounds = Field(
         default=Bounds(warn=0.02, stop=0.5),
-        description="of the span's items, new ones with a known item's id in another form, or with its text",
+        description="share of the span's items that are new and have a known item's id in another form, or its text",
     )
 
 
 class SignsConfig(Record):
     """Signs of a wrong export: by how much their share of the rows may be above that of the spans before."""
 
-    query_is_item: Bounds = Field(default=Bounds(warn=0.1, stop=0.5), description="the query is the item's text")
-    one_query: Bounds = Field(default=Bounds(warn=0.1, stop=0.5), description="the commonest query")
-    one_item: Bounds = Field(default=Bounds(warn=0.2, stop=0.6), description="the commonest item text")
-    garbled: Bounds = Field(default=Bounds(warn=0.02, stop=None), description="a text in a wrong character encoding")
-    markup: Bounds = Field(default=Bounds(warn=0.02, stop=None), description="a text with HTML in it")
-    one_time: Bounds = Field(default=Bounds(warn=0.1, stop=None), description="the commonest time")
-    repeated: Bounds = Field(default=Bounds(warn=0.05, stop=None), description="another row but for its id")
+    query_is_item: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.5), description="rows whose query is the item's text: the rise of their share"
+    )
+    one_query: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.5), description="rows with the commonest query: the rise of their share"
+    )
+    one_item: Bounds = Field(
+        default=Bounds(warn=0.2, stop=0.6), description="rows with the commonest item text: the rise of their share"
+    )
+    garbled: Bounds = Field(
+        default=Bounds(warn=0.02, stop=None),
+        description="rows with a text in a wrong character encoding: the rise of their share",
+    )
+    markup: Bounds = Field(
+        default=Bounds(warn=0.02, stop=None), description="rows with HTML in a text: the rise of their share"
+    )
+    one_time: Bounds = Field(
+        default=Bounds(warn=0.1, stop=None), description="rows with the commonest time: the rise of their share"
+    )
+    repeated: Bounds = Field(
+        default=Bounds(warn=0.05, stop=None),
+        description="rows equal to another one but for the id: the rise of their share",
+    )
 
 
 class BeforeConfig(Record):
@@ -104,7 +139,7 @@ class BeforeConfig(Record):
 
     missing: Bounds = Field(
         default=Bounds(warn=0.6, stop=None),
-        description="share of the usual rows, the median of the spans before, that a span lacks",
+        description="share of the usual number of rows, the median of the spans before, that a span lacks",
     )
     again: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.6),
@@ -115,16 +150,16 @@ class BeforeConfig(Record):
 class ValidateConfig(StageConfig):
     """Limits that great-expectations holds the rows of a run against."""
 
-    min_rows: Positive = Field(description="fewer clean rows than this stop the run")
+    min_rows: Positive = Field(description="least number of clean rows; fewer stop the run")
     small_spans: Literal["stop", "merge"] = Field(
         default="stop",  # configurations of earlier runs lack it
-        description="what becomes of a span with fewer rows: its run stops, or it is trained together with the next",
+        description="effect of fewer rows than min_rows: `stop` the run, or `merge` the span with the next",
     )
-    max_quarantined_share: Share = Field(description="more bad rows than this share stop the run")
-    min_text_chars: Positive
-    max_text_chars: Positive
-    label_min: float
-    label_max: float
+    max_quarantined_share: Share = Field(description="greatest share of bad rows; more stop the run")
+    min_text_chars: Positive = Field(description="shortest query or item text, in characters")
+    max_text_chars: Positive = Field(description="longest query or item text, in characters")
+    label_min: float = Field(description="lowest label")
+    label_max: float = Field(description="highest label")
     numeric_min: float = Field(description="lowest value of any numeric feature")
     numeric_max: float = Field(description="highest value of any numeric feature")
     drift: DriftConfig = DriftConfig()
@@ -132,13 +167,19 @@ class ValidateConfig(StageConfig):
     signs: SignsConfig = SignsConfig()
     before: BeforeConfig = BeforeConfig()
     max_unseen_share: Share = Field(
-        default=0.1, description="more rows than this share with a category that the parent has never seen: a warning"
+        default=0.1,
+        description="share of rows with a category that the parent has not seen, above which a warning is reported",
     )
     max_unknown_tokens: Share = Field(
-        default=0.05, description="more tokens than this share that the parent's tokenizer does not know: a warning"
+        default=0.05,
+        description="share of tokens that the parent's tokenizer does not know, above which a warning is reported",
     )
-    suites: tuple[str, ...] = Field(default=(), description="YAML files with lists of expectations; read on loading")
-    expectations: tuple[ExpectationConfig, ...] = ()
+    suites: tuple[str, ...] = Field(
+        default=(), description="YAML files with lists of expectations; read when the configuration is loaded"
+    )
+    expectations: tuple[ExpectationConfig, ...] = Field(
+        default=(), description="expectations of your own on the rows of a run"
+    )
 
     @model_validator(mode="before")
     @classmethod

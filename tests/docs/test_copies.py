@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 from typer.main import get_command
 
+from configs.schema.config import Config
 from flows.cli.app import app
-from tests.docs import codes, folders, json_page, proof
+from tests.docs import codes, configuration, folders, json_page, proof
 
 
-@pytest.mark.parametrize("copy", [codes, json_page, folders, proof])
+@pytest.mark.parametrize("copy", [codes, configuration, json_page, folders, proof])
 def test_the_page_is_up_to_date(copy) -> None:
     assert copy.PAGE.read_text() == copy.page(), "write it again: make docs"
+
+
+def test_every_key_of_the_configuration_has_a_meaning() -> None:
+    assert configuration.unexplained(Config) == [], "give these fields a description: a noun first, with the unit"
 
 
 def test_every_command_with_json_has_its_record() -> None:

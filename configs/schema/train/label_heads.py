@@ -15,16 +15,20 @@ LARGEST_NUMBER = 1e6  # bounds of a scale: its arithmetic is float32
 class LabelHead(Record):
     """What these heads have in common."""
 
-    weight: float = Field(ge=0, description="of its loss in the sum of all heads")
-    input: Literal["query", "pair"] = Field(description="judge the query alone, or query and item together")
-    column: str = Field(default="label", min_length=1, description="the column that it learns from; null: not known")
+    weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
+    input: Literal["query", "pair"] = Field(description="`query` alone, or the `pair` of query and item")
+    column: str = Field(
+        default="label", min_length=1, description="column that it learns from; a row without a value is not used"
+    )
     learning_rate_factor: float = Field(
-        default=1.0, gt=0, description="the head's own rate is train.learning_rate times this; an encoder's is too low"
+        default=1.0,
+        gt=0,
+        description="factor of train.learning_rate for the head alone; an encoder's rate is too low for it",
     )
     refit_rows: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="after the last step the head is solved on so many of the newest training rows with a value; "
-        "null: it stays as the steps left it",
+        description="newest training rows with a value on which the head is solved after the last step; null: it "
+        "stays as the steps left it",
     )
 
     @property
@@ -55,9 +59,11 @@ class LabelHead(Record):
 class MulticlassHead(LabelHead):
     """One of several classes, by the values of the column; a number such as 5.0 is named 5, and true is named true."""
 
-    classes: tuple[str, ...] = Field(min_length=2, description="the values of the column; a row with another is bad")
+    classes: tuple[str, ...] = Field(
+        min_length=2, description="values of the column, as in [1, 2, 3]; a row with another value is bad"
+    )
     loss: Literal["plain", "balanced"] = Field(
-        default="plain", description="plain: cross entropy; balanced: rows count by the inverse of their class's share"
+        default="plain", description="`plain` cross entropy; `balanced`: rows weigh by the inverse share of their class"
     )
 
     @model_validator(mode="before")
@@ -101,8 +107,10 @@ class MulticlassHead(LabelHead):
 class RegressionHead(LabelHead):
     """A number between two bounds, such as a relevance from 0 to 3, learnt by its squared error."""
 
-    low: float = Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, description="the least value; a row with a lower is bad")
-    high: float = Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, description="the greatest value; likewise")
+    low: float = Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, description="least value; a row with a lower one is bad")
+    high: float = Field(
+        ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, description="greatest value; a row with a higher one is bad"
+    )
 
     @model_validator(mode="after")
     def _bounds_apart(self) -> Self:
