@@ -1,10 +1,12 @@
-"""Credentials as botocore finds them, for any service, and the errors where there are none; the code in a reply."""
+"""Clients with credentials as botocore finds them, and the errors if it finds none; the code in a reply."""
 
+import datetime as dt
 import random
 import time
 from typing import Any
 
 import boto3.session
+import botocore.session
 from botocore.config import Config
 from botocore.credentials import ContainerProvider
 from botocore.exceptions import (
@@ -18,6 +20,7 @@ from botocore.exceptions import (
     SSOError,
     TokenRetrievalError,
 )
+from botocore.utils import parse_timestamp
 
 NO_CREDENTIALS = (
     ConfigNotFound,
@@ -50,7 +53,7 @@ def patient_client(service: str, config: Config) -> Any:
     waits = iter(_WAIT_SECONDS)
     while True:
         try:
-            return boto3.session.Session().client(service, config=config)
+            return _session().client(service, config=config)
         except CredentialRetrievalError as error:
             if error.kwargs["provider"] != ContainerProvider.METHOD:
                 raise
@@ -58,6 +61,23 @@ def patient_client(service: str, config: Config) -> Any:
             if seconds is None:
                 raise EndpointBusy(str(error)) from error
             time.sleep(seconds * random.uniform(0.5, 1.0))  # not all at the same moments
+
+
+def _session() -> boto3.session.Session:
+    found = botocore.session.get_session()
+    found.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
+    return boto3.session.Session(botocore_session=found)
+
+
+def moment(text: Any) -> dt.datetime:
+    """Read a time as S3 lists it, `2026-11-25T08:00:00.000Z`; others as botocore does.
+
+    Botocore's own reading takes half of the time of a long listing.
+    """
+    try:
+        return dt.datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return parse_timestamp(text)
 
 
 def code_of(error: Exception) -> str:

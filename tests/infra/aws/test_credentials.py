@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from botocore.utils import ContainerMetadataFetcher
+from botocore.utils import ContainerMetadataFetcher, parse_timestamp
 
 from infra.aws import credentials
 from infra.store.s3_store import S3Store
@@ -80,3 +80,10 @@ def test_broken_credentials_of_the_user_are_not_waited_for(
     with pytest.raises(ConfigError, match="correct AWS_PROFILE"):
         S3Store("s3://bucket/workspace")
     assert endpoint.asked == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-11-25T08:00:00.000Z", "2026-11-25T08:00:00Z", "Wed, 25 Nov 2026 08:00:00 GMT", 1764057600]
+)
+def test_times_in_replies_are_read_as_botocore_reads_them(text):
+    assert credentials.moment(text) == parse_timestamp(text)
