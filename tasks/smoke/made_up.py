@@ -14,9 +14,8 @@ from configs.load import load_config
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import commit
-from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import ROWS
 from tasks.data.rows import CORE, ROWS_KIND
 
 ROWS_PER_WORKER = 32
@@ -82,7 +81,7 @@ def write_rows(store: Store, run_key: str, span: str, count: int) -> RowsRef:
             "label": pa.array([1.0] * count),
         }
     )
-    prefix = f"{stage_prefix(run_key, Stage.validate)}/attempt-1/rows/{span}"
+    prefix = ROWS.key(run=run_key, folder=span)
     with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
         pq.write_table(table, Path(folder) / "part-00000.parquet")
         commit(store, prefix, Path(folder), ROWS_KIND, {"span": span, "version": 1, "rows": count})

@@ -35,7 +35,7 @@ from tasks.data.rows import BATCH_ROWS, CORE, ROWS_KIND
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 SPAN = SpanRef(name="2026-01", version=1)
-PREFIX = "runs/memory/validate/attempt-1/rows/2026-01"
+PREFIX = "runs/memory/validate/rows/2026-01"
 SETTINGS = [
     "model.scratch={vocab_size: 4000, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, "
     "max_tokens: 128}",

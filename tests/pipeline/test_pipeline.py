@@ -23,6 +23,8 @@ from sentence_transformers import SentenceTransformer
 from flows.cli.serving.pages import Pages
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
+from tasks.contracts import workspace
+from tasks.contracts.workspace import kind_of
 from tests.pipeline.complete import assert_complete, live_items
 from tests.support.cloud.cloud import Cloud, Side, open_cloud
 from tests.support.cloud.s3 import S3Server
@@ -85,6 +87,11 @@ def test_both_months_are_released(runs: Runs) -> None:
     assert second["champion_version"] == first["model_version"] != second["model_version"]
     assert set(second["metrics"]) == set(second["champion"]) > {"recall@10", "auc"}
     assert runs.shop.half_written() == []
+
+
+def test_every_file_has_one_row_of_the_table(runs: Runs) -> None:
+    kinds = {kind_of(key)[0] for key in DirectoryStore(runs.shop.workspace).list("")}
+    assert {workspace.SPEC, workspace.SHARD, workspace.HELD, workspace.VERDICTS, workspace.REPORT} < kinds
 
 
 def test_a_release_points_at_one_model_and_its_vectors(runs: Runs) -> None:
@@ -390,6 +397,12 @@ def test_both_places_release_the_same_model_bit_for_bit(places: Places) -> None:
     assert local.digests() == batch.digests()
     assert set(local.digests()) == {"model.safetensors", "optimizer.safetensors"}
     assert local.output["report"]["metrics"] == batch.output["report"]["metrics"]
+
+
+@pytest.mark.proof
+def test_every_object_of_a_bucket_has_one_row_of_the_table(places: Places) -> None:
+    kinds = {kind_of(key)[0] for key in places.batch.store.list("")}
+    assert {workspace.CLAIM, workspace.OWNER, workspace.SHARD, workspace.RELEASE} < kinds
 
 
 @pytest.mark.proof

@@ -164,7 +164,7 @@ def _span(
     source = folder / f"rows-{name}"
     source.mkdir(parents=True)
     pq.write_table(pa.table(columns), source / "part-00000.parquet")
-    prefix = f"runs/made/validate/attempt-1/rows/{name}"
+    prefix = f"runs/made/validate/rows/{name}"
     commit(store, prefix, source, ROWS_KIND, {"span": name, "version": 1, "rows": count})
     return RowsRef(span=SpanRef(name=name, version=1), prefix=prefix, rows=count)
 

@@ -33,20 +33,20 @@ READS = {
     "validate": [
         "spans/2026-01/v1/part-00000.parquet",
         "items/2026-01/v1/part-00000.parquet",
-        "runs/old/validate/attempt-1/rows/2025-12/MANIFEST.json",
+        "runs/old/validate/rows/2025-12/MANIFEST.json",
         "lineages/main/step-00000010/features.json",
         "golden/0123456789abcdef.parquet",
     ],
     "health": ["runs/r/health/attempt-1/spec.json"],
-    "warmup": ["runs/r/validate/attempt-1/rows/2026-01/part-00000.parquet", "lineages/main/step-00000010/state.json"],
+    "warmup": ["runs/r/validate/rows/2026-01/part-00000.parquet", "lineages/main/step-00000010/state.json"],
     "train": [
-        "runs/old/validate/attempt-1/rows/2025-12/MANIFEST.json",
+        "runs/old/validate/rows/2025-12/MANIFEST.json",
         "compile/k/MANIFEST.json",
         "catalogue/k/part-00000.parquet",
         "vectors/m/k/part-00000.parquet",
     ],
     "evaluate": [
-        "runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json",
+        "runs/r/validate/rows/2026-01/MANIFEST.json",
         "lineages/main/step-00000010/state.json",
         "catalogue/k/part-00000.parquet",
         "vectors/m/k/part-00000.parquet",
@@ -54,12 +54,12 @@ READS = {
     ],
     "infer": ["catalogue/k/part-00000.parquet", "lineages/main/step-00000010/state.json"],
     "release": [
-        "runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json",
+        "runs/r/validate/rows/2026-01/MANIFEST.json",
         "lineages/main/step-00000010/state.json",
         "catalogue/k/MANIFEST.json",
         "vectors/m/2026-01/MANIFEST.json",
     ],
-    "import-checkpoint": ["runs/r/validate/attempt-1/rows/2026-01/MANIFEST.json"],
+    "import-checkpoint": ["runs/r/validate/rows/2026-01/MANIFEST.json"],
     "publish": ["releases/CURRENT", "releases/1.json", "vectors/m/c/part-00000.parquet"],
 }
 FENCE = ".locks/lineages/main.run.fence"  # every worker looks at it before it writes

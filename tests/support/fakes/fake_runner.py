@@ -179,7 +179,7 @@ class FakeRunner:
     def _validate(self, spec: JobSpec, inputs: ValidateInputs) -> ValidateOutcome:
         rows = []
         for span in inputs.window:
-            prefix = f"{spec.attempt_prefix}/rows/{span.name}"
+            prefix = f"{spec.stage_prefix}/rows/{span.name}"
             facts = {"span": span.name, "span_version": span.version, "rows": ROWS_PER_SPAN}
             commit_files(self.store, prefix, {"part-0.parquet": span.name}, "rows", **facts)
             rows.append(RowsRef(span=span, prefix=prefix, rows=ROWS_PER_SPAN))

@@ -104,7 +104,7 @@ def commit_rows(store: DirectoryStore, span: str, table: pa.Table, folder: Path)
     source = folder / f"rows-{span}"
     source.mkdir(parents=True)
     pq.write_table(table, source / "part-00000.parquet")
-    prefix = f"runs/fixture/validate/attempt-1/rows/{span}"
+    prefix = f"runs/fixture/validate/rows/{span}"
     commit(store, prefix, source, ROWS_KIND, {"span": span, "version": 1, "rows": table.num_rows})
     return RowsRef(span=SpanRef(name=span, version=1), prefix=prefix, rows=table.num_rows)
 

@@ -156,10 +156,10 @@ def test_rows_of_a_run_that_the_lineage_passed_go_and_rows_of_the_lineage_stay(s
     carry_out(plan_run(store, small_config(), MONTHS[6]))
     store.write(f"runs/{left}/train/attempt-1/tensorboard/events", b"curves")
     store.write(f"runs/{left}/validate/rows/{MONTHS[6]}-0f1e2d3c4b5a/part", b"as named by its content")
-    store.write("runs/a-comparison/validate/attempt-1/rows/2021-01/part", b"no plan, so it is left alone")
+    store.write("runs/a-comparison/validate/rows/2021-01/part", b"no plan, so it is left alone")
     plan = pruned(store)
     assert {folder.folder for folder in plan.folders if folder.kind == "runs"} == {
-        f"runs/{left}/validate/attempt-1/rows/{MONTHS[6]}",
+        f"runs/{left}/validate/rows/{MONTHS[6]}",
         f"runs/{left}/validate/rows/{MONTHS[6]}-0f1e2d3c4b5a",
         f"runs/{left}/train/attempt-1/tensorboard",
     }
@@ -167,7 +167,7 @@ def test_rows_of_a_run_that_the_lineage_passed_go_and_rows_of_the_lineage_stay(s
     assert head is not None
     for rows in head[1].consumed:
         open_folder(store, rows.prefix, "rows")
-    assert store.exists("runs/a-comparison/validate/attempt-1/rows/2021-01/part")
+    assert store.exists("runs/a-comparison/validate/rows/2021-01/part")
 
 
 def test_the_checkpoint_of_a_rejected_model_goes_once_no_run_continues_it(store, runner):
@@ -224,9 +224,9 @@ def test_a_compile_cache_stays_if_the_last_run_used_it_or_if_it_is_in_the_making
 
 def test_tokens_stay_for_runs_that_are_kept_and_go_with_their_rows(store, runner):
     first, last = releases.read(store, 1), releases.read(store, 6)
-    comparison = "runs/a-comparison/validate/attempt-1/rows/2021-01"
+    comparison = "runs/a-comparison/validate/rows/2021-01"
     commit_files(store, comparison, {"part": "rows"}, "rows")
-    gone = last.rows[-1].prefix.replace("attempt-1", "attempt-0")
+    gone = f"{last.rows[-1].prefix}-gone"
     rows = {"old": first.rows[0].prefix, "kept": last.rows[-1].prefix, "gone": gone, "compared": comparison}
     for name, of in rows.items():
         commit_files(store, f"tokens/{name}", {"rows.bin": name}, "tokens", of=of)

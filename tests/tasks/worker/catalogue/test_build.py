@@ -52,7 +52,7 @@ class World:
                 "colour": pa.array([row.get("colour") for row in rows], pa.string()),
             }
         )
-        prefix = f"runs/r{number}/validate/attempt-1/rows/2026-01"
+        prefix = f"runs/r{number}/validate/rows/2026-01"
         self._commit(prefix, table, ROWS_KIND)
         return RowsRef(span=SpanRef(name="2026-01", version=number), prefix=prefix, rows=len(rows))
 

@@ -1,0 +1,104 @@
+"""A kind of file of the workspace: its key is made, matched and listed here, and nowhere by hand.
+
+The kinds themselves are in tasks/contracts/workspace.py. Nothing here reads or writes.
+"""
+
+import dataclasses
+import enum
+import re
+from functools import cached_property
+from typing import Any, Protocol
+
+from tasks.contracts.folders import ROOTS, run_folder
+
+_FIELD = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_RUN = "runs/{run}"  # stands for the folder of a refresh or of a publication too
+
+
+class Kept(enum.StrEnum):
+    """How long a file stays."""
+
+    always = "always"
+    reached = "while a kept release, a head or an unfinished run needs it"  # else `prune` deletes it
+    shown = "while its run is unfinished, or kept for a head or a release"  # else `prune` deletes it
+    done = "until it is done with"  # whoever wrote it deletes it, or nothing needs it
+
+
+class OfAttempt(Protocol):
+    """One attempt of one stage: a spec, or a record of the ledger."""
+
+    @property
+    def run_key(self) -> str: ...
+    @property
+    def stage(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One kind of file, or of folder if its pattern ends with a slash.
+
+    `runs/{run}` in a pattern stands for the folder of any run: that of a refresh or a publication lies elsewhere.
+    A field is a part of a key without slashes; `{number:d}` is a whole number, and `{lock:path}` may have slashes.
+    """
+
+    name: str  # as people say it
+    pattern: str
+    record: str  # the class of its JSON; of another file or of a folder its content in a word or two
+    writer: str
+    complete: str  # when a reader may take it
+    kept: Kept
+
+    @property
+    def is_folder(self) -> bool:
+        return self.pattern.endswith("/")
+
+    def key(self, **fields: str | int) -> str:
+        """Return the key of one file, or of one folder without a slash at its end.
+
+        Raises:
+            KeyError: a field of the pattern is missing.
+        """
+        pattern = self.pattern.rstrip("/")
+        if pattern.startswith(_RUN):
+            pattern = run_folder(str(fields["run"])) + pattern.removeprefix(_RUN)
+        return pattern.replace(":path", "").format(**fields)
+
+    def of(self, work: OfAttempt, **fields: str | int) -> str:
+        """Return the key of the file of one attempt, or of its stage or run."""
+        return self.key(run=work.run_key, stage=work.stage, attempt=work.attempt, **fields)
+
+    def within(self, **fields: str | int) -> str:
+        """Return the folder that holds all files of this kind with these fields, as in `lineages/main/skipped`."""
+        unknown = next((found for found in _FIELD.finditer(self.pattern) if found[1] not in fields), None)
+        begin = self.pattern.rstrip("/") if unknown is None else self.pattern[: unknown.start()]
+        return dataclasses.replace(self, pattern=begin.rpartition("/")[0]).key(**fields)
+
+    def match(self, key: str) -> dict[str, Any] | None:
+        """Return the fields of a key of this kind, or of a file in a folder of this kind; None for another."""
+        found = self._regex.match(key)
+        if found is None:
+            return None
+        fields: dict[str, Any] = {
+            name: int(value) if name in self._numbers else value for name, value in found.groupdict().items()
+        }
+        if self.pattern.startswith(_RUN) and not key.startswith(f"{run_folder(fields['run'])}/"):
+            return None
+        return fields
+
+    @cached_property
+    def _numbers(self) -> frozenset[str]:
+        return frozenset(name for name, how in _FIELD.findall(self.pattern) if how.endswith("d"))
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        pattern, begin = self.pattern, ""
+        if pattern.startswith(_RUN):
+            pattern, begin = pattern.removeprefix(_RUN), rf"(?:{'|'.join(ROOTS)})/(?P<run>[^/]+)"
+        parts, at = [begin], 0
+        for field in _FIELD.finditer(pattern):
+            value = r"\d+" if field[1] in self._numbers else ".+" if field[2] == "path" else "[^/]+"
+            parts += [re.escape(pattern[at : field.start()]), f"(?P<{field[1]}>{value})"]
+            at = field.end()
+        return re.compile("".join([*parts, re.escape(pattern[at:]), "." if self.is_folder else "$"]))

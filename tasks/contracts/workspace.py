@@ -1,0 +1,284 @@
+"""The workspace as a table: one row for each kind of file, from which keys, docs and what `prune` deletes follow.
+
+A **folder** is complete when its MANIFEST.json is there, a **record** (JSON) is written in one step. Both planes import
+this; it reads and writes nothing.
+"""
+
+from typing import Any
+
+from tasks.contracts.kinds import Kept, Kind
+
+EXISTS = "it exists"
+MANIFEST = "manifest"
+ENDED = "`ended_at` is set"
+NEVER = "never needed"
+
+# What is ingested
+SPAN = Kind("span", "spans/{span}/v{version:d}/", "rows", "`millrace ingest`", MANIFEST, Kept.always)
+FEED = Kind("item feed", "items/{span}/v{version:d}/", "items", "`millrace ingest --items`", MANIFEST, Kept.always)
+GOLDEN = Kind("golden set", "golden/{key}.parquet", "rows", "validate, evaluate: their tasks", EXISTS, Kept.always)
+CATALOGUE = Kind("catalogue", "catalogue/{key}/", "items", "validate", MANIFEST, Kept.reached)
+
+# A run
+PLAN = Kind("plan", "runs/{run}/plan.json", "RunPlan", "the flow, before the first stage", EXISTS, Kept.always)
+CONFIG = Kind("settings", "runs/{run}/config.yaml", "YAML", "the flow, before the first stage", EXISTS, Kept.always)
+INVOCATION = Kind(
+    "invocation", "runs/{run}/invocations/{number:d}.json", "Invocation", "the flow, at its begin and end", ENDED,
+    Kept.always,
+)  # fmt: skip
+REPORT = Kind("report", "runs/{run}/report.html", "HTML", "the flow, at its end", EXISTS, Kept.always)
+PRUNED_RUN = Kind(
+    "pruned run", "runs/{run}/pruned.json", "Pruned", "`prune`, before it deletes files", EXISTS, Kept.always
+)
+RESULT = Kind(
+    "result", "runs/{run}/{stage}/result.json", "StageResult", "the workers, last of all",
+    "it exists: **the stage is done**", Kept.always,
+)  # fmt: skip
+
+# An attempt of a stage
+SPEC = Kind(
+    "spec", "runs/{run}/{stage}/attempt-{attempt:d}/spec.json", "JobSpec", "the stage's task", EXISTS, Kept.always
+)
+LEDGER = Kind(
+    "ledger record", "runs/{run}/{stage}/attempt-{attempt:d}/ledger.json", "LedgerRecord",
+    "the stage's task, at begin and end", ENDED, Kept.always,
+)  # fmt: skip
+SEEN = Kind(
+    "sign of life", "runs/{run}/{stage}/attempt-{attempt:d}/seen.json", "SignOfLife",
+    "the stage's task, every 30 s", EXISTS, Kept.always,
+)  # fmt: skip
+KEPT_WORK = Kind(
+    "kept work", "runs/{run}/{stage}/attempt-{attempt:d}/kept.json", "KeptWork",
+    "rank 0 of train and infer, after each checkpoint or shard", EXISTS, Kept.always,
+)  # fmt: skip
+FAILURE = Kind(
+    "failure", "runs/{run}/{stage}/attempt-{attempt:d}/error-rank{rank:d}.json", "WorkerFailure",
+    "a worker that fails", EXISTS, Kept.always,
+)  # fmt: skip
+CLAIM = Kind(
+    "claim", "runs/{run}/{stage}/attempt-{attempt:d}/job.json", "Claim", "on AWS Batch, before the job is submitted",
+    EXISTS, Kept.always,
+)  # fmt: skip
+OWNER = Kind(
+    "owner", "runs/{run}/{stage}/attempt-{attempt:d}/owner.json", "the job's id",
+    "on AWS Batch, the launcher of the job that took the attempt", EXISTS, Kept.always,
+)  # fmt: skip
+WAITER = Kind(
+    "waiter", "runs/{run}/{stage}/attempt-{attempt:d}/waiter.json", "Lease",
+    "on AWS Batch, the process that waits for the job", "expires", Kept.always,
+)  # fmt: skip
+ENDING = Kind(
+    "ending", "runs/{run}/{stage}/attempt-{attempt:d}/ending.json", "Ending", "on AWS Batch, the launcher", EXISTS,
+    Kept.always,
+)  # fmt: skip
+ENDING_OF_ONE = Kind(
+    "ending of one job of an array", "runs/{run}/{stage}/attempt-{attempt:d}/ending-{index:d}.json", "Ending",
+    "on AWS Batch, the launcher", EXISTS, Kept.always,
+)  # fmt: skip
+DEVICE_USE = Kind(
+    "device use", "runs/{run}/train/attempt-{attempt:d}/device-use/{node:d}.json", "DeviceUse",
+    "train, one worker of each node", EXISTS, Kept.always,
+)  # fmt: skip
+COMPILE_SIGNAL = Kind(
+    "signal of compiling", "runs/{run}/{stage}/attempt-{attempt:d}/compile-{key}", "nothing",
+    "rank 0 of warmup or train", EXISTS, Kept.always,
+)  # fmt: skip
+
+# What the stages leave
+ROWS = Kind("rows", "runs/{run}/validate/rows/{folder}/", "rows", "validate", MANIFEST, Kept.reached)
+SIDES = Kind("sides of the holdout", "runs/{run}/validate/sides/{folder}/", "rows", "validate", MANIFEST, Kept.always)
+HELD = Kind("held-out rows", "runs/{run}/validate/held/{folder}/", "rows", "validate", MANIFEST, Kept.always)
+PROFILE = Kind(
+    "profile", "runs/{run}/validate/attempt-{attempt:d}/profiles/{span}.json", "SpanProfile", "validate", EXISTS,
+    Kept.always,
+)  # fmt: skip
+DATA_REPORT = Kind(
+    "report of unfit data", "runs/{run}/validate/attempt-{attempt:d}/report.json", "ValidateOutcome",
+    "validate, if it stops the run", EXISTS, Kept.always,
+)  # fmt: skip
+BAD_ROWS = Kind(
+    "rows in quarantine", "runs/{run}/validate/attempt-{attempt:d}/quarantine/", "rows", "validate", MANIFEST,
+    Kept.shown,
+)  # fmt: skip
+FINDINGS = Kind(
+    "findings", "runs/{run}/health/attempt-{attempt:d}/findings.json", "Findings",
+    "health, if it refuses its machines", EXISTS, Kept.always,
+)  # fmt: skip
+OWN_FINDINGS = Kind(
+    "findings of each worker", "runs/{run}/health/attempt-{attempt:d}/findings/", "WorkerFindings", "health", EXISTS,
+    Kept.done,
+)  # fmt: skip
+PROBE = Kind(
+    "probe", "runs/{run}/health/attempt-{attempt:d}/probe-rank{rank:d}/", "nothing", "health", NEVER, Kept.done
+)
+MINED_RELEASE = Kind(
+    "release to mine", "runs/{run}/train/mined_release.json", "Choice", "warmup, train: their tasks", EXISTS,
+    Kept.always,
+)  # fmt: skip
+TENSORBOARD = Kind(
+    "TensorBoard", "runs/{run}/train/attempt-{attempt:d}/tensorboard/", "events", "train", NEVER, Kept.shown
+)
+VERDICTS = Kind(
+    "verdicts", "runs/{run}/evaluate/verdicts.json", "Judgement", "evaluate, release: their tasks", EXISTS, Kept.always
+)
+OLD_VERDICTS = Kind(
+    "earlier verdicts", "runs/{run}/evaluate/verdicts-{number:d}.json", "Judgement", "evaluate: its task",
+    EXISTS, Kept.always,
+)  # fmt: skip
+MEASURED_ROWS = Kind(
+    "measured rows", "runs/{run}/evaluate/attempt-{attempt:d}/rows.parquet", "rows", "evaluate",
+    "`result.json` names it", Kept.always,
+)  # fmt: skip
+CORPUS = Kind(
+    "items that an evaluation searches", "runs/{run}/evaluate/attempt-{attempt:d}/corpus.parquet", "items", "evaluate",
+    "never needed later", Kept.always,
+)  # fmt: skip
+KNOWN_PAIRS = Kind(
+    "pairs that are known", "runs/{run}/evaluate/attempt-{attempt:d}/known_pairs.parquet", "pairs", "evaluate",
+    "never needed later", Kept.always,
+)  # fmt: skip
+RIGHT_ITEMS = Kind(
+    "items that are right", "runs/{run}/evaluate/attempt-{attempt:d}/right_items.parquet", "items", "evaluate",
+    "never needed later", Kept.always,
+)  # fmt: skip
+SHARD = Kind(
+    "note of a shard", "runs/{run}/infer/shards/{model}/{catalogue}/{shard:05d}.json", "ShardNote",
+    "infer, the worker that made it", "it exists: the shard is done", Kept.shown,
+)  # fmt: skip
+SHARD_LEASE = Kind(
+    "lease of a shard", "runs/{run}/infer/shards/{model}/{catalogue}/{shard:05d}.lease", "Lease",
+    "infer, the worker that makes it", "expires", Kept.shown,
+)  # fmt: skip
+BAD_ITEMS = Kind("items in quarantine", "runs/{run}/infer/quarantine/", "items", "infer", MANIFEST, Kept.shown)
+NUMBER = Kind(
+    "number of a run's release", "runs/{run}/release/number.json", "Numbered", "release: its task, before the release",
+    "`releases/<n>.json` is there and of this run", Kept.always,
+)  # fmt: skip
+CHANGES = Kind("changes", "runs/{run}/release/changes.json", "Changes", "release", EXISTS, Kept.always)
+MEASURED = Kind("measured target", "runs/{run}/publish/served.json", "Served", "publish: its task", EXISTS, Kept.always)
+FOREIGN = Kind(
+    "foreign weights", "runs/{run}/import-checkpoint/{folder}/{file}", "weights", "`millrace import-checkpoint`",
+    NEVER, Kept.done,
+)  # fmt: skip
+
+# A lineage
+CHECKPOINT = Kind(
+    "checkpoint", "lineages/{lineage}/step-{step:08d}/", "weights", "train",
+    "manifest; `complete` in `state.json` after the last batch", Kept.reached,
+)  # fmt: skip
+PRUNED_CHECKPOINT = Kind(
+    "pruned checkpoint", "lineages/{lineage}/step-{step:08d}/PRUNED.json", "Manifest",
+    "`prune`, instead of the manifest: `state.json` stays", EXISTS, Kept.always,
+)  # fmt: skip
+BRANCH = Kind(
+    "branch", "lineages/{lineage}/BRANCH.json", "Branch", "backfill, a run after a rejection", EXISTS, Kept.always
+)
+ACTIVE = Kind("active branch", "lineages/{lineage}/ACTIVE.json", "Active", "the same", EXISTS, Kept.always)
+SKIP = Kind(
+    "skipped span",
+    "lineages/{lineage}/skipped/{span}-v{version:d}.json",
+    "Skip",
+    "`millrace skip`",
+    EXISTS,
+    Kept.always,
+)
+
+# What many runs share
+COMPILED = Kind("compiled graphs", "compile/{key}/", "graphs", "warmup", "manifest that says `complete`", Kept.reached)
+COMPILE_LEASE = Kind("lease of a compilation", "compile/{key}.lease", "Lease", "warmup", "expires", Kept.done)
+TOKENS = Kind(
+    "tokens", "tokens/{key}/", "tokens", "train, for the rows of a span and a tokenizer", MANIFEST, Kept.reached
+)
+NEGATIVES = Kind("hard negatives", "negatives/{key}/", "rows", "train", MANIFEST, Kept.reached)
+MODEL = Kind("model", "models/{version}/", "weights", "release", MANIFEST, Kept.reached)
+VECTORS = Kind("vectors", "vectors/{version}/{catalogue}/", "vectors", "infer", MANIFEST, Kept.reached)
+
+# Releases
+RELEASE = Kind("release", "releases/{number:d}.json", "Release", "release: its task", EXISTS, Kept.always)
+PRUNED_RELEASE = Kind(
+    "pruned release", "releases/{number:d}.pruned.json", "Pruned", "`prune`, before it deletes files", EXISTS,
+    Kept.always,
+)  # fmt: skip
+CURRENT = Kind(
+    "current release", "releases/CURRENT", "Pointer", "release, `rollback`, `hold`: compare-and-swap",
+    "always one whole record", Kept.always,
+)  # fmt: skip
+HOLD = Kind("lifted hold", "releases/holds/{at}.json", "Hold", "`millrace hold --lift`", EXISTS, Kept.always)
+SERVED = Kind(
+    "served by a target", "releases/targets/{target}.json", "Served", "publish: its task", EXISTS, Kept.always
+)
+
+# Work above single runs
+BACKFILL = Kind("plan of a backfill", "backfills/{backfill}/plan.json", "BackfillPlan", "backfill", EXISTS, Kept.always)
+BACKFILL_STATE = Kind(
+    "state of a backfill", "backfills/{backfill}/state.json", "BackfillState", "backfill", ENDED, Kept.always
+)
+PARITY = Kind("parity report", "parity/{key}/report.json", "ParityReport", "parity", EXISTS, Kept.always)
+PARITY_PLOT = Kind("parity plot", "parity/{key}/curves.svg", "SVG", "parity", EXISTS, Kept.always)
+SMOKE = Kind("smoke report", "smoke/{key}.json", "SmokeReport", "`millrace smoke`", EXISTS, Kept.always)
+
+# Events, machines and pages
+SENT = Kind(
+    "sent event", "watch/{lineage}/{what}.json", "SentEvent", "a flow that releases or rejects", EXISTS, Kept.always
+)
+PROBLEM = Kind("standing problem", "watch/{lineage}/problems/{what}.json", "Standing", "the watch", EXISTS, Kept.always)
+STARTS = Kind(
+    "runs that the watch started", "watch/{lineage}/starts/{span}-v{version:d}.json", "Starts", "the watch", EXISTS,
+    Kept.always,
+)  # fmt: skip
+WAITING = Kind(
+    "event that the server may not have", "outbox/{lineage}/{what}.json", "WaitingEvent",
+    "a flow that releases or rejects", EXISTS, Kept.done,
+)  # fmt: skip
+HOST = Kind(
+    "host", "hosts/{host}.json", "HostRecord", "health, the Batch launcher, `hosts --forgive`", "it exists; expires",
+    Kept.always,
+)  # fmt: skip
+SPEEDS = Kind(
+    "link speeds", "hosts/speeds/{machine}-{nodes:d}.json", "LinkSpeeds", "health, after a healthy run",
+    "it exists; 5 runs make limits", Kept.always,
+)  # fmt: skip
+PACKED_RUNS = Kind(
+    "runs of a month", "packs/runs/{month}.json", "Pack", "the flow, at its end; `report/daily`", NEVER, Kept.always
+)
+PACKED_SUMS = Kind(
+    "work of a month", "packs/sums/{month}.json", "Month", "a refresh or a run, at its end; `report/daily`", NEVER,
+    Kept.always,
+)  # fmt: skip
+PACKED_FEEDS = Kind(
+    "newest feeds", "packs/feeds.json", "LatestFeeds", "`millrace ingest --items`; `report/daily`", NEVER, Kept.always
+)
+OPEN = Kind(
+    "work that is not summed up", "open/{run}", "the attempt", "the first attempt of a refresh or publication", EXISTS,
+    Kept.done,
+)  # fmt: skip
+HISTORY = Kind("history", "reports/history.html", "HTML", "`report/daily`", EXISTS, Kept.always)
+METRICS = Kind("metrics", "reports/metrics.prom", "Prometheus", "`report/daily`", EXISTS, Kept.always)
+
+# Whatever went wrong, and who works where
+QUARANTINE = Kind(
+    "damaged files", "quarantine/", "as before", "any reader that finds one", "may be deleted", Kept.always
+)
+LOCK = Kind("lock", ".locks/", "Lease", "whoever changes what others may change", "expires", Kept.done)
+FENCE = Kind(
+    "fence", ".locks/{lock:path}.fence", "Fence", "the holder of a lineage, before an attempt's workers start: swapped",
+    "it exists; it names the attempts that may write", Kept.always,
+)  # fmt: skip
+
+TABLE = tuple(each for each in globals().values() if isinstance(each, Kind))
+
+
+def kind_of(key: str) -> tuple[Kind, dict[str, Any]]:
+    """Return the kind of a file and the fields of its key: `runs/4f2a/plan.json` is PLAN with `{"run": "4f2a"}`.
+
+    A file that has a row of its own is not one of the folder around it.
+
+    Raises:
+        ValueError: the key matches no row, or two; names them.
+    """
+    found = [(kind, fields) for kind in TABLE if (fields := kind.match(key)) is not None]
+    found = [each for each in found if not each[0].is_folder] or found
+    if len(found) != 1:
+        rows = " and ".join(kind.pattern for kind, _ in found) or "no row"
+        raise ValueError(f"{key} matches {rows} of the workspace's table; correct tasks/contracts/workspace.py")
+    return found[0]
