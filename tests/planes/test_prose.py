@@ -1,0 +1,56 @@
+"""Phrases that hide a noun or an `if`, counted in docstrings, comments and descriptions; their share may only fall.
+
+The counts are per 10,000 words. Whoever rewrites a sentence lowers a limit; nobody raises one.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.planes.source import ROOT, TOPS, source_files
+
+LIMITS = {
+    r"what|whatever": 86.0,  # "what becomes of a span": the fate of a span
+    r"where (there|it|its|they|that|this|no|none|nothing|one|a|an|the)": 38.0,  # "where there is no release": if
+    r"those (that|of|who|which|with|in|on|before|after)": 24.5,  # "those of the parent": the parent's rows
+    r"(none|null) where": 10.0,  # None if
+    r"(is|are) there": 6.5,  # exists
+    r"so (many|long|often|few)": 5.5,  # N steps, N seconds
+}
+WORD = re.compile(r"[A-Za-z']+")
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The docstrings and comments of a file, and the descriptions of its fields and options."""
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+        elif isinstance(node, ast.keyword) and node.arg in ("description", "help"):
+            yield str(node.value.value) if isinstance(node.value, ast.Constant) else ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+@pytest.fixture(scope="module")
+def prose() -> dict[Path, str]:
+    """The text of each file."""
+    return {path: re.sub(r"\s+", " ", " \n ".join(texts(path))) for path in source_files(*TOPS)}
+
+
+@pytest.mark.parametrize("pattern", LIMITS)
+def test_phrases_become_rarer(prose: dict[Path, str], pattern: str) -> None:
+    found = Counter({path: len(re.findall(rf"\b(?:{pattern})\b", text, re.I)) for path, text in prose.items()})
+    words = sum(len(WORD.findall(text)) for text in prose.values())
+    rate = 10_000 * found.total() / words
+    most = ", ".join(f"{path.relative_to(ROOT)} ({count})" for path, count in found.most_common(5))
+    assert rate <= LIMITS[pattern], f"{rate:.1f} of 10,000 words, {LIMITS[pattern]} allowed; write a noun. Most: {most}"
