@@ -17,7 +17,7 @@ from tasks.backfill.windows import windows
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
-from tasks.data.holdout_rule import with_rule_of
+from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.skips import spans_to_train
 from tasks.preflight.check import check_window

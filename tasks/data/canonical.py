@@ -7,16 +7,16 @@ a number, and text that is not valid Unicode.
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.items import DELETED, FEED_KIND
-from tasks.data.reading.times import ANY_TIME, TimeRange, microseconds, parse_time
-from tasks.data.reading.values import NUMBER, Scalar, as_float, as_text, is_nan_text, kind_of_text, scalar, short
 from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
 from tasks.data.sources import Format, SourceRow
+from tasks.data.times import ANY_TIME, TimeRange, microseconds, parse_time
+from tasks.data.values import NUMBER, Scalar, as_float, as_text, is_nan_text, kind_of_text, scalar, short
 
 
 class Layout(NamedTuple):
@@ -77,7 +77,6 @@ class Canonicaliser:
         mapping: Mapping[str, str],
         layout: Layout = ROWS,
         times: TimeRange = ANY_TIME,
-        ids_of_records: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._texts_are_values = form is Format.csv
         self.layout = layout
@@ -85,7 +84,6 @@ class Canonicaliser:
         self.mapping = mapping
         self._span = span
         self._times = times
-        self._ids_of_records = ids_of_records
         self._source = {layout.columns[name]: column for name, column in mapping.items()}
         self._mapped = {time_column, *mapping.values()}
         self._kinds: dict[str, set[str]] = {}
@@ -140,7 +138,7 @@ class Canonicaliser:
 
     def _made_id(self, record: SourceRow, moment: dt.datetime) -> str:
         """Return the id of a row whose source has none."""
-        if self.layout is ITEMS or self._ids_of_records(span_of(moment, self._span)):
+        if self.layout is ITEMS:
             return _hash(_canonical_json(record.values))
         item = self._text(record, ITEM_ID) or self._text(record, ITEM)
         return natural_id(microseconds(moment), self._text(record, QUERY), item)

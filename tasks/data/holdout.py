@@ -12,11 +12,15 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
+from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
-from tasks.contracts.checkpoints import HoldoutRule
+from infra.store.records import read_record
+from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.references import RowsRef
+from tasks.contracts.runs import RunPlan
 from tasks.data.rows import ROW_ID, below_share, group_columns, group_hashes, read_rows
+from tasks.foundation.errors import ConfigError
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -72,3 +76,37 @@ def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
         return pa.array([], pa.string())
     file = open_file(store, ref.sides, open_manifest(store, ref.sides, SIDES_KIND), LEFT_OUT)
     return pq.read_table(file, columns=[ROW_ID])[ROW_ID].combine_chunks()
+
+
+def with_rule_of(store: Store, config: Config, state: CheckpointState | None) -> Config:
+    """Return the configuration with the group that decides what is held out after this state of a lineage.
+
+    Args:
+        state: that training would continue from; None, or one without spans, leaves the choice to the configuration.
+
+    Raises:
+        ConfigError: the configuration has another group; says the ways out.
+        StoreError: the plan of an earlier version's run is not readable.
+    """
+    group = HoldoutRule.of(config.evaluate).group
+    if state is not None and state.consumed:
+        before = _rule_of(store, state).group
+        if config.evaluate.group is None:
+            group = before
+        if group != before:
+            first, last = state.consumed[0].span.name, state.consumed[-1].span.name
+            raise ConfigError(
+                f"lineage {state.lineage} has trained with evaluate.group={before}, and the configuration has "
+                f"evaluate.group={group}: rows that were trained on would be in the holdout. Restore the setting, "
+                f"train all spans again with the new one (millrace backfill --from {first} --to {last}), or start a "
+                "new lineage: --set lineage=NAME"
+            )
+    evaluate = config.evaluate.model_copy(update={"group": group})
+    return config.model_copy(update={"evaluate": evaluate})
+
+
+def _rule_of(store: Store, state: CheckpointState) -> HoldoutRule:
+    if state.holdout is not None:
+        return state.holdout
+    plan = read_record(store, f"runs/{state.run_key}/plan.json", RunPlan, "restore it from a backup")
+    return HoldoutRule.of(plan.config.evaluate)  # the group of a configuration without one is row_id

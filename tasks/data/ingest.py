@@ -23,19 +23,16 @@ from infra.store.waiting import in_turn
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.csv_form import name_of
 from tasks.data.feed_versions import noted
+from tasks.data.item_texts import ItemTexts
 from tasks.data.known_spans import Known
 from tasks.data.mapping import check_map
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
-from tasks.data.reading.csv_form import name_of
-from tasks.data.reading.far_spans import refuse_far_spans
-from tasks.data.reading.item_texts import ItemTexts
-from tasks.data.reading.set_aside import SetAside
-from tasks.data.reading.times import believed
-from tasks.data.row_ids import ids_of_records
-from tasks.data.source_spans import build_spans, spool_rows
+from tasks.data.source_spans import SetAside, build_spans, spool_rows
 from tasks.data.sources import Format, SourceReader
 from tasks.data.span_versions import list_spans
+from tasks.data.times import believed, refuse_far_spans
 from tasks.foundation.errors import ConfigError, DiskError
 from tasks.foundation.records import Record
 
@@ -99,7 +96,7 @@ def ingest(
         _refuse_other_kinds(store, span)
     reader = SourceReader(source, form, options.delimiter)
     times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after, since_first_year=layout is ROWS)
-    canonicaliser = Canonicaliser(form, time_column, span, mapping, layout, times, ids_of_records(store))
+    canonicaliser = Canonicaliser(form, time_column, span, mapping, layout, times)
     report = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
     with (

@@ -1,14 +1,20 @@
-"""The option --map: which column of a source is what."""
+"""The option --map: which column of a source is what, also inside nested values.
+
+`request.text` is the part `text` of the column `request`. A column that such a name enters is taken apart: each of its
+parts becomes a column of its own, named by its path.
+"""
 
 import difflib
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
+from typing import Any
 
 from tasks.data.canonical import ITEMS, ROWS, Layout
-from tasks.data.reading.csv_form import looks_like_a_row
-from tasks.data.reading.nested import root_of
+from tasks.data.csv_form import looks_like_a_row
 from tasks.data.sources import Format, SourceRow
 from tasks.foundation.errors import ConfigError, DataError
+
+Values = dict[str, Any]
 
 _SYNTAX = {
     ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN]",
@@ -76,3 +82,40 @@ def require_seen(file: Path, mapping: Mapping[str, str], seen: Set[str]) -> None
 
 def _missing(file: Path, column: str, why: str, there: Set[str]) -> DataError:
     return DataError(f"{file}: missing column {column!r}, which {why}; the columns are {', '.join(sorted(there))}")
+
+
+def taken_apart(names: Iterable[str]) -> Callable[[Values], Values]:
+    """Return what takes the values of a record apart, so that all `names` are columns.
+
+    A column whose own name has a dot stays as it is. A list is no nested column. A null has no parts.
+    """
+    roots: dict[str, list[str]] = {}
+    for name in names:
+        if "." in name:
+            roots.setdefault(root_of(name), []).append(name)
+
+    def take_apart(values: Values) -> Values:
+        entered = [root for root in roots if isinstance(values.get(root, ""), Mapping | None)]
+        entered = [root for root in entered if not all(name in values for name in roots[root])]
+        if not entered:
+            return values
+        apart: Values = {name: value for name, value in values.items() if name not in entered}
+        for root in entered:
+            if values[root] is not None:
+                _put(apart, root, values[root])
+        return apart
+
+    return take_apart if roots else lambda values: values
+
+
+def root_of(name: str) -> str:
+    """Return the column that a name enters."""
+    return name.partition(".")[0]
+
+
+def _put(into: Values, path: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            _put(into, f"{path}.{name}", part)
+    else:
+        into.setdefault(path, value)

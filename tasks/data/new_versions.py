@@ -12,9 +12,8 @@ from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, read_manifest
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.item_texts import ItemTexts
 from tasks.data.known_spans import Comparison, Difference, Known, compare
-from tasks.data.reading.item_texts import ItemTexts
-from tasks.data.row_ids import FACT, OF_KEY, OF_RECORD, ids_of_records
 from tasks.data.span_versions import latest_version
 from tasks.data.spool import BuiltSpan, Spools, build_span
 from tasks.foundation.clock import now
@@ -96,7 +95,6 @@ def commit_version(store: Store, layout: Layout, version: Version) -> IngestedSp
             "columns": built.columns,
             "labels": built.labels,
             "content_sha256": built.content_sha256,
-            FACT: OF_RECORD if layout is ITEMS or ids_of_records(store)(built.name) else OF_KEY,
             "ingested_at": now(),
         }
         try:

@@ -7,20 +7,13 @@ Copies keep one id, and validate sets the second one apart.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from infra.store.base import Store
-from infra.store.manifest import read_manifest
-from tasks.contracts.references import SpanRef
 from tasks.data.rows import normal_text
-from tasks.data.span_versions import latest_version
 
-FACT = "row_ids"  # in the manifest of a span: what the ids are made of where the source has none
-OF_KEY, OF_RECORD = "key", "record"  # the second in spans that were first ingested by earlier versions
 ROWS_AT_ONCE = 2**22  # whose ids are compared in memory
 
 _MADE = re.compile(rb'\["(auto-[0-9a-f]{32})"')  # how the line of such a row begins
@@ -30,23 +23,6 @@ def natural_id(microseconds: int, query: str | None, item: str | None) -> str:
     """Return the id of a row by its time since 1970, its query, and the id of its item, or else the item's text."""
     key = "\n".join([str(microseconds), *(normal_text(text or "") for text in (query, item))])
     return f"auto-{hashlib.blake2b(key.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
-
-
-def ids_of_records(store: Store) -> Callable[[str], bool]:
-    """Return a function that says whether the made ids of a span, given by name, are hashes of whole records.
-
-    So they are where an earlier version first ingested the span: its rows keep their ids.
-    """
-
-    @cache
-    def of_record(name: str) -> bool:
-        latest = latest_version(store, name)
-        if latest is None:
-            return False
-        facts = read_manifest(store, SpanRef(name=name, version=latest).prefix).facts
-        return facts.get(FACT, OF_RECORD) == OF_RECORD
-
-    return of_record
 
 
 def number_alike(lines: Path, rows_at_once: int = ROWS_AT_ONCE) -> None:

@@ -1,25 +1,58 @@
 """A source read once: its rows by span, first as spools of JSON lines, then as Parquet."""
 
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 from tasks.contracts.progress import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
-from tasks.data.mapping import require_columns, require_seen
-from tasks.data.reading.far_spans import Seen
-from tasks.data.reading.item_texts import ItemTexts
-from tasks.data.reading.nested import taken_apart
-from tasks.data.reading.set_aside import SetAside
+from tasks.data.item_texts import ItemTexts
+from tasks.data.mapping import require_columns, require_seen, taken_apart
 from tasks.data.row_ids import number_alike
 from tasks.data.rows import ITEM_ID
 from tasks.data.sources import SourceReader
 from tasks.data.spool import BuiltSpan, Spools, build_span
-from tasks.foundation.errors import DataError
+from tasks.data.times import Seen
+from tasks.foundation.errors import ConfigError, DataError
 
 ROWS_BETWEEN_REPORTS = 2000
+
+_WHY = "why"  # the column of --set-aside with the reason
+
+
+class SetAside:
+    """Writes records as JSON lines with the reason; the file is made with the first one."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Raises ConfigError: the file is there, or its folder is not."""
+        if path is not None and path.exists():
+            raise ConfigError(f"--set-aside {path}: there is such a file; name a new one, or move it away")
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigError(f"--set-aside {path}: there is no folder {path.absolute().parent}; make it first")
+        self.path = path
+        self._out: IO[str] | None = None
+        self.rows = 0
+        self.first = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._out is not None:
+            self._out.close()
+
+    def take(self, values: Mapping[str, Any], error: DataError) -> None:
+        """Write the values of a record. Raises `error` itself where no file was named."""
+        if self.path is None:
+            raise error
+        if self._out is None:
+            self._out = self.path.open("x")
+        self._out.write(json.dumps({**values, _WHY: str(error)}, default=str) + "\n")
+        self.first = self.first or str(error)
+        self.rows += 1
 
 
 class SpooledSource(NamedTuple):

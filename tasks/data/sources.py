@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from tasks.data.reading.csv_form import DELIMITERS, find_delimiter, name_of
-from tasks.data.reading.values import short
+from tasks.data.csv_form import DELIMITERS, find_delimiter, name_of
+from tasks.data.values import short
 from tasks.foundation.errors import ConfigError, DataError
 
 MAX_ROW_BYTES = 64 * 2**20  # a longer row means that the file has another format, or a quote that is never closed

@@ -14,7 +14,7 @@ from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.data import span_versions
-from tasks.data.holdout_rule import with_rule_of
+from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.skips import skips
 from tasks.planning.start import Start, consumed, find_start, on_active, plan_from

@@ -15,7 +15,7 @@ from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.folders import run_folder
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import BranchStart, Pruned, RunPlan
-from tasks.data.holdout_rule import with_rule_of
+from tasks.data.holdout import with_rule_of
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.runs import branches

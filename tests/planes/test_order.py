@@ -73,7 +73,6 @@ ORDER = """
     tasks.runs                    runs: plan, lineage, ledger, results, releases
     tasks.labels                  what rows say for training: labels, weights, entities
     tasks.data                    from a user's files to spans
-    tasks.data.reading            a user's files: their form, single values, wrong times
     tasks.gates                   gates before a release
     tasks.measures                quality numbers from the results of single rows
     infra.compute                 where stages run: one entry for each place

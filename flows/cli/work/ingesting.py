@@ -4,10 +4,10 @@ import datetime as dt
 from pathlib import Path
 
 from flows.cli.terminal.console import say, show_table
+from tasks.data.csv_form import parse_delimiter
 from tasks.data.ingest import IngestOptions, IngestSummary
 from tasks.data.known_spans import Known
 from tasks.data.new_versions import IngestedSpan
-from tasks.data.reading.csv_form import parse_delimiter
 from tasks.foundation.errors import ConfigError
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import Canonicaliser, CanonicalRow
-from tasks.data.reading.values import as_bool, as_float
 from tasks.data.sources import Format, SourceRow
+from tasks.data.values import as_bool, as_float
 from tasks.foundation.errors import DataError
 
 FILE = Path("in/reviews.jsonl")
@@ -129,22 +129,6 @@ def test_without_an_id_it_is_made_of_time_query_and_item() -> None:
 
 def test_an_item_id_takes_the_place_of_the_items_text_in_the_id_of_a_row() -> None:
     assert len({convert({"t": text, "i": "7"}, item_id="i").core[0] for text in ("Lamp", "Lamp, corrected")}) == 1
-
-
-def test_in_a_span_of_an_earlier_version_ids_are_made_of_the_whole_record() -> None:
-    earlier = Canonicaliser(Format.jsonl, "at", SpanKind.month, MAP, ids_of_records=lambda span: span == "1970-01")
-    ids = [
-        earlier.convert(SourceRow(FILE, 3, values)).core[0]
-        for values in (
-            {"at": 0, "q": "lamp", "t": "Lamp", "x": 1},
-            {"x": 1, "t": "Lamp", "q": "lamp", "at": 0},
-            {"at": 0, "q": "lamp", "t": "Lamp", "x": 2},
-            {"at": "1970-02-01", "q": "lamp", "t": "Lamp"},
-        )
-    ]
-    assert ids[0] == ids[1] == "615ab0acdd352f7a6474a908ef82a695"
-    assert ids[0] != ids[2]
-    assert ids[3].startswith("auto-")
 
 
 def test_a_null_id_is_made_from_the_content() -> None:

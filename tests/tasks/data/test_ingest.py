@@ -79,7 +79,7 @@ def test_the_manifest_describes_the_span(store: DirectoryStore, tmp_path: Path) 
     assert len(facts.pop("content_sha256")) == 64
     assert before <= facts.pop("ingested_at") <= now()
     assert facts.pop("columns") == {field.name: str(field.type) for field in rows_of(store, "2026-02").schema}
-    assert facts == {"span": "2026-02", "version": 1, "rows": 3, "labels": 2, "row_ids": "key"}
+    assert facts == {"span": "2026-02", "version": 1, "rows": 3, "labels": 2}
     assert list_spans(store) == [SpanRef(name="2026-01", version=1), SpanRef(name="2026-02", version=1)]
 
 

@@ -5,9 +5,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import tasks.data.ingest
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import MANIFEST
 from tasks.contracts.spans import SpanKind
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.known_spans import Known
@@ -64,21 +62,3 @@ def test_the_numbers_do_not_depend_on_how_many_rows_are_compared_at_once(tmp_pat
     numbered = [json.loads(line)[0] for line in found[0].splitlines()]
     assert numbered[7:14] == [f"{row_id}-2" for row_id in numbered[:7]]
     assert len(set(numbered)) == 31, "ids of the source are not touched"
-
-
-def test_rows_of_spans_of_earlier_versions_keep_their_ids(
-    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    january, february = [review(1), review(2, q="bad")], [review(3, at="2026-02-01")]
-    with monkeypatch.context() as earlier:
-        earlier.setattr(tasks.data.ingest, "ids_of_records", lambda store: lambda name: True)
-        take_in(store, tmp_path, january)
-    manifest = store.path(f"spans/2026-01/v1/{MANIFEST}")
-    written = json.loads(manifest.read_text())
-    del written["facts"]["row_ids"]
-    manifest.write_text(json.dumps(written))
-    found = take_in(store, tmp_path, [*january, *february]).spans
-    assert [(span.name, span.new) for span in found] == [("2026-01", False), ("2026-02", True)]
-    take_in(store, tmp_path, [review(1), review(5, q="bad")])
-    assert take_in(store, tmp_path, january).spans[0].version == 3, "the second version is of the same kind"
-    assert ids(store, 3) == ids(store, 1)

@@ -4,8 +4,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from tasks.data.reading.times import parse_time
-from tasks.data.reading.values import NUMBER
+from tasks.data.times import parse_time
+from tasks.data.values import NUMBER
 from tasks.foundation.errors import ConfigError
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
