@@ -1,100 +1,60 @@
-"""The expectations of great-expectations that `validate.expectations` may name, and what each one needs.
+"""The expectations of great-expectations that `validate.expectations` may name, and what each one judges.
 
 A span is judged in pieces, so an expectation about single rows, about the columns, or about a number that can be added
-up piece by piece can be judged; one that needs all rows at once is refused with the reason. great-expectations takes
-seconds to import, and a configuration is read by commands that must be quick, so the names are written down here.
+up piece by piece can be judged; one that needs all rows at once is refused with the reason. The arguments are checked
+by great-expectations itself, which takes seconds to import: see tasks/gates/expectations.py.
 """
 
 import difflib
 import enum
-import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-Types = tuple[type, ...]
-
-NUMBER: Types = (int, float)
-BOUND: Types = (int, float, str)  # dates and times are compared as well
-WHOLE: Types = (int,)
-TEXT: Types = (str,)
-YES: Types = (bool,)
-LIST: Types = (list,)
-TREE: Types = (dict,)
+from typing import Any
 
 
 class Scope(enum.StrEnum):
-    """What an expectation judges."""
+    """The part of a table that an expectation judges."""
 
     rows = "rows"
     columns = "columns"
     number = "number"
 
 
-class Known(NamedTuple):
-    """`column`: whether it is about one column, which it then needs. The types are those that YAML gives."""
-
-    scope: Scope
-    needed: Mapping[str, Types] = {}
-    optional: Mapping[str, Types] = {}
-    column: bool = True
-
-
-_STRICT: dict[str, Types] = {"strict_min": YES, "strict_max": YES}
-_BETWEEN: dict[str, Types] = {"min_value": BOUND, "max_value": BOUND, **_STRICT}
-_NUMBERS: dict[str, Types] = {"min_value": NUMBER, "max_value": NUMBER, **_STRICT}
-_PAIR: dict[str, Types] = {"column_A": TEXT, "column_B": TEXT}
-_IGNORE: dict[str, Types] = {"ignore_row_if": TEXT}
-_LIST: dict[str, Types] = {"column_list": LIST}
-
-KNOWN: dict[str, Known] = {
-    "expect_column_values_to_be_between": Known(Scope.rows, {}, _BETWEEN),
-    "expect_column_values_to_be_in_set": Known(Scope.rows, {"value_set": LIST}),
-    "expect_column_values_to_not_be_in_set": Known(Scope.rows, {"value_set": LIST}),
-    "expect_column_values_to_be_null": Known(Scope.rows),
-    "expect_column_values_to_not_be_null": Known(Scope.rows),
-    "expect_column_value_lengths_to_be_between": Known(Scope.rows, {}, _NUMBERS),
-    "expect_column_value_lengths_to_equal": Known(Scope.rows, {"value": NUMBER}),
-    "expect_column_values_to_match_regex": Known(Scope.rows, {"regex": TEXT}),
-    "expect_column_values_to_not_match_regex": Known(Scope.rows, {"regex": TEXT}),
-    "expect_column_values_to_match_regex_list": Known(Scope.rows, {"regex_list": LIST}, {"match_on": TEXT}),
-    "expect_column_values_to_not_match_regex_list": Known(Scope.rows, {"regex_list": LIST}),
-    "expect_column_values_to_match_strftime_format": Known(Scope.rows, {"strftime_format": TEXT}),
-    "expect_column_values_to_be_dateutil_parseable": Known(Scope.rows),
-    "expect_column_values_to_be_json_parseable": Known(Scope.rows),
-    "expect_column_values_to_match_json_schema": Known(Scope.rows, {"json_schema": TREE}),
-    "expect_column_pair_values_to_be_equal": Known(Scope.rows, _PAIR, _IGNORE, column=False),
-    "expect_column_pair_values_a_to_be_greater_than_b": Known(
-        Scope.rows, _PAIR, {"or_equal": YES, **_IGNORE}, column=False
-    ),
-    "expect_column_pair_values_to_be_in_set": Known(
-        Scope.rows, {**_PAIR, "value_pairs_set": LIST}, _IGNORE, column=False
-    ),
-    "expect_multicolumn_sum_to_equal": Known(Scope.rows, {**_LIST, "sum_total": NUMBER}, _IGNORE, column=False),
-    "expect_multicolumn_values_to_be_equal": Known(Scope.rows, _LIST, _IGNORE, column=False),
-    "expect_select_column_values_to_be_unique_within_record": Known(Scope.rows, _LIST, _IGNORE, column=False),
-    "expect_column_to_exist": Known(Scope.columns, {}, {"column_index": WHOLE}),
-    "expect_table_column_count_to_equal": Known(Scope.columns, {"value": WHOLE}, column=False),
-    "expect_table_column_count_to_be_between": Known(
-        Scope.columns, {}, {"min_value": WHOLE, "max_value": WHOLE}, column=False
-    ),
-    "expect_table_columns_to_match_set": Known(
-        Scope.columns, {"column_set": LIST}, {"exact_match": YES}, column=False
-    ),
-    "expect_table_columns_to_match_ordered_list": Known(Scope.columns, _LIST, column=False),
-    "expect_table_row_count_to_equal": Known(Scope.number, {"value": WHOLE}, column=False),
-    "expect_table_row_count_to_be_between": Known(
-        Scope.number, {}, {"min_value": WHOLE, "max_value": WHOLE}, column=False
-    ),
-    "expect_column_mean_to_be_between": Known(Scope.number, {}, {"min_value": NUMBER, "max_value": NUMBER}),
-    "expect_column_min_to_be_between": Known(Scope.number, {}, {"min_value": NUMBER, "max_value": NUMBER}),
-    "expect_column_max_to_be_between": Known(Scope.number, {}, {"min_value": NUMBER, "max_value": NUMBER}),
-    "expect_column_sum_to_be_between": Known(Scope.number, {}, {"min_value": NUMBER, "max_value": NUMBER}),
-    "expect_column_stdev_to_be_between": Known(Scope.number, {}, {"min_value": NUMBER, "max_value": NUMBER}),
-    "expect_column_proportion_of_non_null_values_to_be_between": Known(
-        Scope.number, {}, {"min_value": NUMBER, "max_value": NUMBER}
-    ),
-}  # fmt: skip
-_BOUNDS = ("min_value", "max_value")
+SCOPES: dict[str, Scope] = {
+    "expect_column_values_to_be_between": Scope.rows,
+    "expect_column_values_to_be_in_set": Scope.rows,
+    "expect_column_values_to_not_be_in_set": Scope.rows,
+    "expect_column_values_to_be_null": Scope.rows,
+    "expect_column_values_to_not_be_null": Scope.rows,
+    "expect_column_value_lengths_to_be_between": Scope.rows,
+    "expect_column_value_lengths_to_equal": Scope.rows,
+    "expect_column_values_to_match_regex": Scope.rows,
+    "expect_column_values_to_not_match_regex": Scope.rows,
+    "expect_column_values_to_match_regex_list": Scope.rows,
+    "expect_column_values_to_not_match_regex_list": Scope.rows,
+    "expect_column_values_to_match_strftime_format": Scope.rows,
+    "expect_column_values_to_be_dateutil_parseable": Scope.rows,
+    "expect_column_values_to_be_json_parseable": Scope.rows,
+    "expect_column_values_to_match_json_schema": Scope.rows,
+    "expect_column_pair_values_to_be_equal": Scope.rows,
+    "expect_column_pair_values_a_to_be_greater_than_b": Scope.rows,
+    "expect_column_pair_values_to_be_in_set": Scope.rows,
+    "expect_multicolumn_sum_to_equal": Scope.rows,
+    "expect_multicolumn_values_to_be_equal": Scope.rows,
+    "expect_select_column_values_to_be_unique_within_record": Scope.rows,
+    "expect_column_to_exist": Scope.columns,
+    "expect_table_column_count_to_equal": Scope.columns,
+    "expect_table_column_count_to_be_between": Scope.columns,
+    "expect_table_columns_to_match_set": Scope.columns,
+    "expect_table_columns_to_match_ordered_list": Scope.columns,
+    "expect_table_row_count_to_equal": Scope.number,
+    "expect_table_row_count_to_be_between": Scope.number,
+    "expect_column_mean_to_be_between": Scope.number,
+    "expect_column_min_to_be_between": Scope.number,
+    "expect_column_max_to_be_between": Scope.number,
+    "expect_column_sum_to_be_between": Scope.number,
+    "expect_column_stdev_to_be_between": Scope.number,
+    "expect_column_proportion_of_non_null_values_to_be_between": Scope.number,
+}
 
 _ALL_ROWS = "needs all rows at once, and a span is judged in pieces"
 _DATABASE = "is a query on a database, and spans are files"
@@ -127,53 +87,25 @@ REFUSED: dict[str, str] = {
 }
 
 
-def class_name(name: str) -> str:
-    """Return the name of an expectation's class in great-expectations."""
-    return "".join(part.capitalize() for part in name.split("_"))
-
-
-def check_expectation(name: str, column: str | None, arguments: Mapping[str, Any]) -> None:
-    """Check that an expectation can be judged with these arguments.
-
-    Raises:
-        ValueError: the name is unknown or can't be judged in pieces, the column is missing or superfluous, or an
-            argument is missing, unknown or of a wrong type; names it and what is right.
-    """
+def check_name(name: str) -> None:
+    """Raise ValueError for an expectation that is unknown or can't be judged in pieces; it says what is right."""
     if name in REFUSED:
         raise ValueError(f"{name} {REFUSED[name]}")
-    if name not in KNOWN:
-        near = difflib.get_close_matches(name, KNOWN, n=3, cutoff=0.4)
-        raise ValueError(f"unknown expectation {name!r}; the nearest are {', '.join(near or list(KNOWN)[:3])}")
-    known = KNOWN[name]
-    if known.column != (column is not None):
-        raise ValueError(f"{name} needs a column" if known.column else f"{name} has no column; it has {_listed(known)}")
-    if missing := [argument for argument in known.needed if argument not in arguments]:
-        raise ValueError(f"{name} needs the argument {missing[0]}; it has {_listed(known)}")
-    allowed = {**known.needed, **known.optional}
+    if name not in SCOPES:
+        near = difflib.get_close_matches(name, SCOPES, n=3, cutoff=0.4)
+        raise ValueError(f"unknown expectation {name!r}; the nearest are {', '.join(near or list(SCOPES)[:3])}")
+
+
+def check_bounds(name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for bounds that a number can't be compared with; Millrace adds up and compares it by itself."""
+    allowed = ("value",) if name.endswith("_to_equal") else ("min_value", "max_value")
     if unknown := [argument for argument in arguments if argument not in allowed]:
-        raise ValueError(f"{name} has no argument {unknown[0]!r}; it has {_listed(known)}")
+        raise ValueError(f"{name} has no argument {unknown[0]!r}; it has {', '.join(allowed)}")
+    if not arguments:
+        raise ValueError(f"{name} needs {' or '.join(allowed)}")
     for argument, value in arguments.items():
-        wanted = allowed[argument]
-        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-            names = " or ".join(kind.__name__ for kind in wanted)
-            raise ValueError(f"{name}: {argument} must be {names}, got {value!r}")
-    if "min_value" in known.optional and not any(bound in arguments for bound in _BOUNDS):
-        raise ValueError(f"{name} needs min_value, max_value or both")
-    _check_values(name, arguments)
-
-
-def _check_values(name: str, arguments: Mapping[str, Any]) -> None:
-    for argument in ("regex", "regex_list"):
-        value = arguments.get(argument, [])
-        for expression in [value] if isinstance(value, str) else value:
-            try:
-                re.compile(expression)
-            except (re.error, TypeError) as error:
-                raise ValueError(f"{name}: {expression!r} is not a regular expression: {error}") from error
-    low, high = (arguments.get(bound) for bound in _BOUNDS)
-    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name}: {argument} must be a number, got {value!r}")
+    low, high = arguments.get("min_value"), arguments.get("max_value")
+    if low is not None and high is not None and low > high:
         raise ValueError(f"{name}: min_value {low} is above max_value {high}")
-
-
-def _listed(known: Known) -> str:
-    return ", ".join((*known.needed, *known.optional)) or "no arguments"

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from configs.schema.compute import Positive
-from configs.schema.expectations import KNOWN, Scope, check_expectation
+from configs.schema.expectations import SCOPES, Scope, check_bounds, check_name
 from configs.schema.gates import Severity
 from configs.schema.stages import Bounds, Share, StageConfig
 from tasks.foundation.records import Record
@@ -31,24 +31,27 @@ class ExpectationConfig(Record):
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
-        check_expectation(self.expectation, self.column, self.arguments)
-        if (self.quarantine or self.mostly < 1) and not self.about_rows:
+        check_name(self.expectation)
+        if self.scope is Scope.number:
+            check_bounds(self.expectation, self.arguments)
+        if (self.quarantine or self.mostly < 1) and self.scope is not Scope.rows:
             raise ValueError(f"{self.expectation} judges no single rows, so it has no mostly and no quarantine")
         return self
 
     @property
-    def about_rows(self) -> bool:
-        return KNOWN[self.expectation].scope is Scope.rows
+    def scope(self) -> Scope:
+        return SCOPES[self.expectation]
 
     @property
-    def about_columns(self) -> bool:
-        return KNOWN[self.expectation].scope is Scope.columns
+    def kind(self) -> str:
+        """Its class in great-expectations, as ExpectColumnValuesToBeInSet."""
+        return "".join(part.capitalize() for part in self.expectation.split("_"))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it is about; they need not be there for an expectation on the table's columns."""
         pair = [self.arguments[name] for name in ("column_A", "column_B") if name in self.arguments]
-        listed = self.arguments.get("column_list", ()) if self.about_rows else ()
+        listed = self.arguments.get("column_list", ()) if self.scope is Scope.rows else ()
         return tuple(dict.fromkeys([*([self.column] if self.column else ()), *pair, *listed]))
 
 

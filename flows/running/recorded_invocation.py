@@ -14,7 +14,6 @@ from flows.presentation.run.origin import report_key
 from flows.presentation.run.pages import links, make_stage_page
 from flows.presentation.run.report import write_run_report
 from flows.running.packing import pack_past
-from flows.running.preloading import preloading
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.foundation.errors import FailureClass, StoreError, classify
@@ -25,7 +24,6 @@ from tasks.runs import invocations, ledger, releases
 from tasks.runs.estimates import estimate_run
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.results import judgement_key
 from tasks.runs.run_report import RunReport, run_report
 from tasks.targets.publications import of_release
 
@@ -57,9 +55,8 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
     _name(plan, invocation)
     links(plan, invocation)
     recorded = RecordedInvocation(store, plan, invocation)
-    preload = contextlib.nullcontext() if store.exists(judgement_key(plan.run_key)) else preloading()
     try:
-        with json_logs.run_log_context(plan), within(page_maker=make_stage_page), preload:
+        with json_logs.run_log_context(plan), within(page_maker=make_stage_page):
             yield recorded
     except BaseException as error:
         failure = classify(error)

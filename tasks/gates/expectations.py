@@ -1,20 +1,29 @@
-"""A thin layer over great-expectations: check a DataFrame or single numbers, and name the unexpected rows.
+"""A thin layer over great-expectations: check the rows of a DataFrame, and name the unexpected ones.
 
-It reads no configuration and knows no severity: the caller decides what a failure means. great-expectations takes
+It knows no severity: the caller decides what a failure means. great-expectations takes
 seconds to import, so it is imported where it is used.
 """
 
 from __future__ import annotations
 
-import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tasks.foundation.errors import CodeError
+from configs.schema.validation import ExpectationConfig
+from tasks.foundation.errors import CodeError, ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_SHARED = (
+    "batch_id",
+    "mostly",
+    "row_condition",
+    "condition_parser",
+)  # of great-expectations' own, which mean nothing here
 
 
 class Expectation(NamedTuple):
@@ -34,13 +43,6 @@ class Finding(NamedTuple):
     judged: int = 0
 
 
-class Limit(NamedTuple):
-    """Inclusive bounds of a number; None means no bound. At least one bound is needed."""
-
-    low: float | None
-    high: float | None
-
-
 def not_null(name: str, column: str) -> Expectation:
     """Expect that every row has a value; NaN is not a value."""
     return Expectation(name, "ExpectColumnValuesToNotBeNull", column, {})
@@ -51,9 +53,38 @@ def between(name: str, column: str, low: float | None, high: float | None) -> Ex
     return Expectation(name, "ExpectColumnValuesToBeBetween", column, {"min_value": low, "max_value": high})
 
 
-def in_set(name: str, column: str, values: Sequence[str]) -> Expectation:
-    """Expect that every value is one of `values`. Null and an empty frame pass."""
-    return Expectation(name, "ExpectColumnValuesToBeInSet", column, {"value_set": list(values)})
+def check_arguments(expectations: Iterable[ExpectationConfig]) -> None:
+    """Let great-expectations check the arguments of expectations, without any rows.
+
+    Raises:
+        ConfigError: an argument is missing, unknown or not suitable; names it, and the arguments that are known.
+    """
+    for each in expectations:
+        known = load_great_expectations().expectations
+        own = getattr(known, each.kind)
+        shared = {*known.Expectation.__fields__, *_SHARED}
+        suitable = [name for name in own.__fields__ if name not in shared]
+        given = each.arguments if each.column is None else {"column": each.column, **each.arguments}
+        problem = next((f"there is no argument {name!r}" for name in given if name not in suitable), "")
+        problem = problem or _unsuitable(own, given)
+        if problem:
+            names = ", ".join(suitable) or "no arguments"
+            raise ConfigError(f"validate.expectations: {each.expectation}: {problem}; it has {names}")
+
+
+def _unsuitable(own: Any, given: Mapping[str, Any]) -> str:
+    """Return the first argument that is missing or not suitable, and why; empty if all are."""
+    try:
+        own(**given)
+        for name in ("regex", "regex_list"):
+            for expression in [given[name]] if isinstance(given.get(name), str) else given.get(name, ()):
+                re.compile(expression)
+    except re.error as error:
+        return f"{error.pattern!r} is not a regular expression: {error}"
+    except ValueError as error:  # pydantic's
+        first = error.errors()[0]  # pyright: ignore[reportAttributeAccessIssue]
+        return f"{'.'.join(map(str, first['loc'])).removeprefix('__root__') or 'arguments'}: {first['msg']}"
+    return ""
 
 
 def judge(frame: pd.DataFrame, expectations: Iterable[Expectation]) -> dict[str, Finding]:
@@ -89,27 +120,6 @@ def judge(frame: pd.DataFrame, expectations: Iterable[Expectation]) -> dict[str,
         judged = numbers.get("element_count", 0) - numbers.get("missing_count", 0)
         found[name] = Finding(bool(result.success), sorted(numbers.get("unexpected_index_list") or ()), judged)
     return {name: found[name] for name in wanted}
-
-
-def judge_numbers(numbers: Mapping[str, float | None], limits: Mapping[str, Limit]) -> dict[str, bool]:
-    """Return whether each number is within its limit, checked on a table of one row.
-
-    None, NaN and infinite numbers fail, although `between` alone would pass NaN.
-    """
-    import pandas as pd
-
-    if not limits:
-        return {}
-    row = {name: numbers[name] for name in limits}
-    finite = {name: [math.nan if x is None or math.isinf(x) else float(x)] for name, x in row.items()}
-    findings = judge(
-        pd.DataFrame(finite, dtype="float64"),
-        [
-            *(not_null(f"{name}: a number", name) for name in limits),
-            *(between(f"{name}: within", name, limit.low, limit.high) for name, limit in limits.items()),
-        ],
-    )
-    return {name: findings[f"{name}: a number"].passed and findings[f"{name}: within"].passed for name in limits}
 
 
 def load_great_expectations() -> Any:

@@ -1,7 +1,7 @@
 """The verdicts of the gates before a release: is the challenger good enough, alone and compared with other models?
 
-great-expectations compares the numbers with their limits; tasks/gates/comparisons.py makes the numbers. A failed gate
-is a result of the run, never an exception.
+tasks/gates/comparisons.py makes the numbers that are compared with limits here. A failed gate is a result of the run,
+never an exception.
 """
 
 import math
@@ -11,7 +11,7 @@ from configs.schema.gates import GateConfig
 from tasks.contracts.evaluation import Answer, Verdict
 from tasks.gates.bootstrap import rows_needed
 from tasks.gates.comparisons import Comparison, Measured, compare
-from tasks.gates.expectations import Limit, judge_numbers
+from tasks.gates.limits import Limit
 from tasks.gates.sentences import DECIMALS, sentence
 
 
@@ -26,12 +26,11 @@ def judge(measured: Measured, gates: Sequence[GateConfig]) -> tuple[Verdict, ...
     """
     found = [comparison for gate in gates for comparison in compare(measured, gate)]
     names = [f"gate {number}: {comparison.gate.metric}" for number, comparison in enumerate(found)]
-    numbers: dict[str, float | None] = {}
-    limits: dict[str, Limit] = {}
-    for name, comparison in zip(names, found, strict=True):
-        for bound, number in _judged(comparison).items():
-            numbers[name + bound], limits[name + bound] = round(number, DECIMALS), _limit(comparison)
-    within = judge_numbers(numbers, limits)
+    within = {
+        name + bound: _limit(comparison).admits(round(number, DECIMALS))
+        for name, comparison in zip(names, found, strict=True)
+        for bound, number in _judged(comparison).items()
+    }
     return tuple(_verdict(measured, c, _answer(c, name, within)) for name, c in zip(names, found, strict=True))
 
 

@@ -58,13 +58,14 @@ def run(job: Job) -> ValidateOutcome:
     _try_pretrained(job, inputs)
     if not inputs.window:  # a refresh: no new rows, but perhaps new items
         return _only_catalogue(job, inputs)
+    own = OwnExpectations(config.validate_.expectations)
     spans = [open_span(job.store, span) for span in inputs.window]
     checks = list(check_columns([part for parts in spans for part in parts], config))
     earlier = read_earlier(job.store, inputs.history, config)
     known = read_known(job.store, inputs.parent) if inputs.parent else None
     entity = (config.features.entity,) if config.features.entity else ()
     features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical, *entity)))
-    counts, own = WindowCounts(), OwnExpectations(config.validate_.expectations)
+    counts = WindowCounts()
     with job.scratch() as scratch:
         for number, (span, parts) in enumerate(zip(inputs.window, spans, strict=True), start=1):
             reader = SpanReader(span, config, known)

@@ -10,7 +10,6 @@ The delays before a retry are a thousandth of the real ones, and no pages are ma
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime as dt
 import logging
 import sys
@@ -56,7 +55,6 @@ def measure(folder: Path, server: PrefectServer, runs: int, seed: int, *settings
             patch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
         for name in ("make_stage_page", "write_run_report"):
             patch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
-        patch.setattr("flows.running.recorded_invocation.preloading", contextlib.nullcontext)
         for number, day in enumerate(days):
             print(f"{number} of {runs} runs, {sum(faults.injected.values())} faults", file=sys.stderr, flush=True)
             pipeline(store.uri, day, overrides=("model.scratch.layers=1", *settings), return_state=True)

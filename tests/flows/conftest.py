@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +26,6 @@ def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run has pages or a report: making them takes longer than all else."""
     for name in ("make_stage_page", "write_run_report"):
         monkeypatch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
-    monkeypatch.setattr("flows.running.recorded_invocation.preloading", contextlib.nullcontext)
 
 
 @pytest.fixture

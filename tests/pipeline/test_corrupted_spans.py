@@ -6,7 +6,6 @@ and measured only where a gate must tell a bad one; all other stages do no arith
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
 from collections.abc import Callable
@@ -157,7 +156,6 @@ def run(runner: FakeRunner, prefect: PrefectServer) -> State[RunReport]:
         patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
         for name in ("make_stage_page", "write_run_report"):  # the report is made by the tests that look at it
             patch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
-        patch.setattr("flows.running.recorded_invocation.preloading", contextlib.nullcontext)
         return pipeline(runner.store.uri, overrides=SETTINGS, return_state=True)
 
 

@@ -18,6 +18,7 @@ from infra import prefect_server
 from infra.store.base import Store
 from tasks.contracts.runs import RunState
 from tasks.foundation.errors import CancelledError, CodeError, ServerError
+from tasks.gates.expectations import check_arguments
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import next_start
 from tasks.preflight.check import check_plan
@@ -35,6 +36,7 @@ def dry_run(store: Store, span: str | None, config_file: Path | None, overrides:
         StageError: as `load_config`, `plan_run` and `check_plan` do.
     """
     config = load_config(config_file, overrides)
+    check_arguments(config.validate_.expectations)
     try:
         plan = plan_run(store, config, span)
         check_plan(store, plan)

@@ -15,6 +15,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
+from configs.schema.expectations import Scope
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
 from tasks.contracts.checkpoints import HoldoutRule
@@ -23,7 +24,7 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
-from tasks.gates.expectations import Finding, in_set, judge, not_null
+from tasks.gates.expectations import Finding, judge
 from tasks.labels.columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
 from tasks.worker.checks.row_rules import ID_RULES, row_rules
 
@@ -82,44 +83,29 @@ def check_columns(parts: Sequence[ParquetPart], config: Config) -> tuple[Check, 
         DataError: a column is missing or has a wrong type; names each with its span, and what is there.
     """
     wanted = _wanted_columns(config)
-    types = {column: [_type_in(part, column) for part in parts] for _, column, _ in wanted}
-    findings = judge(
-        pd.DataFrame(types, dtype="object"),
-        [
-            expectation
-            for key, column, allowed in wanted
-            for expectation in (
-                not_null(f"{key}: {column} is there", column),
-                in_set(f"{key}: type of {column}", column, allowed),
-            )
-        ],
-    )
     problems: dict[tuple[str, str, str], str] = {}  # one for each span, not for each file
     for key, column, allowed in wanted:
-        for row in findings[f"{key}: {column} is there"].unexpected:
-            part = parts[row]
-            problems.setdefault(
-                (part.span.name, key, column),
-                f"span {part.span.name} v{part.span.version}: no column {column!r}; {key}; "
-                f"{part.path.name} has {', '.join(part.schema.names)}",
-            )
-        for row in findings[f"{key}: type of {column}"].unexpected:
-            part = parts[row]
-            problems.setdefault(
-                (part.span.name, key, column),
-                f"span {part.span.name} v{part.span.version}: column {column!r} is {types[column][row]} "
-                f"in {part.path.name}, but must be {' or '.join(t for t in allowed if t != 'null')}; {key}",
-            )
+        for part in parts:
+            found, where = _type_in(part, column), f"span {part.span.name} v{part.span.version}"
+            if found is None:
+                problem = f"no column {column!r}; {key}; {part.path.name} has {', '.join(part.schema.names)}"
+            elif found not in allowed:
+                suitable = " or ".join(kind for kind in allowed if kind != "null")
+                problem = f"column {column!r} is {found} in {part.path.name}, but must be {suitable}; {key}"
+            else:
+                continue
+            problems.setdefault((part.span.name, key, column), f"{where}: {problem}")
     if problems:
         raise DataError(
             "\n".join(problems.values())
             + "\nIngest the span again with these columns, or name others in the configuration."
         )
-    present = f"All {len(types)} columns in use are in all {len(parts)} files of the window."
-    typed = f"All {len(types)} columns in use have a type that fits their use."
+    used = len({column for _, column, _ in wanted})
+    present = f"All {used} columns in use are in all {len(parts)} files of the window."
+    typed = f"All {used} columns in use have a type that fits their use."
     return (
-        Check.critical("columns present", True, present, observed=len(types)),
-        Check.critical("column types", True, typed, observed=len(types)),
+        Check.critical("columns present", True, present, observed=used),
+        Check.critical("column types", True, typed, observed=used),
     )
 
 
@@ -144,7 +130,7 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
     group = HoldoutRule.of(config.evaluate).group
     wanted += [("evaluate.group names it", c, _NUMBERS) for c in group_columns(group) if c not in CORE]
     wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]
-    judged = (each for each in config.validate_.expectations if not each.about_columns)
+    judged = (each for each in config.validate_.expectations if each.scope is not Scope.columns)
     own = dict.fromkeys(column for each in judged for column in each.columns)
     wanted += [("validate.expectations names it", c, (*_NAMES, "int64")) for c in own if c not in CORE]
     return wanted

@@ -13,7 +13,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.profiles import ColumnDrift
 from tasks.contracts.references import RowsRef
 from tasks.data.rows import ITEM, QUERY, ROWS_KIND
-from tasks.gates.expectations import Limit, judge_numbers
+from tasks.gates.limits import Limit
 from tasks.worker.checks.drift import MIN_ROWS, category_stability, population_stability
 from tasks.worker.validation.columns import Compared, compared, joined
 from tasks.worker.validation.word_counts import swapped
@@ -61,11 +61,10 @@ def judge_drift(earlier: Compared, now: Compared, rules: DriftConfig) -> tuple[l
             checks.append(
                 Check(name=f"{column} drift", passed=True, severity=severity, observed=None, sentence=sentence)
             )
-    passed = judge_numbers({each.name: each.psi for each in drifts}, {d.name: Limit(None, d.limit) for d in drifts})
     judged = [
         Check(
             name=f"{drift.name} drift",
-            passed=passed[drift.name],
+            passed=Limit(None, drift.limit).admits(drift.psi),
             severity=drift.severity,
             observed=round(drift.psi, 6),
             sentence=_sentence(drift, earlier, now, rules.limit_of(drift.name)),

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from configs.schema.expectations import KNOWN, Scope, class_name
+from configs.schema.expectations import Scope
 from configs.schema.validation import ExpectationConfig
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import CodeError, ConfigError
-from tasks.gates.expectations import Expectation, Finding, Limit, judge, judge_numbers
+from tasks.gates.expectations import Expectation, Finding, check_arguments, judge
+from tasks.gates.limits import Limit
 
 
 @dataclass
@@ -66,6 +67,8 @@ class OwnExpectations:
     """The expectations of `validate.expectations`, and what was found so far."""
 
     def __init__(self, expectations: Sequence[ExpectationConfig]) -> None:
+        """Raise ConfigError if an expectation has arguments that it can't have."""
+        check_arguments(expectations)
         self._named: dict[str, ExpectationConfig] = {}
         for each in expectations:
             name = f"{each.expectation} on {', '.join(each.columns)}" if each.columns else each.expectation
@@ -105,13 +108,12 @@ class OwnExpectations:
         numbers = {name: self._number(name, each) for name, each in self._of(Scope.number).items()}
         limits = {name: _limit(self._named[name]) for name in numbers}
         shares = {name: self._share(name) for name in self._of(Scope.rows)}
-        numbers |= shares
-        limits |= {name: Limit(self._named[name].mostly, None) for name in shares}
-        passed = judge_numbers(numbers, limits)
+        passed = {name: limits[name].admits(number) for name, number in numbers.items()}
+        passed |= {name: Limit(self._named[name].mostly, None).admits(share) for name, share in shares.items()}
         checks = []
         for name, each in self._named.items():
             tally = self._tallies[name]
-            match KNOWN[each.expectation].scope:
+            match each.scope:
                 case Scope.rows:
                     observed, sentence = float(tally.unexpected), _rows_sentence(tally, each)
                 case Scope.number:
@@ -127,7 +129,7 @@ class OwnExpectations:
         return checks
 
     def _of(self, scope: Scope) -> dict[str, ExpectationConfig]:
-        return {name: each for name, each in self._named.items() if KNOWN[each.expectation].scope is scope}
+        return {name: each for name, each in self._named.items() if each.scope is scope}
 
     def _share(self, name: str) -> float:
         tally = self._tallies[name]
@@ -146,9 +148,8 @@ def _judged(frame: pd.DataFrame, named: Mapping[str, ExpectationConfig]) -> dict
     """
     found = {}
     for name, each in named.items():
-        kind = class_name(each.expectation)
         try:
-            found |= judge(frame, [Expectation(name, kind, each.column or "", each.arguments)])
+            found |= judge(frame, [Expectation(name, each.kind, each.column or "", each.arguments)])
         except (CodeError, ValueError, TypeError) as error:
             raise ConfigError(f"validate.expectations: {name} can't be judged: {error}") from error
     return found

@@ -7,7 +7,7 @@ from configs.schema.config import Config
 from configs.schema.gates import Severity
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
-from tasks.gates.expectations import Limit, judge_numbers
+from tasks.gates.limits import Limit
 from tasks.worker.checks.row_rules import ID_RULES, row_rules
 from tasks.worker.validation.counts import WindowCounts
 
@@ -46,13 +46,13 @@ def row_checks(counts: WindowCounts, config: Config) -> list[Check]:
 def window_checks(counts: WindowCounts, features: Sequence[str], last: SpanRef, config: Config) -> list[Check]:
     """Return the checks of the numbers of rows, of the features, and of what the parent has never seen."""
     measures = {**_sizes(counts, last, config), **_features(counts, features), **_unseen(counts, config)}
-    passed = judge_numbers(
-        {name: measure.value for name, measure in measures.items()},
-        {name: measure.limit for name, measure in measures.items()},
-    )
     return [
         Check(
-            name=name, passed=passed[name], severity=m.severity, observed=round(float(m.value), 6), sentence=m.sentence
+            name=name,
+            passed=m.limit.admits(m.value),
+            severity=m.severity,
+            observed=round(float(m.value), 6),
+            sentence=m.sentence,
         )
         for name, m in measures.items()
     ]

@@ -17,7 +17,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 import scipy.stats
@@ -36,7 +35,6 @@ from tasks.gates.comparisons import Measured
 from tasks.gates.verdicts import judge
 from tasks.measures.row_results import RowResults
 from tests.benchmarks import reviews
-from tests.support.fakes.gates import judge_numbers
 from tests.support.measures.row_results import row_results
 
 FILE = Path("workspace/gates/vectors.npz")
@@ -184,11 +182,10 @@ def pair_of(found: Vectors, champion: np.ndarray, challenger: np.ndarray) -> Ans
 def line(name: str, both: Answered, true: float | None, queries: int) -> str:
     """Return one row of the table: the answers of the gate to SEEDS samples of so many queries."""
     gate, found = load_config().evaluate.gates[0], Counter[str | None]()
-    with patch("tasks.gates.verdicts.judge_numbers", judge_numbers):
-        for seed in range(SEEDS):
-            rows = drawn(both, true, queries, seed)
-            measured = Measured({role: rows.metrics(role) for role in rows.roles}, rows, seed=(seed,))
-            found[judge(measured, [gate])[0].answer] += 1
+    for seed in range(SEEDS):
+        rows = drawn(both, true, queries, seed)
+        measured = Measured({role: rows.metrics(role) for role in rows.roles}, rows, seed=(seed,))
+        found[judge(measured, [gate])[0].answer] += 1
     difference = f"{both.difference * 100:+.1f}, as it is" if true is None else f"{true * 100:+.0f}"
     cells = (rate(found[each]) for each in ("pass", "undecided", "fail"))
     return f"| {name} | {both.differing:.1%} | {difference} | {queries:,} | {' | '.join(cells)} |"

@@ -42,7 +42,6 @@ from tasks.worker.ranking.relevant import keys_of_texts
 from tasks.worker.vectors.reuse import EarlierVectors
 from tests.benchmarks.quality import gates as real_models
 from tests.benchmarks.quality.gates import Answered, drawn
-from tests.support.fakes.gates import judge_numbers
 from tests.support.measures.row_results import row_results
 from tests.support.workspace.jobs import make_job, tiny_config
 
@@ -235,8 +234,7 @@ def judged(both: Answered, true: float, draws: int) -> tuple[Counter[str | None]
 
 def answer(rows: RowResults, gate: GateConfig, seed: int) -> tuple[str | None, float]:
     """Return a gate's answer, and the difference that it judged."""
-    with patch("tasks.gates.verdicts.judge_numbers", judge_numbers):
-        (verdict,) = judge(Measured({role: rows.metrics(role) for role in rows.roles}, rows, seed=(seed,)), [gate])
+    (verdict,) = judge(Measured({role: rows.metrics(role) for role in rows.roles}, rows, seed=(seed,)), [gate])
     return verdict.answer, verdict.difference or 0.0
 
 

@@ -167,6 +167,8 @@ def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command,
     assert millrace(*arguments, "--config", str(tmp_path / "again.yaml")).out == result.out
     assert yaml.safe_load(result.out)["model"]["scratch"]["layers"] == 1
     assert sorted(runs.workspace.rglob("*")) == before
+    wrong = "validate.expectations=[{expectation: expect_column_values_to_be_in_set, column: brand}]"
+    assert "value_set: field required" in millrace(*arguments, *SMALL, "--set", wrong).err
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ import pytest
 from typer.main import get_command
 
 import infra.compute.factory
-import tasks.gates.verdicts
 from flows.cli.app import app
 from flows.cli.results import comparing, searching
 from flows.presentation.run.report import write_run_report
@@ -33,7 +32,6 @@ from tasks.planning.next_run import plan_run
 from tasks.runs import invocations
 from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
-from tests.support.fakes.gates import judge_numbers
 from tests.support.fakes.stages import carry_out
 from tests.support.pages.changes import CHANGES
 from tests.support.processes import command
@@ -145,7 +143,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
     with pytest.MonkeyPatch.context() as patch:
         runner = FakeRunner(store)
         patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-        patch.setattr(tasks.gates.verdicts, "judge_numbers", judge_numbers)  # the real one takes long to load
         ingest(store, *SPANS, RUNNING)
         for span in SPANS:
             plan: RunPlan = plan_run(store, small_config(), span)

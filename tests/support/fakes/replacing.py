@@ -1,12 +1,11 @@
 """Puts stand-ins into modules of the product as they are loaded, in processes that a test starts.
 
-Workers do no arithmetic, gates are compared without great-expectations (five seconds to load), and runs have no pages
-(drawing them takes longer than all else) unless a test looks at them in a browser.
+Workers do no arithmetic, and runs have no pages (drawing them takes longer than all else) unless a test looks at them
+in a browser.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -28,25 +27,14 @@ def _workers() -> dict[str, object]:
     return {"make_runner": _make_runner}
 
 
-def _gates() -> dict[str, object]:
-    from tests.support.fakes.gates import judge_numbers
-
-    return {"judge_numbers": judge_numbers, "load_great_expectations": lambda: None}
-
-
 def _pages() -> dict[str, object]:
     if HOLDS in os.environ:
         return {}
-    return {
-        "make_stage_page": lambda *_: None,
-        "write_run_report": lambda *_: None,
-        "preloading": contextlib.nullcontext,
-    }
+    return {"make_stage_page": lambda *_: None, "write_run_report": lambda *_: None}
 
 
 STAND_INS: dict[str, Callable[[], dict[str, object]]] = {
     "infra.compute.factory": _workers,
-    "tasks.gates.expectations": _gates,
     "flows.running.recorded_invocation": _pages,
 }
 

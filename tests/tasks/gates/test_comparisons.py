@@ -6,23 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tasks.gates.verdicts
 from configs.schema.gates import GateConfig
 from tasks.contracts.evaluation import GOLDEN, Role, Verdict
 from tasks.foundation.errors import ConfigError
 from tasks.gates.comparisons import Measured
 from tasks.gates.verdicts import judge, refused
 from tasks.measures.row_results import RowResults
-from tests.support.fakes.gates import judge_numbers
 from tests.support.measures.row_results import row_results
 
 CHALLENGER, CHAMPION = Role.challenger, Role.champion
 HIT, MISS = 1, 11
-
-
-@pytest.fixture(autouse=True)
-def plainly_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks.gates.verdicts, "judge_numbers", judge_numbers)
 
 
 def gate(**changes: Any) -> GateConfig:

@@ -3,23 +3,16 @@
 from collections import Counter
 
 import numpy as np
-import pytest
 import scipy.stats
 
-import tasks.gates.verdicts
 from configs.load import load_config
 from tasks.contracts.evaluation import Role
 from tasks.gates.comparisons import Measured
-from tests.support.fakes.gates import judge_numbers
+from tasks.gates.verdicts import judge
 from tests.support.measures.row_results import row_results
 
 SEEDS = 200
 DISCORDANT = 0.06  # share of queries on which exactly one of the two models finds the item
-
-
-@pytest.fixture(autouse=True)
-def plainly_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks.gates.verdicts, "judge_numbers", judge_numbers)
 
 
 def answers(queries: int, true_difference: float) -> Counter[str | None]:
@@ -40,7 +33,7 @@ def answers(queries: int, true_difference: float) -> Counter[str | None]:
         }
         rows = row_results(ranks)
         metrics = {role: rows.metrics(role) for role in ranks}
-        found[tasks.gates.verdicts.judge(Measured(metrics, rows, seed=(seed,)), [gate])[0].answer] += 1
+        found[judge(Measured(metrics, rows, seed=(seed,)), [gate])[0].answer] += 1
     return found
 
 

@@ -103,6 +103,10 @@ def test_tables_and_pairs_of_columns(store: DirectoryStore, tmp_path: Path):
             "{expectation: expect_column_values_to_be_between, column: brand, arguments: {min_value: 1}}",
             "on brand can't be judged",
         ),
+        (
+            "{expectation: expect_column_values_to_be_between, column: brand, arguments: {min: 1}}",
+            "there is no argument 'min'",
+        ),
     ],
 )
 def test_an_expectation_that_does_not_fit_its_column_is_named(march: DirectoryStore, entry: str, message: str):
