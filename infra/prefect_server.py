@@ -55,11 +55,11 @@ class Server(Record):
 
     url: str
     ui_url: str
-    home: str = Field(description="the folder of its state and its log")
-    pid: int | None = Field(description="null: another process runs it, behind PREFECT_API_URL")
-    started: bool = Field(description="whether this command started it")
+    home: str = Field(description="folder of its state and its log")
+    pid: int | None = Field(description="process id; null: another process runs it, behind PREFECT_API_URL")
+    started: bool = Field(description="true: this command started it")
     password_file: str | None = Field(
-        default=None, description="holds what its pages ask for; null: it asks for nothing, or another process runs it"
+        default=None, description="file with the password of its pages; null: no password, or another process runs it"
     )
 
 

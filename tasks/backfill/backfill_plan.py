@@ -23,15 +23,17 @@ class SpanPlan(Record):
 
     span: SpanRef
     window: tuple[SpanRef, ...]
-    branch: str | None = Field(description="the branch of its run; null: the lineage's own run, which is kept")
-    run_key: str | None = Field(description="null: not known until the checkpoint before it is made")
+    branch: str | None = Field(description="branch of its run; null: the lineage's own run, which is kept")
+    run_key: str | None = Field(description="key of the run; null: not known until the checkpoint before it is made")
     trained: bool
-    train: Action
-    evaluate: Action
-    infer: Action
-    release: Action
-    why: str = Field(description="for people")
-    expected_seconds: float | None = Field(description="of all stages left to run, in sequence; null: not known")
+    train: Action = Field(description="state of train")
+    evaluate: Action = Field(description="state of evaluate")
+    infer: Action = Field(description="state of infer")
+    release: Action = Field(description="state of release")
+    why: str = Field(description="reason in words")
+    expected_seconds: float | None = Field(
+        description="expected time of the stages left, in sequence, in seconds; null: not known"
+    )
     expected_dollars: float | None
 
     def action(self, stage: str) -> Action:

@@ -24,14 +24,14 @@ class SpanState(Record):
     """One span of a backfill. A stage is `run` until it starts, also if it is never reached."""
 
     span: SpanRef
-    run_key: str | None = Field(description="null: not known until the checkpoint before it is made")
-    train: Step
-    evaluate: Step
-    infer: Step
-    release: Step
+    run_key: str | None = Field(description="key of the run; null: not known until the checkpoint before it is made")
+    train: Step = Field(description="state of train")
+    evaluate: Step = Field(description="state of evaluate")
+    infer: Step = Field(description="state of infer")
+    release: Step = Field(description="state of release")
     failure: FailureClass | None
     message: str
-    flow_run: str = Field(description="id of the span's flow run in this attempt; empty: it had none")
+    flow_run: str = Field(description="id of the span's flow run in this attempt; empty: none")
 
     def step(self, stage: str) -> Step:
         """Return the state of a stage."""
@@ -62,7 +62,7 @@ class BackfillState(Record):
     reason: str
     state: State
     sentence: str
-    attempt: int = Field(ge=0, description="how often it was started")
+    attempt: int = Field(ge=0, description="number of starts")
     flow_run: str
     page: str
     began_at: str

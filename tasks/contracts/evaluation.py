@@ -121,28 +121,30 @@ class SpanMetrics(Record):
 
 class SliceMetrics(Record):
     column: str
-    value: str
+    value: str = Field(description="value of the column")
     rows: int
-    metrics: dict[str, float] = Field(description="of the challenger")
-    champion: dict[str, float] | None = Field(default=None, description="null: there is none, or it was not measured")
+    metrics: dict[str, float] = Field(description="metrics of the challenger")
+    champion: dict[str, float] | None = Field(
+        default=None, description="metrics of the champion; null: none, or not measured"
+    )
 
 
 class ForwardScore(Record):
     """The champion on the holdout rows of the span after it, before that span is trained; other models on the same."""
 
     release: int = Field(description="number of the release that first had the model")
-    span: str = Field(description="the span after it, which it has not seen")
+    span: str = Field(description="span after it, which it has not seen")
     rows: int
     metric: str
-    value: float
+    value: float = Field(description="value of the release's model")
     previous: int | None = Field(
-        description="number of the release before it; null: there is none, it has seen the span, or it was not measured"
+        description="number of the release before it; null: none, or not measured, or it has seen the span"
     )
-    previous_value: float | None
-    low: float | None = Field(description="value - previous_value is at least this; null: not known")
-    high: float | None = Field(description="and at most this, both together with 95 % confidence")
-    untrained: float | None = Field(description="the value of the weights that the lineage began with")
-    challenger: float | None = Field(description="the value of the model that was then trained on the span")
+    previous_value: float | None = Field(description="value of the previous release's model")
+    low: float | None = Field(description="lower bound of value - previous_value; null: not known")
+    high: float | None = Field(description="upper bound of value - previous_value; both together with 95 % confidence")
+    untrained: float | None = Field(description="value of the weights that the lineage began with")
+    challenger: float | None = Field(description="value of the model that was then trained on the span")
 
 
 Answer = Literal["pass", "fail", "undecided"]
@@ -153,25 +155,31 @@ class Verdict(Record):
 
     metric: str
     severity: Severity
-    answer: Answer | None = Field(description="null where the gate does not apply, as without a champion")
+    answer: Answer | None = Field(
+        description="answer of the gate; null: it does not apply, for example without a champion"
+    )
     value: float | None
-    baseline: float | None = Field(description="the other model's value; null: the gate compares with none")
+    baseline: float | None = Field(description="value of the baseline; null: the gate has none")
     sentence: str
     # Empty or null in verdicts of earlier versions, which had `passed` instead of `answer`.
-    of: Literal["challenger", "champion"] = Field(default="challenger", description="the model that the value is of")
-    against: str = Field(default="", description="the baseline's name")
-    where: str = Field(default="", description="the width, the slice, the span or the golden set; empty: all rows")
-    over: str = Field(default="", description="rows and corpus, for people")
-    rows: int | None = Field(default=None, description="that the metric is of")
-    groups: int | None = Field(default=None, description="of rows with one query; they are drawn together")
-    threshold: float | None = Field(default=None, description="on the value, or on the difference")
-    difference: float | None = Field(default=None, description="value - baseline")
-    low: float | None = Field(default=None, description="the value or difference is at least this, with `confidence`")
-    high: float | None = Field(default=None, description="and at most this, with `confidence` as well")
-    standard_error: float | None = Field(default=None, description="of the value or difference")
-    confidence: float | None = Field(default=None, description="null: the number alone decided")
-    rows_needed: int | None = Field(default=None, description="of an undecided gate: about so many rows would tell")
-    undecided_refuses: bool = Field(default=False, description="whether a critical gate refuses if it is undecided")
+    of: Literal["challenger", "champion"] = Field(default="challenger", description="model that the value belongs to")
+    against: str = Field(default="", description="name of the baseline")
+    where: str = Field(default="", description="width, slice, span or golden set that was judged; empty: all rows")
+    over: str = Field(default="", description="rows and corpus in words, for people")
+    rows: int | None = Field(default=None, description="rows that the metric is computed over")
+    groups: int | None = Field(
+        default=None, description="groups of rows that are resampled together, for example all rows of one query"
+    )
+    threshold: float | None = Field(default=None, description="limit of the value, or of the difference")
+    difference: float | None = Field(default=None, description="value minus baseline")
+    low: float | None = Field(default=None, description="lower bound of the value or difference, at `confidence`")
+    high: float | None = Field(default=None, description="upper bound of the value or difference, at `confidence`")
+    standard_error: float | None = Field(default=None, description="standard error of the value or difference")
+    confidence: float | None = Field(
+        default=None, description="one-sided confidence level; null: the number alone decided"
+    )
+    rows_needed: int | None = Field(default=None, description="rows that would decide an undecided gate, about")
+    undecided_refuses: bool = Field(default=False, description="true: a critical gate refuses if it is undecided")
 
     @model_validator(mode="before")
     @classmethod
@@ -202,10 +210,10 @@ class Verdict(Record):
 class Override(Record):
     """A human's decision that a refused run passes."""
 
-    name: str = Field(min_length=1, description="who decided")
+    name: str = Field(min_length=1, description="person who decided")
     reason: str = Field(min_length=1)
     at: str = Field(description="time in UTC, ISO 8601")
-    refusals: tuple[str, ...] = Field(description="the sentences of the gates that refused")
+    refusals: tuple[str, ...] = Field(description="sentences of the gates that refused")
 
 
 class Rules(Record):

@@ -10,8 +10,8 @@ from tasks.foundation.records import Record
 class SpanRef(Record):
     """One version of one span of ingested input: `spans/<name>/v<version>/`."""
 
-    name: str
-    version: int = Field(ge=1)
+    name: str = Field(description="name of the span, for example 2026-W47")
+    version: int = Field(ge=1, description="version of the span")
 
     @property
     def prefix(self) -> str:
@@ -26,14 +26,13 @@ class RowsRef(Record):
     rows: int
     sides: str | None = Field(
         default=None,
-        description="folder that says which rows are too like others to be on either side of the holdout; null: nobody "
-        "looked",
+        description="folder with the near-duplicates that are left out of training or holdout; null: not searched",
     )
     share: float | None = Field(
-        default=None, description="`evaluate.holdout_share` when it was validated; null: that of the configuration"
+        default=None, description="`evaluate.holdout_share` at its validation; null: as in the configuration"
     )
     held: str | None = Field(
-        default=None, description="folder of the rows that are held out, and of all pairs; null: not written yet"
+        default=None, description="folder of the held-out rows and of all pairs; null: not written yet"
     )
 
     @property
@@ -94,7 +93,7 @@ class CompileRef(Record):
 class ModelRef(Record):
     """A model version with the checkpoint that it came from."""
 
-    version: str
+    version: str = Field(description="model version, for example main-00000060-2d8a0c53")
     checkpoint: CheckpointRef
 
 

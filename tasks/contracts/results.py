@@ -20,12 +20,12 @@ class Phases(Record):
     took that the gates refuse is not lost: the refusal is a result.
     """
 
-    queued: float = Field(default=0.0, description="waiting for machines; nobody pays for it")
-    booting: float = Field(default=0.0, description="starting and ending containers and processes")
-    compiling: float = Field(default=0.0, description="making graphs, or reading compiled ones back")
-    restoring: float = Field(default=0.0, description="reading the model, the checkpoint and the rows")
-    productive: float = Field(default=0.0, description="work that was kept")
-    lost: float = Field(default=0.0, description="work of a failed attempt that was not kept, and is done again")
+    queued: float = Field(default=0.0, description="seconds of waiting for machines, which cost nothing")
+    booting: float = Field(default=0.0, description="seconds of starting and ending containers and processes")
+    compiling: float = Field(default=0.0, description="seconds of making graphs, or of reading compiled ones back")
+    restoring: float = Field(default=0.0, description="seconds of reading the model, the checkpoint and the rows")
+    productive: float = Field(default=0.0, description="seconds of work that was kept")
+    lost: float = Field(default=0.0, description="seconds of a failed attempt's work that is done again")
 
     @property
     def total(self) -> float:

@@ -75,31 +75,37 @@ class Release(Record):
 
     version: Literal[1] = 1
     number: int = Field(ge=1)
-    previous: int | None = Field(description="the release that was current when this one was made")
-    span: SpanRef = Field(description="the newest span that the model was trained on")
+    previous: int | None = Field(description="number of the release that was current when this one was made")
+    span: SpanRef = Field(description="newest span that the model was trained on")
     run_key: str
-    refreshed: int | None = Field(default=None, description="the release whose model it keeps; null: a new model")
+    refreshed: int | None = Field(
+        default=None, description="number of the release whose model it keeps; null: a new model"
+    )
     model: ModelRef
     model_prefix: str
     vectors_prefix: str
     vectors: int
     bad: int = Field(default=0, description="items of the catalogue without a usable vector")
-    catalogue: CatalogueRef | None = Field(default=None, description="null: made before releases held all items")
-    metrics: dict[str, float] = Field(description="of the evaluation, on the holdout")
+    catalogue: CatalogueRef | None = Field(default=None, description="catalogue that the vectors belong to")
+    metrics: dict[str, float] = Field(description="metrics of the evaluation, on the holdout")
     created_at: Moment
     # Empty or null in releases that were made before these were recorded.
     model_before: int | None = Field(
-        default=None, description="the newest release before it that is not a refresh; null: there is none"
+        default=None, description="number of the newest release before it that is no refresh; null: none"
     )
-    rows: tuple[RowsRef, ...] = Field(default=(), description="the spans, with versions, that the model was trained on")
-    model_sha256: str | None = Field(default=None, description="of the manifest of the model's folder")
-    vectors_sha256: str | None = Field(default=None, description="of the manifest of the vectors' folder")
-    ids_sha256: str | None = Field(default=None, description="over the ids of all items with a vector")
-    catalogue_metrics: dict[str, float] = Field(default={}, description="of holdout queries against all vectors")
-    verdicts: tuple[Verdict, ...] = Field(default=(), description="of the gates of evaluate and release")
-    overrides: tuple[Override, ...] = Field(default=(), description="people who let it pass although gates refused it")
+    rows: tuple[RowsRef, ...] = Field(default=(), description="spans, with versions, that the model was trained on")
+    model_sha256: str | None = Field(default=None, description="SHA-256 of the manifest of the model's folder")
+    vectors_sha256: str | None = Field(default=None, description="SHA-256 of the manifest of the vectors' folder")
+    ids_sha256: str | None = Field(default=None, description="SHA-256 over the ids of all items with a vector")
+    catalogue_metrics: dict[str, float] = Field(
+        default={}, description="metrics of holdout queries against all vectors"
+    )
+    verdicts: tuple[Verdict, ...] = Field(default=(), description="verdicts of the gates of evaluate and release")
+    overrides: tuple[Override, ...] = Field(
+        default=(), description="decisions of people to release although gates refused"
+    )
     code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
-    libraries: dict[str, str] = Field(default={}, description="versions of those that made the vectors")
+    libraries: dict[str, str] = Field(default={}, description="versions of the libraries that made the vectors")
 
     @property
     def ref(self) -> ReleasedRef:

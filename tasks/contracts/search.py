@@ -49,42 +49,42 @@ class QueryChange(Record):
     """One holdout query with the best hits of both releases. A rank counts from 1, among all items of the release."""
 
     query: str
-    item_id: str = Field(description="the item that belongs to the query")
-    text: str = Field(description="of that item")
-    rank_before: int | None = Field(description="null: the earlier release has no vector of the item")
-    rank_after: int | None = Field(description="null: the later release has no vector of the item")
-    before: tuple[Hit, ...] = Field(description="best first")
-    after: tuple[Hit, ...] = Field(description="best first")
+    item_id: str = Field(description="id of the query's own item")
+    text: str = Field(description="text of that item")
+    rank_before: int | None = Field(description="rank in the earlier release; null: it has no vector of the item")
+    rank_after: int | None = Field(description="rank in the later release; null: it has no vector of the item")
+    before: tuple[Hit, ...] = Field(description="hits of the earlier release, best first")
+    after: tuple[Hit, ...] = Field(description="hits of the later release, best first")
 
 
 class SharedSearch(Record):
     """Two models apart from their catalogues: searched among items that both releases hold with equal content."""
 
     items: int
-    queries: int = Field(description="whose own item is among them")
+    queries: int = Field(description="queries whose own item is among these")
     metrics_before: dict[str, float] = Field(description="ranking metrics over these queries, by the earlier release")
-    metrics_after: dict[str, float]
+    metrics_after: dict[str, float] = Field(description="ranking metrics over these queries, by the later release")
 
 
 class Changes(Record):
     """The later release compared with the earlier one: the same holdout queries over both whole catalogues."""
 
     before: int = Field(description="number of the earlier release")
-    after: int | None = Field(description="number of the later release; null: compared before it was published")
+    after: int | None = Field(description="number of the later release; null: compared before its publication")
     queries: int = Field(description="holdout queries that both were searched with; none of them was trained on")
     metrics_before: dict[str, float] = Field(description="ranking metrics over all vectors of the earlier release")
-    metrics_after: dict[str, float]
-    shared: SharedSearch = Field(description="the same of the models alone")
+    metrics_after: dict[str, float] = Field(description="ranking metrics over all vectors of the later release")
+    shared: SharedSearch = Field(description="comparison among the items that both releases hold")
     items_before: int
     items_after: int
-    new_items: int = Field(description="in the later release alone")
-    gone_items: int = Field(description="in the earlier release alone")
-    changed_items: int = Field(description="in both, with another text or feature")
+    new_items: int = Field(description="items in the later release alone")
+    gone_items: int = Field(description="items in the earlier release alone")
+    changed_items: int = Field(description="items in both, with another text or feature")
     same_item_cosine: float | None = Field(
-        description="mean over a sample of items in both; null: different widths, or no item is in both"
+        description="mean cosine of an item's two vectors, over a sample; null: different widths, or no item in both"
     )
     overlap_at_10: float | None = Field(description="mean share of the ten best hits that both have; null: no query")
-    new: tuple[ListedItem, ...] = Field(description="some of the new items")
-    gone: tuple[ListedItem, ...] = Field(description="some of the gone items")
-    wins: tuple[QueryChange, ...] = Field(description="the queries whose item gained most, the largest gain first")
-    losses: tuple[QueryChange, ...] = Field(description="the queries whose item lost most, the largest loss first")
+    new: tuple[ListedItem, ...] = Field(description="sample of the new items")
+    gone: tuple[ListedItem, ...] = Field(description="sample of the gone items")
+    wins: tuple[QueryChange, ...] = Field(description="queries whose item gained most, the largest gain first")
+    losses: tuple[QueryChange, ...] = Field(description="queries whose item lost most, the largest loss first")

@@ -13,8 +13,8 @@ LEAST_RATE = 0.1  # of the peak; a lower rate is a warning, since the lineage ha
 class NewGraph(Record):
     """A graph that warmup had not compiled, and where it first ran."""
 
-    name: str
-    where: str
+    name: str = Field(description="name of the graph")
+    where: str = Field(description="step that first needed it")
     seconds: float
 
 

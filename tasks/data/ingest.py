@@ -56,8 +56,8 @@ class IngestSummary(Record):
     spans: tuple[IngestedSpan, ...]
     rows: int
     files: int
-    set_aside: int = Field(default=0, description="rows that can't be used, in the file of --set-aside")
-    notes: tuple[str, ...] = Field(default=(), description="what a person may want to know about the source")
+    set_aside: int = Field(default=0, description="rows that can't be used, written to the file of --set-aside")
+    notes: tuple[str, ...] = Field(default=(), description="remarks on the source, for people")
 
 
 def ingest(

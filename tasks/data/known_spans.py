@@ -36,10 +36,10 @@ class Known(enum.Enum):
 class Difference(Record):
     """A span of a source against the newest version in the workspace, in rows."""
 
-    before: int
-    changed: int
-    added: int
-    gone: int = Field(description="rows of the version before that the source does not have")
+    before: int = Field(description="rows of the version before")
+    changed: int = Field(description="rows of the source with an id of the version before and other content")
+    added: int = Field(description="rows of the source with a new id")
+    gone: int = Field(description="rows of the version before that are not in the source")
     merged: int = Field(description="rows of both together")
 
     @property

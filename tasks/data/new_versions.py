@@ -26,11 +26,13 @@ MOST_NAMED = 5
 class IngestedSpan(Record):
     """One span of the input."""
 
-    name: str
-    version: int
-    rows: int = Field(description="of this version")
-    new: bool = Field(description="false where the workspace held exactly these rows already")
-    difference: Difference | None = Field(default=None, description="to the version before; null: there is none")
+    name: str = Field(description="name of the span, for example 2026-W47")
+    version: int = Field(description="version of the span")
+    rows: int = Field(description="rows of this version")
+    new: bool = Field(description="false: the workspace held exactly these rows already")
+    difference: Difference | None = Field(
+        default=None, description="difference to the version before; null: first version"
+    )
 
 
 class Choice(NamedTuple):

@@ -36,10 +36,10 @@ class Check(NamedTuple):
 class Finding(Record):
     """One line of `millrace doctor`."""
 
-    name: str
-    outcome: Outcome
+    name: str = Field(description="name of the check")
+    outcome: Outcome = Field(description="ok, warn or FAIL")
     found: str
-    mend: str = Field(description="how to repair it; empty: no repair is needed, or `found` has it")
+    mend: str = Field(description="repair; empty: none is needed, or `found` has it")
 
 
 def run_checks(checks: Sequence[Check], seconds: float = CHECK_SECONDS) -> list[Finding]:

@@ -19,17 +19,19 @@ class WaitingSource(Record):
 
     source: str = Field(description="key of the folder")
     records: int = Field(description="rows or feed records; only a refresh finds out how many change an item")
-    since: str | None = Field(description="when it arrived, or was trained on; ISO 8601 in UTC; null: not recorded")
+    since: str | None = Field(description="time of arrival, or of its training, ISO 8601 in UTC; null: not recorded")
 
 
 class CatalogueAge(Record):
     """The catalogue of a release, compared with what has arrived since."""
 
-    release: int
-    items: int | None = Field(description="live ones in the catalogue; null: made before releases held all items")
+    release: int = Field(description="number of the release")
+    items: int | None = Field(description="live items in the catalogue")
     vectors: int
     bad: int = Field(description="items of the catalogue without a usable vector")
-    waiting: tuple[WaitingSource, ...] = Field(description="the longest first")
+    waiting: tuple[WaitingSource, ...] = Field(
+        description="sources that the release does not hold yet, the longest wait first"
+    )
 
     @property
     def coverage(self) -> float:

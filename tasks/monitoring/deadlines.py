@@ -36,14 +36,16 @@ class Clock(Record):
     lineage: str
     attempt: int = Field(description="number of the invocation")
     standing: Standing
-    lost: bool = Field(description="its process is gone and recorded no end")
+    lost: bool = Field(description="true: its process is gone and recorded no end")
     scheduled_at: str | None
     began_at: str
     ended_at: str | None
     deadline: str
-    expected_end: str | None = Field(description="of one that runs; null: no such work is recorded yet")
-    failure: FailureClass | None = Field(description="the class that most of the time went to; null: to work")
-    page: str = Field(description="the flow run's page; empty outside of one")
+    expected_end: str | None = Field(
+        description="expected end of a running invocation; null: no such work is recorded yet"
+    )
+    failure: FailureClass | None = Field(description="failure class that most of the time was lost to; null: none")
+    page: str = Field(description="address of the flow run's page; empty: none")
     flow_run: str
 
 

@@ -37,27 +37,33 @@ class FreshnessReport(Record):
     at: str
     workspace: str
     lineage: str
-    continues: str = Field(description="the branch that its runs continue; else the lineage itself")
-    due: str | None = Field(description="the span of the last scheduled run; null: no span has ever arrived")
-    release: int | None = Field(description="the current one")
-    hold: Hold | None = Field(description="while there is one, no run or refresh changes what serves")
-    newest: str | None = Field(description="the newest span in the released vectors")
-    newest_ended_at: str | None = Field(description="the age counts from here")
-    age_hours: float | None = Field(description="of the newest data in the released vectors")
-    target_hours: float = Field(description="freshness.target_hours of the settings")
+    continues: str = Field(description="branch that its runs continue; else the lineage itself")
+    due: str | None = Field(description="span of the last scheduled run; null: no span has ever arrived")
+    release: int | None = Field(description="number of the current release")
+    hold: Hold | None = Field(
+        description="hold, during which no run or refresh changes the current release; null: none"
+    )
+    newest: str | None = Field(description="newest span in the released vectors")
+    newest_ended_at: str | None = Field(description="end of that span, from which the age counts")
+    age_hours: float | None = Field(description="age of the newest data in the released vectors, in hours")
+    target_hours: float = Field(description="greatest age allowed, in hours (freshness.target_hours)")
     stale: bool
-    stale_at: str | None = Field(description="when the released vectors become stale, or did")
-    catalogue: CatalogueAge | None = Field(description="the items of the current release; null: nothing is released")
-    catalogue_age_hours: float | None = Field(description="how long items have waited for a release; 0: none waits")
-    catalogue_target_hours: float = Field(description="freshness.catalogue_target_hours of the settings")
+    stale_at: str | None = Field(description="time at which the released vectors become stale, or did")
+    catalogue: CatalogueAge | None = Field(description="items of the current release; null: nothing is released")
+    catalogue_age_hours: float | None = Field(
+        description="longest time that an item has waited for a release, in hours; 0: none waits"
+    )
+    catalogue_target_hours: float = Field(
+        description="longest wait allowed, in hours (freshness.catalogue_target_hours)"
+    )
     coverage: float | None = Field(description="share of the release's items that have a vector; 1.0 is all")
-    spans: tuple[SpanRow, ...] = Field(description="the newest")
-    older: int = Field(description="the number of spans before those")
-    missed: tuple[str, ...] = Field(description="due and arrived, not trained, and no run over it is running")
-    gaps: tuple[str, ...] = Field(description="due, and never arrived")
+    spans: tuple[SpanRow, ...] = Field(description="newest spans, oldest first")
+    older: int = Field(description="number of spans before these")
+    missed: tuple[str, ...] = Field(description="spans that are due and arrived, are not trained, and have no run now")
+    gaps: tuple[str, ...] = Field(description="spans that are due and never arrived")
     clocks: tuple[Clock, ...] = Field(description="runs that have not ended, and those that ended late within a day")
-    catch_up: str | None = Field(description="the span whose run takes all that was missed, or goes on with a lost run")
-    problems: tuple[Problem, ...] = Field(description="the urgent ones first")
+    catch_up: str | None = Field(description="span whose run takes all that was missed, or continues a lost run")
+    problems: tuple[Problem, ...] = Field(description="problems, the urgent ones first")
 
     @property
     def urgent(self) -> tuple[Problem, ...]:

@@ -24,27 +24,33 @@ class LedgerSums(Record):
     """Sums over runs and their attempts. A ratio is null while there is nothing to divide by."""
 
     runs_over: int = Field(description="runs that ended and were not cancelled")
-    runs_succeeded: int = Field(description="of those, that came to a result; a rejection is a result")
+    runs_succeeded: int = Field(description="runs of these that came to a result; a rejection is a result")
     run_success_rate: float | None
-    attempts: int = Field(description="that ended")
+    attempts: int = Field(description="attempts that ended")
     attempts_succeeded: int
     attempt_success_rate: float | None
-    attempts_by_class: dict[FailureClass, int] = Field(description="those that failed")
-    seconds: Phases
-    goodput: float | None = Field(description="productive seconds over those that machines were held: all but queued")
+    attempts_by_class: dict[FailureClass, int] = Field(description="attempts that failed, by failure class")
+    seconds: Phases = Field(description="seconds by phase")
+    goodput: float | None = Field(
+        description="productive seconds as a share of the seconds that machines were held (all but queued)"
+    )
     recoveries: int = Field(
-        description="outages that are over. One begins when an attempt fails that nobody cancelled, and ends when the "
-        "same stage or a later one has started, compiled and restored again, and does work that is kept"
+        description="outages that are over: from an attempt that fails uncancelled until the same or a later "
+        "stage does work that is kept"
     )
     unrecovered: int = Field(description="outages that are not over")
-    mean_seconds_to_recover: float | None = Field(description="of the outages that are over, waiting for people too")
-    cost: float | None = Field(description="dollars; null where the price of an attempt's machines is not configured")
+    mean_seconds_to_recover: float | None = Field(
+        description="mean length of the outages that are over, in seconds, waiting for people included"
+    )
+    cost: float | None = Field(
+        description="cost in dollars; null: the price of an attempt's machines is not configured"
+    )
 
 
 class LedgerWeek(LedgerSums):
     """The runs that began in one week, in UTC."""
 
-    week: str = Field(description="as in 2026-W47")
+    week: str = Field(description="ISO week, for example 2026-W47")
 
 
 class LedgerRun(RunFacts, LedgerSums):
@@ -55,15 +61,16 @@ class LedgerReport(Record):
     """`millrace ledger`."""
 
     workspace: str
-    since: Moment | None = Field(description="runs that began before are left out; null: none is")
-    whole: LedgerSums = Field(description="over all runs of the pipeline")
-    weeks: tuple[LedgerWeek, ...] = Field(description="oldest first")
-    runs: tuple[LedgerRun, ...] = Field(description="by their begin")
+    since: Moment | None = Field(description="day before which runs are left out; null: none")
+    whole: LedgerSums = Field(description="sums over all runs of the pipeline")
+    weeks: tuple[LedgerWeek, ...] = Field(description="sums by week, oldest first")
+    runs: tuple[LedgerRun, ...] = Field(description="sums by run, in the order of their start")
     other: LedgerSums | None = Field(
-        description="over attempts of refreshes, publications, comparisons and imports; null: not asked for, or none"
+        description="sums over attempts of refreshes, publications, comparisons and imports; null: not requested, "
+        "or none"
     )
-    attempts: tuple[LedgerRecord, ...] = Field(description="of the runs, in the order in which they started")
-    unreadable: tuple[str, ...] = Field(description="what had to be left out, and why")
+    attempts: tuple[LedgerRecord, ...] = Field(description="attempts of the runs, in the order of their start")
+    unreadable: tuple[str, ...] = Field(description="records that had to be left out, and why")
 
 
 def read_ledger(store: Store, since: str | None = None) -> LedgerReport:

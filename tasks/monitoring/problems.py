@@ -74,9 +74,9 @@ class Waiting(NamedTuple):
 class Problem(Record):
     """One problem. `urgent`: a person should act; else it is for information."""
 
-    kind: Kind
+    kind: Kind = Field(description="kind of problem")
     urgent: bool
-    spans: tuple[str, ...] = Field(description="the spans it is about; empty: the whole lineage")
+    spans: tuple[str, ...] = Field(description="spans with the problem; empty: the whole lineage")
     sentence: str
     way_out: str
 

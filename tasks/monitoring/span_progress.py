@@ -45,19 +45,19 @@ class SpanRow(Record):
 
     span: str
     state: State
-    version: int | None = Field(description="the newest that has arrived; null: none has")
-    trained_version: int | None = Field(description="the one in the lineage's weights")
-    ends_at: str = Field(description="when the span is over, in UTC")
-    arrived_at: str | None = Field(description="of the newest version")
+    version: int | None = Field(description="newest version that has arrived; null: none")
+    trained_version: int | None = Field(description="version in the lineage's weights")
+    ends_at: str = Field(description="end of the span, in UTC")
+    arrived_at: str | None = Field(description="arrival of the newest version")
     validated_at: str | None
     trained_at: str | None
     evaluated_at: str | None
     embedded_at: str | None
     released_at: str | None
-    run_key: str | None = Field(description="the run that trained it, else the one that was requested last")
-    failure: FailureClass | None = Field(description="of a run that failed or was cancelled")
-    message: str = Field(description="why it failed or is skipped; else empty")
-    page: str = Field(description="the page of the last flow run; empty: none is known")
+    run_key: str | None = Field(description="key of the run that trained it, else of the last one requested")
+    failure: FailureClass | None = Field(description="failure class of a run that failed or was cancelled")
+    message: str = Field(description="reason of a failure or skip; else empty")
+    page: str = Field(description="address of the last flow run's page; empty: not known")
 
 
 class Survey(NamedTuple):

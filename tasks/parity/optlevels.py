@@ -32,8 +32,10 @@ class LevelLine(Record):
 
     level: int
     graphs: int
-    compile_seconds: float = Field(description="of all graphs, also of those compiled by an earlier run")
-    step_seconds: float = Field(description="the fastest step of each shape, averaged over the shapes")
+    compile_seconds: float = Field(
+        description="compile time of all graphs, in seconds, also of those an earlier run compiled"
+    )
+    step_seconds: float = Field(description="seconds of the fastest step of each shape, averaged over the shapes")
     loss_difference: float
     metric_difference: float
 

@@ -45,18 +45,18 @@ class ParityReport(Record):
     """`parity/<key>/report.json`. Holdout metrics are gated; training losses are shown only."""
 
     version: Literal[1] = 1
-    key: str
+    key: str = Field(description="key of the comparison")
     span: SpanRef
     lineage: str
-    parent: CheckpointRef | None = Field(description="the checkpoint that both sides started from; null: none")
+    parent: CheckpointRef | None = Field(description="checkpoint that both sides started from; null: none")
     left: ParitySide
     right: ParitySide
     passed: bool
-    threshold: float = Field(description="the largest relative difference must be below this")
-    largest: ParityPoint = Field(description="the holdout metric that differs most, and its step")
-    largest_loss: ParityPoint | None = Field(description="the same for the training losses; null: no loss was logged")
+    threshold: float = Field(description="limit of the largest relative difference")
+    largest: ParityPoint = Field(description="holdout metric that differs most, and its step")
+    largest_loss: ParityPoint | None = Field(description="training loss that differs most; null: no loss was logged")
     points: tuple[ParityPoint, ...] = Field(description="holdout metrics of every evaluation, by step")
-    losses: tuple[ParityPoint, ...]
+    losses: tuple[ParityPoint, ...] = Field(description="training losses, by step")
 
     @property
     def prefix(self) -> str:

@@ -22,7 +22,7 @@ class Skip(Record):
     version: Literal[1] = 1
     span: SpanRef
     reason: str
-    at: str = Field(description="ISO 8601 in UTC")
+    at: str = Field(description="time of the skip, ISO 8601 in UTC")
 
 
 def skip(store: Store, config: Config, name: str, reason: str) -> Skip:

@@ -35,8 +35,8 @@ _OF_A_RUN = re.compile(
 class Folder(Record):
     """A folder that nothing needs."""
 
-    kind: Kind
-    folder: str = Field(description="key in the workspace")
+    kind: Kind = Field(description="kind of folder")
+    folder: str = Field(description="key of the folder in the workspace")
     files: int
     bytes: int
 
@@ -44,13 +44,13 @@ class Folder(Record):
 class PrunePlan(Record):
     """`millrace prune`: what is kept, and what is deleted, or would be."""
 
-    keep: int = Field(description="releases that were asked to be kept")
+    keep: int = Field(description="number of releases to keep")
     kept: tuple[int, ...] = Field(description="numbers of the releases that can still be rolled back to")
     releases: tuple[int, ...] = Field(description="numbers of the releases that lose their model or vectors")
     folders: tuple[Folder, ...]
-    bytes: dict[Kind, int] = Field(description="total by kind")
+    bytes: dict[Kind, int] = Field(description="bytes by kind of folder")
     total_bytes: int
-    deleted: bool = Field(description="false: --dry-run")
+    deleted: bool = Field(description="false: nothing was deleted (--dry-run)")
 
 
 def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[str, ...]]) -> PrunePlan:

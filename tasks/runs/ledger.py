@@ -31,17 +31,17 @@ class LedgerRecord(Record):
     run_key: str
     span: str
     stage: Work
-    attempt: int
-    failure: FailureClass | None = Field(description="null: done, or not ended yet")
+    attempt: int = Field(description="number of the attempt within its stage, from 1")
+    failure: FailureClass | None = Field(description="failure class; null: done, or not ended yet")
     message: str
     started_at: Moment
-    ended_at: Moment | None = Field(description="null: it runs now, or its orchestrator was killed")
-    seconds: Phases
+    ended_at: Moment | None = Field(description="end; null: still running, or its orchestrator was killed")
+    seconds: Phases = Field(description="seconds by phase")
     workers: int
-    dollars_per_hour: float = Field(description="of all workers together")
-    cost: float = Field(description="dollars")
+    dollars_per_hour: float = Field(description="price of all workers together, in dollars an hour")
+    cost: float = Field(description="cost in dollars")
     job: str = Field(default="", description="id of the AWS Batch job, with the number of its try")
-    hosts: tuple[str, ...] = Field(default=(), description="hosts it ran on")
+    hosts: tuple[str, ...] = Field(default=(), description="hosts that it ran on")
 
     @property
     def wall_seconds(self) -> float:
@@ -63,11 +63,13 @@ class Totals(Record):
     attempts: int
     running: int = Field(description="attempts without an end on record")
     succeeded: int
-    success_rate: float | None = Field(description="of attempts")
-    goodput: float | None = Field(description="productive seconds over those that machines were held: all but queued")
-    cost: float = Field(description="dollars")
+    success_rate: float | None = Field(description="share of attempts that succeeded")
+    goodput: float | None = Field(
+        description="productive seconds as a share of the seconds that machines were held (all but queued)"
+    )
+    cost: float = Field(description="cost in dollars")
     dollars_per_million_vectors: float | None
-    seconds: Phases
+    seconds: Phases = Field(description="seconds by phase")
     attempts_by_class: dict[FailureClass, int]
     seconds_by_class: dict[FailureClass, float]
 

@@ -27,19 +27,23 @@ class RunReport(Record):
     lineage: str
     state: RunState = Field(description="Released, Rejected or Unfinished")
     verdicts: tuple[Verdict, ...]
-    overrides: tuple[Override, ...] = Field(default=(), description="people who let it pass although gates refused it")
+    overrides: tuple[Override, ...] = Field(
+        default=(), description="decisions of people to release although gates refused"
+    )
     metrics: dict[str, float] | None
-    holdout_rows: int | None = Field(default=None, description="that the metrics are of")
-    sampled_from: int | None = Field(default=None, description="the holdout rows that these are a sample of; null: all")
-    items: int | None = Field(default=None, description="that the holdout rows' own were found among")
-    champion: dict[str, float] | None = Field(description="the champion's metrics on the same rows")
-    champion_version: str | None = Field(description="null before the first release")
-    model_version: str | None = Field(description="of the release")
-    release: int | None = Field(description="its number; null for a rejected model")
-    vectors: int | None
-    seconds: float = Field(description="wall time of all attempts of all stages")
-    cost: float = Field(description="dollars, for the same")
-    cached: tuple[Stage, ...] = Field(description="stages that were done before the invocation reported on")
+    holdout_rows: int | None = Field(default=None, description="rows of the holdout that the metrics are computed over")
+    sampled_from: int | None = Field(
+        default=None, description="rows of the holdout that these were sampled from; null: all were measured"
+    )
+    items: int | None = Field(default=None, description="items that each row's own item is searched among")
+    champion: dict[str, float] | None = Field(description="metrics of the champion on the same rows")
+    champion_version: str | None = Field(description="model version of the champion; null before the first release")
+    model_version: str | None = Field(description="model version of the release")
+    release: int | None = Field(description="number of the release; null for a rejected model")
+    vectors: int | None = Field(description="vectors of the release")
+    seconds: float = Field(description="wall time of all attempts of all stages, in seconds")
+    cost: float = Field(description="cost of all attempts of all stages, in dollars")
+    cached: tuple[Stage, ...] = Field(description="stages that were done before this invocation")
 
     @property
     def why(self) -> str:

@@ -13,13 +13,15 @@ from tasks.foundation.records import Record
 class Rung(Record):
     """One thing that must work, on so many workers and machines."""
 
-    name: str
+    name: str = Field(description="name of the check")
     workers: int
     machines: int
     passed: bool
-    sentences: tuple[str, ...] = Field(description="what was seen, with its numbers; of a failure what is wrong")
-    numbers: dict[str, float] = Field(default={}, description="GB/s, microseconds, seconds and counts by name")
-    mend: str = Field(default="", description="where to look first; empty: it passed")
+    sentences: tuple[str, ...] = Field(description="observations, with their numbers; of a failure what is wrong")
+    numbers: dict[str, float] = Field(
+        default={}, description="measured numbers by name: GB/s, microseconds, seconds, counts"
+    )
+    mend: str = Field(default="", description="first place to look at; empty: it passed")
 
 
 class SmokeReport(Record):
@@ -29,11 +31,11 @@ class SmokeReport(Record):
     key: str
     at: Moment
     accelerator: str
-    machine: str | None = Field(description="health.machine")
+    machine: str | None = Field(description="kind of node (health.machine)")
     rungs: tuple[Rung, ...]
-    failure: FailureClass | None = Field(description="null: every rung held")
+    failure: FailureClass | None = Field(description="failure class; null: every check passed")
     seconds: float
-    dollars: float = Field(description="of the machines, by the prices of the configuration; 0 where it has none")
+    dollars: float = Field(description="cost of the machines in dollars, by the configured prices; 0 without prices")
 
     @property
     def passed(self) -> bool:

@@ -26,15 +26,19 @@ class Served(Record):
 
     version: Literal[1] = 1
     target: AnyTarget
-    release: int
+    release: int = Field(description="number of the release that it serves")
     table: str = Field(description="table or collection that consumers reach under the target's name")
     model_version: str
     vectors: int
     recall: float = Field(description="recall@10 of its index, compared with exact search")
-    query_ms: float = Field(description="median of warm queries, measured where it was published from")
-    queries: int | None = Field(default=None, description="that both are of; null: made before it was recorded")
+    query_ms: float = Field(
+        description="median time of a warm query, in milliseconds, measured by the publishing worker"
+    )
+    queries: int | None = Field(
+        default=None, description="queries that recall and time were measured with; null: not recorded"
+    )
     at: str
-    run_key: str = Field(description="publications/<run key>/publish/ has the record")
+    run_key: str = Field(description="key of the run; publications/<run key>/publish/ has the record")
 
 
 def of_target(store: Store, name: str) -> Served | None:

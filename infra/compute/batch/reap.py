@@ -10,6 +10,7 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
+from pydantic import Field
 
 from configs.schema.config import Config
 from infra.compute.batch.client.api import Api
@@ -30,7 +31,7 @@ class Reaped(Record):
     """One job that was examined, what was done, and why."""
 
     job: str
-    name: str
+    name: str = Field(description="name of the job")
     status: str
     action: Literal["ended", "kept", "failed"]
     why: str
