@@ -1,4 +1,4 @@
-"""The accelerators: the one list of their names. How each works is in tasks/worker/accelerators/."""
+"""The accelerators: the one list of their names. How each works is in tasks/worker/devices/."""
 
 from typing import Literal, get_args
 

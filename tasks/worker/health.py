@@ -19,8 +19,6 @@ from tasks.contracts.progress import report
 from tasks.foundation.errors import HostError, StoreError
 from tasks.hosts.host_records import this_host
 from tasks.hosts.link_speeds import read_speeds
-from tasks.worker.accelerators import Accelerator, open_accelerator
-from tasks.worker.accelerators.base import Precision
 from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
 from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, hand_in
 from tasks.worker.checks.matmul_check import gflops, make_problem, time_product
@@ -37,6 +35,8 @@ from tasks.worker.checks.verdicts import (
     remember_rates,
     slowest_to_median,
 )
+from tasks.worker.devices.accelerators import Accelerator, open_accelerator
+from tasks.worker.devices.base import Precision
 from tasks.worker.process.job import Job
 
 GIB = 2**30

@@ -21,8 +21,8 @@ from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.jobs import ImportInputs, TrainInputs
 from tasks.contracts.outcomes import ImportOutcome
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, classify
-from tasks.worker.formats.checkpoint_mapping import Match, match_names, refusal
-from tasks.worker.formats.trial_release import try_release
+from tasks.worker.export.checkpoint_mapping import Match, match_names, refusal
+from tasks.worker.export.trial_release import try_release
 from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter

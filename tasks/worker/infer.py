@@ -14,14 +14,14 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.progress import report
 from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import DataError
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.catalogue.embedder import Embedder
 from tasks.worker.catalogue.read import Catalogue
+from tasks.worker.catalogue.reuse import EarlierVectors
+from tasks.worker.catalogue.shards import Shards
 from tasks.worker.compile import compile_cache
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import load_parts
-from tasks.worker.vectors.embedder import Embedder
-from tasks.worker.vectors.reuse import EarlierVectors
-from tasks.worker.vectors.shards import Shards
 
 LEASE_SECONDS = 20.0  # a lost worker's partition goes to another after so long
 WAIT_SECONDS = 2.0  # between two looks at partitions that other workers have leased

@@ -12,11 +12,11 @@ from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.progress import report
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
+from tasks.worker.export.release_vectors import ReleaseVectors
+from tasks.worker.export.target import Target, release_of, table_name
+from tasks.worker.export.target_checks import Different, check_content, check_index
+from tasks.worker.export.targets import open_target
 from tasks.worker.process.job import Job
-from tasks.worker.targets import open_target
-from tasks.worker.targets.base import Target, release_of, table_name
-from tasks.worker.targets.checks import Different, check_content, check_index
-from tasks.worker.targets.release_vectors import ReleaseVectors
 
 
 def run(job: Job) -> PublishOutcome:

@@ -16,9 +16,9 @@ from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.search import SharedSearch
 from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import CodeError, ConfigError
-from tasks.worker.formats.export import export_model
-from tasks.worker.formats.head_proof import head_difference, label_difference
-from tasks.worker.formats.model_card import NAME, model_card
+from tasks.worker.export.export import export_model
+from tasks.worker.export.head_proof import head_difference, label_difference
+from tasks.worker.export.model_card import NAME, model_card
 from tasks.worker.model.released_code import needs_trust
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare

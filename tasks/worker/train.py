@@ -14,20 +14,20 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.usage import RateUse, TokenUse
-from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checkpoints.failures import Failures, recorded_failures
 from tasks.worker.checkpoints.pace import Pace
 from tasks.worker.checkpoints.replicas import Replicas
 from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import graph_use
-from tasks.worker.heads.refit import solve_heads
-from tasks.worker.negatives.arrays import negative_arrays
-from tasks.worker.negatives.find import Mining, find_negatives
+from tasks.worker.devices.accelerators import Accelerator, open_accelerator
+from tasks.worker.evaluation.refit import solve_heads
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
 from tasks.worker.retention.averages import merged, put_weights
+from tasks.worker.search.find_negatives import Mining, find_negatives
+from tasks.worker.search.negative_arrays import negative_arrays
 from tasks.worker.tokens.known import Known, open_known
 from tasks.worker.training.batches import Batches, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host

@@ -25,19 +25,19 @@ from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.catalogue.item_checks import item_checks
-from tasks.worker.checks.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
-from tasks.worker.duplicates.sides import check_left_out, find_sides
-from tasks.worker.held.before import judge_before
-from tasks.worker.held.write import write_held
 from tasks.worker.process.job import Job
-from tasks.worker.validation import outputs, window
-from tasks.worker.validation.columns import joined
-from tasks.worker.validation.counts import WindowCounts
-from tasks.worker.validation.drifts import judge_columns, judge_drift, judge_places, read_earlier
-from tasks.worker.validation.known import read_known
-from tasks.worker.validation.profile import SpanReader
-from tasks.worker.validation.signs import judge_signs
-from tasks.worker.validation.suites import OwnExpectations
+from tasks.worker.rows import outputs, window
+from tasks.worker.rows.columns import joined
+from tasks.worker.rows.counts import WindowCounts
+from tasks.worker.rows.drifts import judge_columns, judge_drift, judge_places, read_earlier
+from tasks.worker.rows.duplicates import check_left_out, find_sides
+from tasks.worker.rows.holdout_write import write_held
+from tasks.worker.rows.parent_vocabulary import read_known
+from tasks.worker.rows.profile import SpanReader
+from tasks.worker.rows.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
+from tasks.worker.rows.signs import judge_signs
+from tasks.worker.rows.suites import OwnExpectations
+from tasks.worker.rows.window_before import judge_before
 
 
 def run(job: Job) -> ValidateOutcome:
@@ -126,7 +126,7 @@ def _try_pretrained(job: Job, inputs: ValidateInputs) -> None:
     if not pretrained_folder(name).is_dir():
         print(f"there is no folder {name} where validate runs, so a release of its model is not tried", flush=True)
         return
-    from tasks.worker.formats.trial_release import try_release  # torch and its libraries
+    from tasks.worker.export.trial_release import try_release  # torch and its libraries
 
     try_release(job.config)
 

@@ -12,11 +12,11 @@ from tasks.contracts.jobs import TrainInputs, WarmupInputs
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
-from tasks.worker.accelerators import Accelerator, make_accelerator, opened
 from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_ahead import CompileSession, compiled_graphs
 from tasks.worker.compile.compile_cache import graph_use
+from tasks.worker.devices.accelerators import Accelerator, make_accelerator, opened
 from tasks.worker.process.job import Job
 from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, shape_for
 from tasks.worker.training.checkpoint import ModelParts

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from configs.schema.config import Config
-from tasks.worker.accelerators import Accelerator
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists, tokenize

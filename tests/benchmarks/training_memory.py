@@ -112,7 +112,7 @@ def _texts(words: pa.Array, number: np.ndarray, count: int, seed: int) -> pa.Arr
 
 def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     """Return peak memory with the model alone and after the steps, MiB, and seconds of what was done."""
-    from tasks.worker.accelerators import open_accelerator
+    from tasks.worker.devices.accelerators import open_accelerator
     from tasks.worker.process.job import Job, PhaseClock, Rank
     from tasks.worker.tokens.known import open_known
     from tasks.worker.training.batches import Batches, plan_for, shape_for

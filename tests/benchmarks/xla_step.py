@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from configs.load import load_config
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.process.kept_memory import keep_freed_memory
 from tasks.worker.process.threads import bind_threads

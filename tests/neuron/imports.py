@@ -11,10 +11,10 @@ from pathlib import Path
 HOME = os.environ.get("MILLRACE_HOME", "/opt/millrace")
 # Their clients are in an image only on request, as docs/publish.md says.
 OPTIONAL = {
-    "tasks.worker.targets.lancedb": "lancedb",
-    "tasks.worker.targets.pgvector": "pgvector",
-    "tasks.worker.targets.qdrant": "qdrant_client",
-    "tasks.worker.accelerators.xla": "torch_xla",
+    "tasks.worker.export.lancedb": "lancedb",
+    "tasks.worker.export.pgvector": "pgvector",
+    "tasks.worker.export.qdrant": "qdrant_client",
+    "tasks.worker.devices.xla": "torch_xla",
 }
 
 

@@ -23,8 +23,8 @@ from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
 from tasks.runs.plan import save_plan
 from tasks.worker import validate
-from tasks.worker.held.read import HeldSpan
 from tasks.worker.process.job import Job, PhaseClock, Rank
+from tasks.worker.rows.holdout_read import HeldSpan
 from tests.support.fakes.fake_runner import write_checkpoint
 from tests.support.workspace.jobs import COLOURS, THINGS, tiny_config
 from tests.support.workspace.states import checkpoint_state

@@ -9,7 +9,7 @@ import pytest
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import SPANS, Shop, open_shop
 
-pytestmark = [pytest.mark.pipeline, pytest.mark.proof]  # its parts: tests/tasks/worker/accelerators, test_parity.py
+pytestmark = [pytest.mark.pipeline, pytest.mark.proof]  # its parts: tests/tasks/worker/devices, test_parity.py
 
 
 class Runs(NamedTuple):

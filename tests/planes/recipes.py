@@ -108,13 +108,13 @@ def _of_metric(name: str) -> Iterator[str]:
 
 
 def _of_accelerator(name: str) -> Iterator[str]:
-    from tasks.worker.accelerators import DEVICES
+    from tasks.worker.devices.accelerators import DEVICES
 
     about = f"accelerator {name}"
-    yield from _without_file(about, f"tasks/worker/accelerators/{name}.py", "how it works")
+    yield from _without_file(about, f"tasks/worker/devices/{name}.py", "how it works")
     if name not in DEVICES:
-        yield f"{about}: add its entry to DEVICES in tasks/worker/accelerators/__init__.py"
-    yield from _untested(about, name, "tests/tasks/worker/test_accelerators.py", "tests/tasks/worker/accelerators")
+        yield f"{about}: add its entry to DEVICES in tasks/worker/devices/accelerators.py"
+    yield from _untested(about, name, "tests/tasks/worker/test_accelerators.py", "tests/tasks/worker/devices")
 
 
 def _of_store(scheme: str) -> Iterator[str]:
@@ -139,32 +139,32 @@ def _of_loss(head: str) -> Iterator[str]:
 
 def _of_label_head(head: str) -> Iterator[str]:
     from tasks.measures.label_metrics import SKILLS
-    from tasks.worker.label_heads import LABEL_TASKS
+    from tasks.worker.model.label_heads import LABEL_TASKS
 
     about = f"label head {head}"
-    yield from _without_file(about, f"tasks/worker/label_heads/{head}.py", "its loss, its answers, how it is solved")
+    yield from _without_file(about, f"tasks/worker/model/{head}.py", "its loss, its answers, how it is solved")
     if head not in LABEL_TASKS:
-        yield f"{about}: add its entry to LABEL_TASKS in tasks/worker/label_heads/__init__.py"
+        yield f"{about}: add its entry to LABEL_TASKS in tasks/worker/model/label_heads.py"
     if not [name for name, metric in METRICS.items() if metric.head == head and metric.family is Family.label]:
         yield f"{about}: add a metric of it to METRICS in configs/schema/metrics.py"
     if head not in SKILLS:
         yield f"{about}: say in SKILLS in tasks/measures/label_metrics.py what tells whether it has learnt"
-    yield from _untested(about, head, "tests/tasks/worker/label_heads")
+    yield from _untested(about, head, "tests/tasks/worker/model")
 
 
 def _of_target(kind: str) -> Iterator[str]:
-    from tasks.worker.targets import TARGETS
+    from tasks.worker.export.targets import TARGETS
 
     about = f"target {kind}"
-    yield from _without_file(about, f"tasks/worker/targets/{kind}.py", "how releases are kept and served there")
+    yield from _without_file(about, f"tasks/worker/export/{kind}.py", "how releases are kept and served there")
     if kind not in TARGETS:
-        yield f"{about}: add its entry to TARGETS in tasks/worker/targets/__init__.py"
+        yield f"{about}: add its entry to TARGETS in tasks/worker/export/targets.py"
     extras = tomllib.loads(_text("pyproject.toml"))["project"]["optional-dependencies"]
     if kind not in extras:
         yield f"{about}: add the extra {kind} with its client to pyproject.toml"
     elif not any(line.startswith("millrace[") and kind in line for line in extras["test"]):
         yield f"{about}: add the extra {kind} to the extra test in pyproject.toml"
-    yield from _untested(about, f"{kind}_place", "tests/tasks/worker/targets/conftest.py")
+    yield from _untested(about, f"{kind}_place", "tests/tasks/worker/export/conftest.py")
     if f"## {kind}\n" not in _text("docs/publish.md"):
         yield f"{about}: add what its consumers read to docs/publish.md, under the title {kind}"
 

@@ -23,7 +23,7 @@ ORDER = """
     flows                         the flows: pipeline, backfill, parity, watch, reap, report
     flows.watching                the watch: its events, its page, lost flow runs
     flows.backfilling             a running backfill: its spans as child flow runs, its page, its control
-    flows.running                 what every flow run does: its turn, its record, its cancellation
+    flows.running                 what every flow run does, backfills and the watch
     flows.presentation.history    the pipeline's history: its page and figures
     flows.presentation.run        a run: its report, its account, its pages in the Prefect UI
     flows.presentation.stages     a stage: one file each, found by the stage's name
@@ -39,47 +39,38 @@ ORDER = """
     tasks.running                 how one stage runs: attempts, retries, output
     tasks.worker                  the seven stages, worker side
     tasks.worker.launch           workers started on one node or several
-    tasks.worker.formats          weights from elsewhere, and a model for elsewhere
+    tasks.worker.export           weights from elsewhere, a model for elsewhere, search services that get each release
     tasks.worker.compile          graphs compiled ahead of time
-    tasks.worker.targets          search services that get each release
-    tasks.worker.negatives        hard negatives, mined from a release
-    tasks.worker.search           a release, searched: its model, and the nearest of its vectors
-    tasks.worker.evaluation       models, rows and items of an evaluation
-    tasks.worker.vectors          the vectors of a catalogue, shard by shard
-    tasks.worker.duplicates       rows that are too like a row of the other side of the holdout
-    tasks.worker.held             the held-out rows of a span, and its pairs, in files that are read in part
-    tasks.worker.catalogue        every live item, partition by partition
-    tasks.worker.heads            heads solved at the end of a run
+    tasks.worker.search           a release, searched: its model, its nearest vectors, the hard negatives mined from it
+    tasks.worker.evaluation       models, rows and items of an evaluation; heads solved at the end of a run
+    tasks.worker.rows             the rows of a span: profiled, compared, judged; its holdout and its duplicates
+    tasks.worker.catalogue        every live item, partition by partition, and its vectors, shard by shard
     tasks.worker.usage            what a training takes of its devices and of the network
-    tasks.worker.training         batches, losses, steps, checkpoints
+    tasks.worker.training         batches, losses, steps, checkpoints, forgetting; graphs compiled ahead of time
     tasks.worker.checkpoints      when a training writes checkpoints: by steps, by the clock, by what fails
     tasks.worker.retention        against forgetting: replayed rows, averaged weights, the best step
     tasks.worker.tokens           training rows as tokens, in files and in the workspace
-    tasks.worker.ranking          the rank of a query's item among those that are not as right
-    tasks.worker.validation       the rows of a span: profiled, compared, judged by own expectations
-    tasks.worker.checks           checks of machines and of rows
-    tasks.worker.model            the model
-    tasks.worker.label_heads      heads that learn one value of each row, one file each
-    tasks.worker.accelerators     cpu, cuda, xla, neuron behind one interface
+    tasks.worker.checks           checks of machines
+    tasks.worker.model            the model, its heads of labels, and the rank of an item among others
+    tasks.worker.devices          cpu, cuda, xla, neuron behind one interface; the Neuron SDK's tools
     tasks.worker.process          a worker as a process: its job, its signals, its threads
-    tasks.worker.neuron           the Neuron SDK's tools
     tasks.targets                 which release each search service serves
     tasks.hosts                   which machines failed checks, and which get no work for a while
     tasks.preflight               what can't work, found before a run begins
     tasks.pretrained              what a pretrained folder says of its model, and what of it can be honoured
     tasks.evaluating              what an evaluation compares with: released models, the golden set
-    tasks.planning                what the next run trains, and from which checkpoint
+    tasks.planning                what the next run trains, what it is compared with and judged by, what fails early
     tasks.current                 which release is current: made, gone back from
-    tasks.runs                    runs: plan, lineage, ledger, results, releases
+    tasks.runs                    runs: plan, lineage, ledger, results, releases, hosts; which release is current
     tasks.labels                  what rows say for training: labels, weights, entities
-    tasks.data                    from a user's files to spans
+    tasks.data                    from a user's files to spans; what rows and pretrained folders say
     tasks.gates                   gates before a release
     tasks.measures                quality numbers from the results of single rows
     infra.compute                 where stages run: one entry for each place
-    infra.compute.batch           AWS Batch
+    infra.compute.batch           AWS Batch and its API
     infra.compute.batch.client    AWS Batch's API
-    infra                         the Prefect server, alerts, why workers died
-    infra.store                   where the workspace is kept: a directory or a bucket
+    infra                         the Prefect server, alerts, why workers died, what the images hold
+    infra.store                   where the workspace is kept: a directory or a bucket, and its credentials
     infra.images                  what the images hold
     infra.aws                     the account: template and credentials
     tasks.contracts               what passes between the planes

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tasks.foundation.errors import CodeError
-from tasks.worker.accelerators import Accelerator
+from tasks.worker.devices.accelerators import Accelerator
 
 
 class Replicas:

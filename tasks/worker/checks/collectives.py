@@ -12,7 +12,7 @@ import torch
 
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import HostError
-from tasks.worker.accelerators import Accelerator
+from tasks.worker.devices.accelerators import Accelerator
 
 SIZES = (1, 3, 1000, 65_537)  # elements: the smallest, odd ones, and one that takes more than one packet
 LATENCY_REPEATS = 20

@@ -14,8 +14,8 @@ import torch
 
 from tasks.foundation.errors import HostError
 from tasks.hosts.host_records import this_host
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.accelerators.base import Precision
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.base import Precision
 
 REPEATS = 5
 MAX_FACTOR = 127  # bf16 holds integers up to 256 exactly

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from tasks.contracts.outcomes import Check
 from tasks.hosts.host_records import this_host
-from tasks.worker.accelerators import uses_neuron
 from tasks.worker.checks.exchange import WAIT_SECONDS, AllFindings, WorkerFindings, exchange
 from tasks.worker.checks.verdicts import conclude, machine_of
-from tasks.worker.neuron import node, sysfs
+from tasks.worker.devices import neuron_node, sysfs
+from tasks.worker.devices.accelerators import uses_neuron
 from tasks.worker.process.job import Job
 
 
@@ -27,7 +27,7 @@ def check_nodes(job: Job) -> tuple[Check, ...]:
 
     def check() -> AllFindings:
         host = this_host()
-        found = node.check_node(machine_of(job.config.health), sysfs.ROOT)
+        found = neuron_node.check_node(machine_of(job.config.health), sysfs.ROOT)
         checks = tuple(check.model_copy(update={"host": host}) for check in found)
         mine = WorkerFindings(host=host, numbers={}, checks=checks)
         nodes, number = rank.world // rank.local_world, rank.index // rank.local_world

@@ -10,9 +10,9 @@ from typing import Any
 from infra.store import lease
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import StoreError
-from tasks.worker.accelerators import Accelerator
 from tasks.worker.checks.collectives import COMPILED_SIZES
 from tasks.worker.compile import compile_cache
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.process.job import Job
 
 VERSION = 1  # another one where the checks compute something else

@@ -17,11 +17,11 @@ from infra.store import lease
 from infra.store.base import Store
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.accelerators.graphs import Graph
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import Cached
-from tasks.worker.neuron.precompile import collect, list_graphs, precompile
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.graphs import Graph
+from tasks.worker.devices.precompile import collect, list_graphs, precompile
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts

@@ -31,8 +31,8 @@ from tasks.contracts.references import CompileRef
 from tasks.contracts.usage import GraphUse
 from tasks.foundation.errors import CompileError
 from tasks.foundation.records import Record
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.accelerators.graphs import Graph, OnNewGraph
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.graphs import Graph, OnNewGraph
 from tasks.worker.process.once import once_per_machine
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts

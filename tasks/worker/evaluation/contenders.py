@@ -15,14 +15,14 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import ConfigError
-from tasks.worker.accelerators import Accelerator
+from tasks.worker.catalogue.reuse import EarlierVectors
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.untrained import NotThere, untrained_parts
 from tasks.worker.model import features
 from tasks.worker.model.embed import EmbedSettings, embed_settings
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts, load_parts
-from tasks.worker.vectors.reuse import EarlierVectors
 
 UNTRAINED = "untrained"  # the version of weights that nothing trained
 

@@ -15,12 +15,12 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID, ROW_ID
 from tasks.foundation.errors import DataError
-from tasks.worker.accelerators import Accelerator
 from tasks.worker.catalogue.choose import choose
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.known_pairs import find_known_pairs
 from tasks.worker.evaluation.rows import MeasuredRows
+from tasks.worker.model.relevant import Relevant, find_relevant, text_numbers
 from tasks.worker.process.job import Job
-from tasks.worker.ranking.relevant import Relevant, find_relevant, text_numbers
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

@@ -11,10 +11,10 @@ from tasks.contracts.evaluation import QUERY_KEY
 from tasks.data.rows import ITEM_ID, QUERY
 from tasks.labels.pairs import pair_mask
 from tasks.worker.evaluation.rows import MeasuredRows
-from tasks.worker.held.order import query_places
-from tasks.worker.held.read import at_once
-from tasks.worker.held.write import QUERY_PLACE
-from tasks.worker.ranking.relevant import query_keys
+from tasks.worker.model.relevant import query_keys
+from tasks.worker.rows.holdout_order import query_places
+from tasks.worker.rows.holdout_read import at_once
+from tasks.worker.rows.holdout_write import QUERY_PLACE
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

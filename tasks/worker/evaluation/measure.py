@@ -20,14 +20,14 @@ from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM, ITEM_ID
 from tasks.measures.vector_metrics import Answers, nearest_items, vector_metrics
-from tasks.worker.accelerators import Accelerator
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender
 from tasks.worker.evaluation.corpus import some_rows
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.evaluation.whole_catalogue import Side
 from tasks.worker.evaluation.widths import ranks_by_width, recall_by_width
+from tasks.worker.model.relevant import Relevant
 from tasks.worker.process.job import Job
-from tasks.worker.ranking.relevant import Relevant
 from tasks.worker.training.holdout import Judged, KnownVectors, embed_holdout, judge_vectors, make_holdout
 from tasks.worker.training.pairs import feature_columns
 

@@ -17,9 +17,9 @@ from tasks.foundation.errors import DataError
 from tasks.labels.columns import label_values
 from tasks.labels.pairs import label_classes, pair_mask
 from tasks.worker.evaluation.sample import rows_of_spans
-from tasks.worker.held.read import HeldSpan, at_once
+from tasks.worker.model.relevant import query_keys
 from tasks.worker.process.job import Job
-from tasks.worker.ranking.relevant import query_keys
+from tasks.worker.rows.holdout_read import HeldSpan, at_once
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

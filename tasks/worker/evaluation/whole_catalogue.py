@@ -16,10 +16,10 @@ from tasks.contracts.evaluation import Role, shared_rank_of, whole_rank_of
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
-from tasks.worker.accelerators import Accelerator
+from tasks.worker.catalogue.reuse import EarlierVectors, as_matrix
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.model.relevant import keys_of_texts
 from tasks.worker.process.job import Job
-from tasks.worker.ranking.relevant import keys_of_texts
-from tasks.worker.vectors.reuse import EarlierVectors, as_matrix
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from tasks.measures.row_metrics import RANKING
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.ranking.ranks import rank_targets
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.model.ranks import rank_targets
 from tasks.worker.training.holdout import Embedded, Holdout
 
 METRIC = "recall@10"

@@ -7,9 +7,9 @@ import numpy as np
 from torch import nn
 
 from configs.schema.train.label_heads import LabelHead
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.label_heads import LABEL_TASKS
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.model.label_heads import LABEL_TASKS
 
 CHUNK_ROWS = 4096
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from configs.schema.config import Config
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.accelerators.attention import attends_in_line
-from tasks.worker.accelerators.base import Precision
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.attention import attends_in_line
+from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.in_line import InLine, cut

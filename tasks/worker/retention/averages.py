@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tasks.worker.accelerators.base import Accelerator
+from tasks.worker.devices.base import Accelerator
 
 
 @dataclass(frozen=True, eq=False)

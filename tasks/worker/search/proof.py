@@ -17,8 +17,9 @@ from tasks.contracts.jobs import ReleaseInputs
 from tasks.data.items import VECTOR, partition_of
 from tasks.data.rows import ITEM_ID, QUERY
 from tasks.foundation.errors import CodeError
-from tasks.worker.accelerators import open_accelerator
 from tasks.worker.catalogue.read import Catalogue
+from tasks.worker.catalogue.reuse import as_matrix
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.prompts import prompts_of
@@ -26,7 +27,6 @@ from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Job
 from tasks.worker.search.consumer import Given, encode_apart
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.vectors.reuse import as_matrix
 
 NORM_TOLERANCE = 1e-3
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

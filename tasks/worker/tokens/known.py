@@ -1,7 +1,7 @@
 """The pairs that are known to be right, trained on or held out: none of them is ever a negative.
 
 They are those of all rows of the lineage so far, on any side of the holdout, and of the golden set. An item with the
-same normalised text as a right one is right too, as `tasks.worker.ranking.relevant` has it where models are measured:
+same normalised text as a right one is right too, as `tasks.worker.model.relevant` has it where models are measured:
 with any text that a row says the item has.
 """
 

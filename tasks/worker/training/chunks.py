@@ -9,8 +9,8 @@ import dataclasses
 
 import torch
 
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.accelerators.base import Precision
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 
 _STRIDE = 7_919 * 1_000_003  # between the seeds of two chunks: far from those of other steps

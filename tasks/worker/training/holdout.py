@@ -16,14 +16,14 @@ from tasks.labels.pairs import label_classes, pair_mask
 from tasks.measures.label_metrics import label_metrics
 from tasks.measures.row_metrics import metrics_of
 from tasks.pretrained.encoders import positions_for_text
-from tasks.worker.accelerators import Accelerator
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.classify import classify, label_answers
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.prompts import prompts_of
+from tasks.worker.model.ranks import rank_targets
+from tasks.worker.model.relevant import Relevant, find_relevant, query_keys, text_numbers
 from tasks.worker.model.tokens import TokenLists, tokenize
-from tasks.worker.ranking.ranks import rank_targets
-from tasks.worker.ranking.relevant import Relevant, find_relevant, query_keys, text_numbers
 from tasks.worker.training.checkpoint import ModelParts
 
 

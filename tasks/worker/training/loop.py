@@ -18,9 +18,9 @@ from tasks.contracts.progress import report
 from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.contracts.usage import CheckpointUse
 from tasks.foundation.errors import CancelledError, CodeError
-from tasks.worker.accelerators import Accelerator
 from tasks.worker.checkpoints.pace import Pace
 from tasks.worker.checkpoints.replicas import Replicas
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.retention.best import best_step, out_of_patience

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 
 from configs.schema.train.label_heads import LabelHead
 from configs.schema.training import ClassificationHead, ContrastiveHead, HeadsConfig
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.label_heads import LABEL_TASKS
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.training.batches import Batch
 
 EXCLUDED = -1e30  # far below any scaled cosine, whose exponential is 0; infinities can become NaN on NeuronCores

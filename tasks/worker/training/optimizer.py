@@ -11,7 +11,7 @@ from torch import nn
 
 from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
-from tasks.worker.accelerators.base import Accelerator
+from tasks.worker.devices.base import Accelerator
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:

@@ -19,9 +19,9 @@ from tasks.data.holdout import read_sides, trainable
 from tasks.foundation.errors import DataError
 from tasks.labels.columns import entity_codes, label_values, own_label_columns, row_weights
 from tasks.labels.pairs import label_classes, pair_mask
-from tasks.worker.label_heads import LABEL_TASKS
-from tasks.worker.label_heads.row_sums import RowSums
 from tasks.worker.model.features import Side, encode_features
+from tasks.worker.model.label_heads import LABEL_TASKS
+from tasks.worker.model.row_sums import RowSums
 from tasks.worker.process.job import Job
 from tasks.worker.retention.best import without_development_rows
 from tasks.worker.retention.replay import Replay, ReplayedRows

@@ -18,8 +18,8 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import ConfigError
 from tasks.preflight.encoder import check_widths
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.accelerators.base import Precision
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.growth import grow, widen
 from tasks.worker.model.model_shape import shape_of

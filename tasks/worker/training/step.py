@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from configs.schema.config import Config
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.accelerators.base import Precision
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.retention.averages import RunningAverage
 from tasks.worker.training.batches import Batch

@@ -13,8 +13,8 @@ from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.progress import report
 from tasks.contracts.usage import ShapeTiming
-from tasks.worker.accelerators import Accelerator
-from tasks.worker.accelerators.base import Precision
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.base import Precision
 from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.batches import BatchShape, make_batch, plan_for

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from infra.store.records import read_record
 from tasks.contracts.usage import DeviceUse
 from tasks.foundation.errors import StoreError
-from tasks.worker.accelerators import uses_neuron
-from tasks.worker.neuron.efa_counters import read_counters, use_between
-from tasks.worker.neuron.monitor import Reading, monitored, summarize
+from tasks.worker.devices.accelerators import uses_neuron
+from tasks.worker.devices.efa_counters import read_counters, use_between
+from tasks.worker.devices.neuron_monitor import Reading, monitored, summarize
 from tasks.worker.process.job import Job
 
 

@@ -26,7 +26,7 @@ from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
 from tasks.labels.pairs import label_classes
 from tasks.measures.row_metrics import NAMED
 from tasks.preflight.encoder import pretrained_folder
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts

@@ -35,7 +35,7 @@ from tasks.contracts.references import MinedRelease, RowsRef, SpanRef
 from tasks.data.holdout import split_holdout
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROWS_KIND, distinct_items
 from tasks.worker import train
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.tokens.known import SAID, SaidRows

@@ -35,8 +35,8 @@ from tasks.contracts.references import CheckpointRef
 from tasks.data.rows import distinct_items
 from tasks.foundation.records import Record
 from tasks.worker import train
-from tasks.worker.accelerators import open_accelerator
-from tasks.worker.formats.export import export_model
+from tasks.worker.devices.accelerators import open_accelerator
+from tasks.worker.export.export import export_model
 from tasks.worker.model.embed import embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts

@@ -35,11 +35,11 @@ from tasks.data.rows import ITEM_ID
 from tasks.gates.comparisons import Measured
 from tasks.gates.verdicts import judge
 from tasks.measures.row_results import RowResults
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.catalogue.reuse import EarlierVectors
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.whole_catalogue import EQUAL, AsRight, Side, WholeRanks, rank_in_whole
+from tasks.worker.model.relevant import keys_of_texts
 from tasks.worker.process.job import Rank
-from tasks.worker.ranking.relevant import keys_of_texts
-from tasks.worker.vectors.reuse import EarlierVectors
 from tests.benchmarks.quality import gates as real_models
 from tests.benchmarks.quality.gates import Answered, drawn
 from tests.support.measures.row_results import row_results

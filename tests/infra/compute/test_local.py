@@ -190,7 +190,7 @@ def test_a_lost_workers_end_is_the_cause_and_not_the_others_lost_connection(stor
         f"""
         def run(job):
             import torch
-            from tasks.worker.accelerators import open_accelerator
+            from tasks.worker.devices.accelerators import open_accelerator
             with open_accelerator("cpu", job.rank) as accelerator:
                 accelerator.sum(torch.ones(1))
                 if job.rank.index == 1:

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from configs.schema.config import Config
-from tasks.worker.accelerators import open_accelerator
-from tasks.worker.accelerators.base import Precision
+from tasks.worker.devices.accelerators import open_accelerator
+from tasks.worker.devices.base import Precision
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.tokens import tokenize

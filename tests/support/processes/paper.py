@@ -19,11 +19,11 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs, WarmupInputs
 from tasks.contracts.references import RowsRef
 from tasks.worker import warmup
-from tasks.worker.accelerators.base import M
-from tasks.worker.accelerators.xla_environment import COLLECTING, DEVICE, XlaEnvironment
 from tasks.worker.checks import collectives
 from tasks.worker.checks.collectives import check_collectives, time_collectives
-from tasks.worker.neuron.environment import neuron_environment
+from tasks.worker.devices.base import M
+from tasks.worker.devices.neuron_environment import neuron_environment
+from tasks.worker.devices.xla_environment import COLLECTING, DEVICE, XlaEnvironment
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import shape_for
 from tasks.worker.training.pairs import make_pairs, read_training_rows
@@ -73,7 +73,7 @@ def draw(
     import torch_xla.core.xla_model as xm
     import torch_xla.runtime as xr
 
-    from tasks.worker.accelerators.xla import XlaAccelerator
+    from tasks.worker.devices.xla import XlaAccelerator
 
     library: Any = vars(torch_xla)["_XLAC"]  # private to torch-xla, as the graphs' text is
 

@@ -14,7 +14,7 @@ from torch import nn
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.worker import train
-from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.step import TrainStep

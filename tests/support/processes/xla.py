@@ -100,13 +100,13 @@ def train_with_an_odd_shape(
 def check_health(rank: Rank, workspace: Path, runtimes_own: bool) -> HealthOutcome:
     """The health stage; `runtimes_own`: with the all-reduce of XLA's processor runtime instead of gloo's."""
     if runtimes_own:
-        from tasks.worker.accelerators import xla_environment
+        from tasks.worker.devices import xla_environment
 
         xla_environment.prepare_environment(None, "fp32", rank)
 
         import torch_xla.core.xla_model as xm
 
-        from tasks.worker.accelerators.xla import XlaAccelerator
+        from tasks.worker.devices.xla import XlaAccelerator
 
         def all_reduce(self: XlaAccelerator, tensor: torch.Tensor) -> None:
             xm.all_reduce(xm.REDUCE_SUM, [tensor])

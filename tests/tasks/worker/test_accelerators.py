@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 
 from tasks.foundation.errors import ConfigError
-from tasks.worker.accelerators import base, host_memory, open_accelerator
-from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.devices import base, host_memory
+from tasks.worker.devices.accelerators import open_accelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
 

@@ -12,7 +12,7 @@ from tasks.hosts import host_records
 from tasks.hosts.findings import read_findings
 from tasks.hosts.link_speeds import ENOUGH, read_speeds, remember_speeds
 from tasks.worker import health
-from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.health import probe_store
 from tests.support.fakes.broken import break_product
 from tests.support.fakes.stand_ins import Heard, health_spec, replace_health
@@ -151,7 +151,7 @@ def test_workers_whose_collectives_do_nothing_are_refused(store, tmp_path, monke
         def run(job):
             del sys.modules["tasks.worker.health"]  # the stand-in steps aside
             from tasks.worker import health
-            from tasks.worker.accelerators import Accelerator
+            from tasks.worker.devices.accelerators import Accelerator
             Accelerator.sum = lambda accelerator, tensor: tensor
             return health.run(job)
         """,

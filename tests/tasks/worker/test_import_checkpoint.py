@@ -27,7 +27,7 @@ from tasks.foundation.errors import ConfigError, DataError, StageError
 from tasks.preflight.encoder import pretrained_folder
 from tasks.runs.lineage import head
 from tasks.worker import import_checkpoint
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.import_checkpoint import read_weights
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import make_batch, plan_for, shape_for

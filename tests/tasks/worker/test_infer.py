@@ -21,8 +21,8 @@ from tasks.contracts.results import KeptWork
 from tasks.data.items import partition_of
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
+from tasks.worker.catalogue import embedder
 from tasks.worker.process.job import Rank
-from tasks.worker.vectors import embedder
 from tests.support.processes.kills import Kill, infer_and_die
 from tests.support.processes.ranks import finish, run_ranks, start
 from tests.support.workspace.jobs import (
@@ -179,9 +179,9 @@ def test_vectors_of_another_model_are_never_reused(workspace: Workspace):
 UPLOAD = "infra.store.directory:DirectoryStore.upload"
 CREATE = "infra.store.directory:DirectoryStore.create"
 KILLS = {
-    "before any shard": (Kill("tasks.worker.vectors.embedder:embed", 1, "before"), 0),
+    "before any shard": (Kill("tasks.worker.catalogue.embedder:embed", 1, "before"), 0),
     "after a shard's file, before its note": (Kill(UPLOAD, 1, about="part-00001.parquet"), 1),
-    "after the second shard": (Kill("tasks.worker.vectors.shards:Shards.commit", 2), 2),
+    "after the second shard": (Kill("tasks.worker.catalogue.shards:Shards.commit", 2), 2),
     "before the manifest": (Kill(CREATE, 1, "before", about="MANIFEST.json"), 4),
     "after the manifest": (Kill(CREATE, 1, about="MANIFEST.json"), 4),
 }

@@ -1,4 +1,4 @@
-"""The worker of a publication apart from what depends on the kind of target, which tests/tasks/worker/targets has."""
+"""The worker of a publication apart from what depends on the kind of target, which tests/tasks/worker/export has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.cloud.s3 import S3Server
 from tests.support.fakes.fake_runner import small_config
 from tests.support.workspace.publications import publish_job, publish_spec
 from tests.support.workspace.releases import write_release
-from tests.tasks.worker.targets.watched import Watched
+from tests.tasks.worker.export.watched import Watched
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -15,7 +15,7 @@ from tasks.contracts.usage import RateUse
 from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, HostError, StoreError
 from tasks.worker import train
-from tasks.worker.accelerators import Accelerator
+from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.training.optimizer import learning_rate
 from tasks.worker.usage import device_use
 from tests.support.fakes.neuron.neuron_tools import FakeTools, sample

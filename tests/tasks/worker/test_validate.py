@@ -16,8 +16,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
-from tasks.worker.checks import row_checks
-from tasks.worker.validation import drifts
+from tasks.worker.rows import drifts, row_checks
 from tests.support.workspace.spans import (
     APRIL,
     MARCH,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SAMPLES = Path(__file__).resolve().parents[3] / "tasks/worker/neuron/samples"
+SAMPLES = Path(__file__).resolve().parents[3] / "tasks/worker/devices/samples"
 COMPILER = "neuronxcc-2.25.3371.0+f524f91d"
 
 _OUTPUT = """

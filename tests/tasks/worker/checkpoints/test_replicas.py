@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from infra.store.manifest import read_manifest
-from tasks.worker.accelerators.base import Precision
-from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.checkpoints.replicas import Replicas, checksum
+from tasks.worker.devices.base import Precision
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tests.faults.test_resume import COMMITTED
 from tests.support.processes.ends import LAST_STEP, End, assert_same_end, job_of

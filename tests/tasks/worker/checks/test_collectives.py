@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tasks.foundation.errors import HostError
-from tasks.worker.accelerators import Accelerator, open_accelerator
 from tasks.worker.checks.collectives import SIZES, check_collectives, prove_exchange, rates
+from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
 

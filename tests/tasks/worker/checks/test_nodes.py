@@ -16,7 +16,7 @@ from tasks.hosts.findings import read_findings
 from tasks.worker import health
 from tasks.worker.checks import nodes
 from tasks.worker.checks.exchange import AllFindings
-from tasks.worker.neuron import sysfs
+from tasks.worker.devices import sysfs
 from tasks.worker.process.job import Rank
 from tests.support.fakes.neuron.neuron_tools import FakeTools, make_sysfs, sample, set_counter
 from tests.support.processes.ranks import run_ranks

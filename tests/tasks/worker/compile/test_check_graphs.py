@@ -12,11 +12,11 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs
 from tasks.foundation.errors import StoreError
 from tasks.worker import health
-from tasks.worker.accelerators.base import Accelerator
-from tasks.worker.accelerators.cpu import CpuAccelerator
-from tasks.worker.accelerators.graphs import GraphWatch
 from tasks.worker.compile.check_graphs import checked_graphs
-from tasks.worker.neuron.precompile import list_graphs
+from tasks.worker.devices.base import Accelerator
+from tasks.worker.devices.cpu import CpuAccelerator
+from tasks.worker.devices.graphs import GraphWatch
+from tasks.worker.devices.precompile import list_graphs
 from tasks.worker.process.job import Job, Rank
 from tests.support.workspace.jobs import make_job, tiny_config
 

@@ -10,9 +10,9 @@ from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
-from tasks.worker.accelerators.graphs import Graph, GraphWatch
 from tasks.worker.compile import compile_cache
 from tasks.worker.compile.compile_cache import NOTHING, fetch, ingredients, is_complete, key_of, publish, ref_to
+from tasks.worker.devices.graphs import Graph, GraphWatch
 from tasks.worker.training.batches import BatchShape
 from tests.support.workspace.stores import STORES
 

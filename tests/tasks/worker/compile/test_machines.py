@@ -18,9 +18,9 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
-from tasks.worker.accelerators.graphs import Graph, GraphWatch
 from tasks.worker.compile import compile_ahead, compile_cache
-from tasks.worker.neuron.precompile import GraphCompile, list_graphs
+from tasks.worker.devices.graphs import Graph, GraphWatch
+from tasks.worker.devices.precompile import GraphCompile, list_graphs
 from tasks.worker.process.job import Rank
 from tests.support.fakes.neuron.neuron_tools import COMPILER
 from tests.support.fakes.neuron.upstream_neuron import after_import

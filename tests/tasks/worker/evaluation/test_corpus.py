@@ -12,12 +12,12 @@ from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, Ro
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, read_rows
 from tasks.evaluating.golden_set import store_golden_set
 from tasks.labels.pairs import pair_mask
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.corpus import known_pairs, relevant_items
 from tasks.worker.evaluation.rows import read_holdout, with_golden_set
-from tasks.worker.held import order
+from tasks.worker.model.relevant import find_relevant, query_keys, text_numbers
 from tasks.worker.process.job import Rank
-from tasks.worker.ranking.relevant import find_relevant, query_keys, text_numbers
+from tasks.worker.rows import holdout_order
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_job, make_workspace, tiny_config, with_held
 
 
@@ -25,7 +25,7 @@ from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_job, make
 def test_items_as_right_are_those_of_all_rows_of_all_spans(
     tmp_path: Path, positives_only: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(order, "FIRST_ROWS", 16)
+    monkeypatch.setattr(holdout_order, "FIRST_ROWS", 16)
     config = tiny_config(CLASSIFIER, f"heads.contrastive.positives_only={positives_only}")
     store, plain = make_workspace(tmp_path, rows=300, distinct=70)
 

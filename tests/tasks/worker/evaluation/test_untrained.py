@@ -15,7 +15,7 @@ from tasks.contracts.jobs import ImportInputs, ReleaseInputs
 from tasks.contracts.references import RowsRef
 from tasks.evaluating.rivals import begun_with
 from tasks.worker import import_checkpoint, release
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.untrained import NotThere, untrained_parts
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features

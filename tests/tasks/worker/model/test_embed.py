@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays

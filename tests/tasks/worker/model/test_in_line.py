@@ -7,7 +7,7 @@ from transformers import BertConfig, DistilBertConfig, LlamaConfig, RobertaConfi
 
 from configs.schema.model import Pooling
 from tasks.pretrained.shapes import TextShape
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.in_line import InLine, cut, padded

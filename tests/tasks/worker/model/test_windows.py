@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModel
 
 from configs.schema.model import Prompts
-from tasks.worker.accelerators.attention import use_matmul_attention
+from tasks.worker.devices.attention import use_matmul_attention
 from tasks.worker.model.embedding_model import EmbeddingModel, local_reach
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.in_line import InLine

@@ -69,7 +69,7 @@ from tasks.worker.process.threads import bind_threads
 cores = sorted(os.sched_getaffinity(0))
 bind_threads("cpu")
 import torch
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 with open_accelerator("cpu", Rank(0, 1, 0)):
     (torch.ones(1000, 1000) + 1).relu()

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.retention.averages import RunningAverage, gained_share, merged, put_weights
 

@@ -12,7 +12,7 @@ from configs.load import load_config
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 from tasks.preflight.encoder import pretrained_folder
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize

@@ -13,7 +13,7 @@ from infra.store.manifest import read_manifest
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import CodeError, FailureClass, StoreError, classify
-from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import (

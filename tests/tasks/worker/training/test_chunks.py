@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from configs.schema.config import Config
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch, make_batch, plan_for, shape_for
 from tasks.worker.training.build import build_parts

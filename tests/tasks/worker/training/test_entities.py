@@ -19,11 +19,11 @@ from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.foundation.errors import ConfigError
 from tasks.preflight.encoder import describe_encoder
 from tasks.worker import release
+from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.model.prompts import prompts_of
 from tasks.worker.training.batches import plan_for
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.pairs import make_pairs
-from tasks.worker.vectors.reuse import as_matrix
 from tests.support.fakes.encoding import encode_here
 from tests.support.workspace.jobs import (
     LABEL_HEADS,

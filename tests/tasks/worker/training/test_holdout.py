@@ -7,7 +7,7 @@ import pytest
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.data.holdout import split_holdout
 from tasks.data.rows import distinct_items
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import EmbedSettings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts

@@ -9,8 +9,8 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.foundation.errors import CodeError
-from tasks.worker.accelerators.cpu import CpuAccelerator
 from tasks.worker.checkpoints.pace import Pace
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.loop import LoopRecorder

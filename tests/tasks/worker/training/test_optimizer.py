@@ -7,7 +7,7 @@ from torch import nn
 
 from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
-from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.optimizer import (
     HostCountedAdamW,

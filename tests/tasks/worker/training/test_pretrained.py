@@ -12,7 +12,7 @@ from configs.schema.config import Config
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.pretrained.folder import describe
 from tasks.worker import release
-from tasks.worker.accelerators.base import Precision
+from tasks.worker.devices.base import Precision
 from tasks.worker.model.features import Side
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts

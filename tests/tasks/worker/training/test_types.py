@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tasks.contracts.jobs import TrainInputs
-from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.start import Source, make_start

@@ -11,8 +11,8 @@ import pytest
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.usage import DeviceUse
 from tasks.foundation.errors import HostError
-from tasks.worker.neuron import efa_counters
-from tasks.worker.neuron.monitor import GIB, Reading
+from tasks.worker.devices import efa_counters
+from tasks.worker.devices.neuron_monitor import GIB, Reading
 from tasks.worker.process.job import Job
 from tasks.worker.usage import device_use
 from tests.support.workspace.jobs import make_job, tiny_config

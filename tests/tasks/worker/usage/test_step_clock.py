@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from tasks.hosts.link_speeds import remember_speeds
-from tasks.worker.accelerators.base import Accelerator
-from tasks.worker.accelerators.cpu import CpuAccelerator
+from tasks.worker.devices.base import Accelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.usage import step_clock
 from tasks.worker.usage.step_clock import StepClock
@@ -101,7 +101,7 @@ def test_a_processor_times_its_collectives(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.distributed, "all_gather", lambda parts, rows: None)
     accelerator = CpuAccelerator(place())
     ticks = iter([1.0, 1.5, 4.0, 4.25])
-    monkeypatch.setattr("tasks.worker.accelerators.cpu.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("tasks.worker.devices.cpu.time.perf_counter", lambda: next(ticks))
     accelerator.sum(torch.zeros(1))
     accelerator.gather(torch.zeros(1, 1))
     assert accelerator.communicated_seconds == 0.75

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from configs.schema.training import ContrastiveHead, HeadsConfig
-from tasks.worker.accelerators import Accelerator, open_accelerator
+from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.model.embedding_model import Texts
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.learnt_scale import LearntScale

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch, BatchShape, make_batch

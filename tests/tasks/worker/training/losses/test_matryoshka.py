@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch.nn.functional as F
 
-from tasks.worker.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import make_batch, plan_for, shape_for
 from tasks.worker.training.build import build_parts

@@ -1,0 +1,108 @@
+"""Vectors that an earlier release of the same model holds: unchanged items need not be embedded again."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from infra.store.base import Store, sha256_of
+from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, read_manifest
+from tasks.data.items import CONTENT, VECTOR, part_name
+from tasks.data.rows import ITEM_ID
+from tasks.worker.catalogue.by_model import expect_vectors
+from tasks.worker.process.job import Share
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+BATCH_VECTORS = 8192
+
+
+class EarlierVectors:
+    """The vectors of a folder, found by item id and content; empty without a folder.
+
+    Raises:
+        MissingFolder, CorruptFolder: the folder is not complete, or holds the vectors of another model.
+    """
+
+    def __init__(self, store: Store, prefix: str | None, model_version: str, manifests: Store | None = None) -> None:
+        """Read the manifest, from `manifests` where that is given: the same workspace, shared by several workers."""
+        self._store, self._prefix = store, prefix
+        self._files: tuple[FileEntry, ...] = ()
+        self._partitions = 1
+        self.max_tokens: int | None = None  # where the texts of these vectors were cut
+        if prefix is not None:
+            manifest = read_manifest(manifests or store, prefix)
+            expect_vectors(store, prefix, manifest, model_version)
+            self._files = manifest.files
+            self._partitions = manifest.facts["catalogue"]["partitions"]
+            self.max_tokens = manifest.facts.get("max_tokens")
+
+    def of_partition(self, number: int) -> dict[tuple[str, str], np.ndarray]:
+        """Return (item id, content hash) -> vector of the partition that held these items."""
+        table = self.table_of_partition(number, [ITEM_ID, CONTENT])
+        return {} if table is None else dict(zip(_keys(table, CONTENT), as_matrix(table[VECTOR]), strict=True))
+
+    def table_of_partition(self, number: int, columns: Sequence[str]) -> pa.Table | None:
+        """Return the vectors, with other columns, of the partition that held these items; partitions only split.
+
+        None: it has no item.
+        """
+        name = part_name(number % self._partitions)
+        if name not in {entry.name for entry in self._files}:
+            return None
+        return pq.read_table(self._store.local(f"{self._prefix}/{name}"), columns=[*columns, VECTOR])
+
+    def check(self, share: Share) -> None:
+        """Compare this worker's share of the files with their checksums. Raises CorruptFolder: names the file."""
+        for entry in self._files[share.index :: share.of]:
+            path = self._store.local(f"{self._prefix}/{entry.name}")
+            if not path.is_file() or sha256_of(path) != entry.sha256:
+                raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
+
+    def of_items(self, items: pa.Table, by: str, width: int, share: Share) -> tuple[np.ndarray, np.ndarray]:
+        """Return which items have a vector in this worker's share of the files, and the vectors.
+
+        Args:
+            items: with the columns ITEM_ID and `by`, one row for each item.
+            by: the column that must be equal as well: CONTENT or TEXT.
+
+        Returns:
+            bool (items,), and float32 (items, width), zeros for the other items.
+        """
+        row_of = {key: row for row, key in enumerate(_keys(items, by))}
+        which, vectors = np.zeros(items.num_rows, dtype=bool), np.zeros((items.num_rows, width), dtype=np.float32)
+        for table in self._batches(by, share):
+            table = table.filter(pc.is_in(table[ITEM_ID], value_set=items[ITEM_ID].combine_chunks()))
+            for key, vector in zip(_keys(table, by), as_matrix(table[VECTOR]), strict=True):
+                if (row := row_of.get(key)) is not None:
+                    which[row], vectors[row] = True, vector
+        return which, vectors
+
+    def holds(self, ids: pa.ChunkedArray, share: Share) -> np.ndarray:
+        """Return which item ids are in this worker's share of the files, with any content, bool (ids,)."""
+        found = np.zeros(len(ids), dtype=bool)
+        for entry in self._files[share.index :: share.of]:
+            there = pq.read_table(self._store.local(f"{self._prefix}/{entry.name}"), columns=[ITEM_ID])[ITEM_ID]
+            found |= pc.is_in(ids, value_set=there.combine_chunks()).to_numpy()
+        return found
+
+    def _batches(self, column: str, share: Share) -> Iterator[pa.Table]:
+        """Yield vectors with their item ids and another column, some thousand at a time."""
+        for entry in self._files[share.index :: share.of]:
+            with pq.ParquetFile(self._store.local(f"{self._prefix}/{entry.name}"), pre_buffer=False) as file:
+                for batch in file.iter_batches(BATCH_VECTORS, columns=list({ITEM_ID, column, VECTOR})):
+                    yield pa.Table.from_batches([batch])
+
+
+def _keys(table: pa.Table, by: str) -> Iterator[tuple[str, str]]:
+    return zip(table[ITEM_ID].to_pylist(), table[by].to_pylist(), strict=True)
+
+
+def as_matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column of fixed-size lists as an array (rows, width) of its own type."""
+    width = column.type.list_size
+    flat = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    return np.concatenate(flat).reshape(-1, width) if flat else np.zeros((0, width), dtype=np.float32)

@@ -1,0 +1,111 @@
+"""Devices behind one small interface. A new device is a new file here and an entry in `DEVICES`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from configs.schema.config import Config
+from tasks.foundation.errors import ConfigError
+from tasks.worker.devices import xla_environment
+from tasks.worker.devices.base import Accelerator, Precision
+from tasks.worker.process.job import Rank
+
+__all__ = ["Accelerator", "make_accelerator", "open_accelerator", "opened", "uses_neuron"]
+
+
+@contextlib.contextmanager
+def open_accelerator(
+    name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
+) -> Iterator[Accelerator]:
+    """Give the accelerator of that name; its device and process group are open inside the block.
+
+    Args are those of `make_accelerator`. Raises ConfigError: there is no such device on this machine.
+    """
+    accelerator = make_accelerator(name, rank, config, precision)
+    with opened(accelerator):
+        yield accelerator
+
+
+@contextlib.contextmanager
+def opened(accelerator: Accelerator) -> Iterator[None]:
+    """Hold the device and its process group inside the block.
+
+    After an error this worker does not leave the group: its connections close when the process ends. So it can report
+    its error before the other workers report that they lost a connection.
+    """
+    accelerator.join()
+    try:
+        yield
+    except BaseException:
+        accelerator.abandon()
+        raise
+    accelerator.leave()
+
+
+def make_accelerator(
+    name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
+) -> Accelerator:
+    """Return the accelerator of that name, not yet open. Only the packages of this device are imported.
+
+    Args:
+        config: has the compiler's settings, for devices that compile; None: the compiler's defaults.
+        precision: the one that the stage will request; some devices must know it before they start.
+
+    Raises:
+        ConfigError: there is no accelerator of that name, or its packages are not installed.
+    """
+    return _device(name).make(rank, config, precision)
+
+
+def uses_neuron(name: str) -> bool:
+    """Return whether an accelerator's devices here are NeuronCores. Raises ConfigError for an unknown name."""
+    return _device(name).is_neuron()
+
+
+def _device(name: str) -> Device:
+    if name not in DEVICES:
+        raise ConfigError(f"unknown accelerator {name!r}; use one of {', '.join(DEVICES)}")
+    return DEVICES[name]
+
+
+class Device(NamedTuple):
+    """How an accelerator is made, and whether its devices are NeuronCores."""
+
+    make: Callable[[Rank, Config | None, Precision | Literal["auto"]], Accelerator]
+    is_neuron: Callable[[], bool]
+
+
+def _cpu(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    from tasks.worker.devices.cpu import CpuAccelerator
+
+    return CpuAccelerator(rank)
+
+
+def _cuda(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    from tasks.worker.devices.cuda import CudaAccelerator
+
+    return CudaAccelerator(rank)
+
+
+def _xla(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    environment = xla_environment.prepare_environment(config, precision, rank)
+
+    from tasks.worker.devices.xla import XlaAccelerator  # after the environment: torch-xla reads it
+
+    return XlaAccelerator(rank, environment)
+
+
+def _neuron(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    from tasks.worker.devices.neuron import NeuronAccelerator
+
+    return NeuronAccelerator(rank)
+
+
+DEVICES = {
+    "cpu": Device(_cpu, is_neuron=lambda: False),
+    "cuda": Device(_cuda, is_neuron=lambda: False),
+    "xla": Device(_xla, is_neuron=xla_environment.means_neuron),
+    "neuron": Device(_neuron, is_neuron=lambda: True),
+}

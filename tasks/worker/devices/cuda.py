@@ -1,0 +1,42 @@
+"""One NVIDIA GPU per process: NCCL between them, bf16 autocast."""
+
+from typing import ClassVar
+
+import torch
+
+from tasks.foundation.errors import ConfigError
+from tasks.worker.devices.base import Accelerator
+from tasks.worker.process.job import Rank
+
+
+class CudaAccelerator(Accelerator):
+    """The GPU whose number is the local rank."""
+
+    name = "cuda"
+    backend = "cpu:gloo,cuda:nccl"
+    matmul_attention = False
+    adamw_options: ClassVar[dict[str, bool]] = {"fused": True}
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        found = torch.cuda.device_count()
+        if rank.local >= found:
+            raise ConfigError(
+                f"accelerator: cuda needs a GPU for each worker; this machine has {found}. "
+                "Lower train.workers or set accelerator: cpu"
+            )
+        self.device = torch.device("cuda", rank.local)
+        torch.cuda.set_device(self.device)
+
+    @property
+    def fast_bf16(self) -> bool:
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def free_memory_bytes(self) -> int:
+        return torch.cuda.mem_get_info(self.device)[0]
+
+    def peak_memory_bytes(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device)

@@ -1,0 +1,55 @@
+"""The EFA network interfaces of this machine, from libfabric's `fi_info -p efa`.
+
+A container sees only the interfaces whose /dev/infiniband/uverbs* are mapped into it.
+"""
+
+from tasks.contracts.outcomes import Action, Check
+from tasks.foundation.errors import HostError
+from tasks.worker.devices.neuron_tools import run_tool
+
+TIMEOUT_SECONDS = 60.0
+_NONE = "no data available"  # fi_info's text if the provider has no interface
+_KINDS = ("-rdm", "-dgrm")  # what follows the interface's name in the name of a domain
+
+
+def list_interfaces() -> tuple[str, ...]:
+    """Return the names of the interfaces, each once: the tool lists each for every fabric and endpoint type.
+
+    Raises:
+        ConfigError: fi_info is not installed.
+        HangError: it does not answer.
+        HostError: it fails.
+    """
+    output = run_tool("fi_info", "-p", "efa", timeout_seconds=TIMEOUT_SECONDS)
+    found: dict[str, None] = {}
+    provider = ""
+    for line in output.stdout.splitlines():
+        key, _, value = (word.strip() for word in line.partition(":"))
+        if key == "provider":
+            provider = value
+        elif key == "domain" and provider.startswith("efa"):
+            found[_interface(value)] = None
+    if not found and output.code != 0 and _NONE not in f"{output.stdout}{output.stderr}".lower():
+        raise HostError(f"{output.command} exited with {output.code}; is the EFA driver loaded? Output:\n{output.tail}")
+    return tuple(found)
+
+
+def check_interfaces(found: tuple[str, ...], expected: int) -> Check:
+    """Check that there are as many interfaces as such a machine has."""
+    passed = len(found) >= expected
+    action: Action = "exclude host" if found else "stop"
+    sentence = f"fi_info lists {len(found)} EFA interfaces ({', '.join(found) or 'none'}); {expected} are expected"
+    if not passed and found:
+        sentence += ". Map all of /dev/infiniband/uverbs* into the container; if they are mapped, replace the machine"
+    elif not passed:
+        sentence += (
+            ". Map /dev/infiniband/uverbs* into the container, and start machines with EFA interfaces and its driver "
+            "(health.machine says which kind this should be)"
+        )
+    return Check.critical("efa interfaces", passed, sentence, action, len(found))
+
+
+def _interface(domain: str) -> str:
+    for kind in _KINDS:
+        domain = domain.removesuffix(kind)
+    return domain

@@ -1,0 +1,243 @@
+"""A whole BERT layer as one operation, for processors: in bf16 with a backward pass of its own, and for texts in line.
+
+On a processor a step of a small encoder waits for memory as much as it multiplies. Here query, key and value are one
+product in each direction, weights are packed for oneDNN once for each product, which then adds bias and residual too,
+and what is no longer needed is overwritten.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel
+
+from tasks.worker.devices.attention import attention_in_line
+
+BERT_LAYERS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")  # kinds of encoder with such layers
+
+
+class LayerWeights(NamedTuple):
+    """The weights of a layer, in one type; W is the width of the model, I that of the feed-forward part.
+
+    Matrices are (outputs, inputs): `query`, `key`, `value`, `out` (W, W), `up` (I, W), `down` (W, I). The rest are
+    vectors: a bias for each, weight and bias of the two normalisations.
+    """
+
+    query: torch.Tensor
+    query_bias: torch.Tensor
+    key: torch.Tensor
+    key_bias: torch.Tensor
+    value: torch.Tensor
+    value_bias: torch.Tensor
+    out: torch.Tensor
+    out_bias: torch.Tensor
+    first_norm: torch.Tensor
+    first_norm_bias: torch.Tensor
+    up: torch.Tensor
+    up_bias: torch.Tensor
+    down: torch.Tensor
+    down_bias: torch.Tensor
+    last_norm: torch.Tensor
+    last_norm_bias: torch.Tensor
+
+    @classmethod
+    def of(cls, layer: Any) -> LayerWeights:
+        attention, out = layer.attention.self, layer.attention.output
+        parts = (attention.query, attention.key, attention.value, out.dense, out.LayerNorm)
+        parts = (*parts, layer.intermediate.dense, layer.output.dense, layer.output.LayerNorm)
+        return cls(*(tensor for part in parts for tensor in (part.weight, part.bias)))
+
+
+class LayerShape(NamedTuple):
+    """R sequences of T tokens, H heads, and the number that keeps a normalisation from dividing by zero."""
+
+    sequences: int
+    tokens: int
+    heads: int
+    epsilon: float
+
+    def to_heads(self, rows: torch.Tensor, parts: int) -> torch.Tensor:
+        """(R * T, parts * W) -> (parts, R * H, T, W / H), a copy."""
+        apart = rows.view(self.sequences, self.tokens, parts, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return apart.reshape(parts, self.sequences * self.heads, self.tokens, -1)
+
+    def to_rows(self, heads: torch.Tensor) -> torch.Tensor:
+        """(parts, R * H, T, W / H) -> (R * T, parts * W), a copy."""
+        apart = heads.view(len(heads), self.sequences, self.heads, self.tokens, -1).permute(1, 3, 0, 2, 4)
+        return apart.reshape(self.sequences * self.tokens, -1)
+
+
+class Attended(NamedTuple):
+    """The first half of a layer. `side` (3 W, W) and `sides` (3, R * H, T, W / H): query, key and value.
+
+    `shares` (R * H, T, T), what each token takes from the others; `seen` (R * T, W), what it takes; `first`, that plus
+    the input; `mean` and `scale` of each row of it; `middle`, normalised.
+    """
+
+    side: torch.Tensor
+    sides: torch.Tensor
+    shares: torch.Tensor
+    seen: torch.Tensor
+    first: torch.Tensor
+    middle: torch.Tensor
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+
+def _attended(rows: torch.Tensor, mask: torch.Tensor, shape: LayerShape, w: LayerWeights) -> Attended:
+    side, bias = torch.cat([w.query, w.key, w.value]), torch.cat([w.query_bias, w.key_bias, w.value_bias])
+    sides = shape.to_heads(_linear(rows, side, bias), parts=3)
+    query, key, value = sides
+    shares = torch.baddbmm(mask, query, key.mT, alpha=query.shape[-1] ** -0.5)
+    torch.softmax(shares, dim=-1, out=shares)
+    seen = shape.to_rows(torch.bmm(shares, value)[None])
+    first = _linear(seen, w.out, w.out_bias, added=rows)
+    normalised = torch.native_layer_norm(first, rows.shape[1:], w.first_norm, w.first_norm_bias, shape.epsilon)
+    return Attended(side, sides, shares, seen, first, *normalised)
+
+
+def _linear(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, added: torch.Tensor | None = None, after: str = "none"
+) -> torch.Tensor:
+    """Return rows @ weight.T + bias (+ `added`, or `gelu` after it), added up in fp32 and rounded once."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(rows))  # as its product reads it; hardly takes time
+    if added is not None:
+        return torch.ops.mkldnn._linear_pointwise.binary(rows, added, packed, bias, "add")
+    return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, after, [], "none")
+
+
+def layer_in_line(layer: Any, hidden: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Return what a BERT layer returns in evaluation without gradients, for texts in line: (1, N, W) -> (1, N, W).
+
+    GELU is part of the product before it.
+
+    Args:
+        groups: as `InLine` has them.
+    """
+    w, heads, epsilon = LayerWeights.of(layer), layer.attention.self.num_attention_heads, layer.output.LayerNorm.eps
+    rows, width = hidden[0], hidden.shape[2:]
+    side, bias = torch.cat([w.query, w.key, w.value]), torch.cat([w.query_bias, w.key_bias, w.value_bias])
+    query, key, value = _linear(rows, side, bias).view(len(rows), 3, heads, -1).unbind(1)
+    seen = attention_in_line(query, key, value, groups).flatten(1)
+    first = _linear(seen, w.out, w.out_bias, added=rows)
+    middle = F.layer_norm(first, width, w.first_norm, w.first_norm_bias, epsilon)
+    last = _linear(_linear(middle, w.up, w.up_bias, after="gelu"), w.down, w.down_bias, added=middle)
+    return F.layer_norm(last, width, w.last_norm, w.last_norm_bias, epsilon)[None]
+
+
+class FusedLayer(torch.autograd.Function):
+    """(R * T, W) -> (R * T, W): attention, then the feed-forward part, each added to its input and normalised."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, mask: torch.Tensor, shape: LayerShape, *weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Compute the layer; `mask` is additive, (R * H, T, T), and all tensors are of one type."""
+        w = LayerWeights(*weights)
+        attended = _attended(rows, mask, shape, w)
+        inner = _linear(attended.middle, w.up, w.up_bias)
+        active = F.gelu(inner)
+        last = _linear(active, w.down, w.down_bias, added=attended.middle)
+        out, *moments = torch.native_layer_norm(last, rows.shape[1:], w.last_norm, w.last_norm_bias, shape.epsilon)
+        ctx.shape = shape
+        ctx.save_for_backward(rows, inner, active, last, *moments, *attended, *weights)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of rows and weights; each product adds up in fp32 and is rounded once."""
+        shape: LayerShape = ctx.shape
+        rows, inner, active, last, mean, scale, *saved = ctx.saved_tensors
+        side, sides, shares, seen, first, middle, first_mean, first_scale = saved[: len(Attended._fields)]
+        w = LayerWeights(*saved[len(Attended._fields) :])
+        query, key, value = sides
+
+        d_last, d_last_norm, d_last_norm_bias = _normalised_backward(
+            gradients[0].contiguous(), last, mean, scale, w.last_norm, w.last_norm_bias
+        )
+        # The wide side first: the same product the other way round takes half as long again.
+        d_down, d_down_bias = (active.T @ d_last).T.contiguous(), d_last.sum(0)
+        d_inner = d_last @ w.down
+        torch.ops.aten.gelu_backward.grad_input(d_inner, inner, grad_input=d_inner)
+        d_up, d_up_bias = d_inner.T @ middle, d_inner.sum(0)
+        d_middle = d_last.addmm_(d_inner, w.up)
+        d_first, d_first_norm, d_first_norm_bias = _normalised_backward(
+            d_middle, first, first_mean, first_scale, w.first_norm, w.first_norm_bias
+        )
+        d_out, d_out_bias = d_first.T @ seen, d_first.sum(0)
+
+        [d_seen] = shape.to_heads(d_first @ w.out, parts=1)
+        d_shares = torch.bmm(d_seen, value.mT)
+        torch.ops.aten._softmax_backward_data.out(d_shares, shares, -1, shares.dtype, grad_input=d_shares)
+        d_sides, factor = torch.empty_like(sides), query.shape[-1] ** -0.5
+        d_sides[0].baddbmm_(d_shares, key, beta=0, alpha=factor)
+        d_sides[1].baddbmm_(d_shares.mT, query, beta=0, alpha=factor)
+        torch.bmm(shares.mT, d_seen, out=d_sides[2])
+        d_sides = shape.to_rows(d_sides)
+        d_query, d_key, d_value = (d_sides.T @ rows).chunk(3)
+        d_query_bias, d_key_bias, d_value_bias = d_sides.sum(0).chunk(3)
+        d_rows = d_first.addmm_(d_sides, side)
+        of_weights = LayerWeights(
+            query=d_query,
+            query_bias=d_query_bias,
+            key=d_key,
+            key_bias=d_key_bias,
+            value=d_value,
+            value_bias=d_value_bias,
+            out=d_out,
+            out_bias=d_out_bias,
+            first_norm=d_first_norm,
+            first_norm_bias=d_first_norm_bias,
+            up=d_up,
+            up_bias=d_up_bias,
+            down=d_down,
+            down_bias=d_down_bias,
+            last_norm=d_last_norm,
+            last_norm_bias=d_last_norm_bias,
+        )
+        return d_rows, None, None, *of_weights
+
+
+def _normalised_backward(
+    gradient: torch.Tensor, rows: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, *weights: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of the rows, the weight and the bias of a normalisation."""
+    backward, all_three = torch.ops.aten.native_layer_norm_backward, [True] * 3
+    return backward(gradient, rows, rows.shape[1:], mean, scale, *weights, all_three)
+
+
+def fused_layer(layer: Any, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Return what a BERT layer without dropout returns; hidden states (R, T, W), mask (R, H, T, T) additive."""
+    sequences, tokens, _ = hidden.shape
+    shape = LayerShape(sequences, tokens, layer.attention.self.num_attention_heads, layer.output.LayerNorm.eps)
+    rows, mask, weights = hidden.flatten(0, 1), attention_mask.flatten(0, 1), LayerWeights.of(layer)
+    out: Any = FusedLayer.apply(rows, mask, shape, *weights)
+    return out.view_as(hidden)
+
+
+def use_fused_layers(model: nn.Module) -> None:
+    """Make the layers of every encoder inside `model` compute so, where they compute in bf16 and drop nothing.
+
+    Texts in line are computed so in fp32 too.
+    """
+    if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and part.config.model_type in BERT_LAYERS:
+            layers = part.get_submodule("encoder.layer").children() if part.config.hidden_act == "gelu" else ()
+            for layer in layers:
+                layer.forward = MethodType(_forward, layer)
+
+
+def _forward(layer: Any, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *given: Any, **named: Any) -> Any:
+    if not attention_mask.is_floating_point():
+        return layer_in_line(layer, hidden_states, attention_mask)
+    dropouts = (layer.attention.self.dropout, layer.attention.output.dropout, layer.output.dropout)
+    drops = layer.training and any(each.p for each in dropouts)
+    if hidden_states.dtype != torch.bfloat16 or drops:
+        return type(layer).forward(layer, hidden_states, attention_mask, *given, **named)
+    return fused_layer(layer, hidden_states, attention_mask)

@@ -1,0 +1,104 @@
+"""The environment variables of torch-xla, set in one place before its import, and recorded with the run.
+
+It also decides whether XLA means NeuronCores or the processor.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.schema.compute import CompilerConfig
+from configs.schema.config import Config
+from tasks.foundation.errors import ConfigError
+from tasks.worker.devices import neuron_environment as neuron
+from tasks.worker.devices.graph_folder import folder_of_machine, own_folder
+from tasks.worker.process.job import Rank
+
+DEVICE = "PJRT_DEVICE"
+CACHE = "XLA_PERSISTENT_CACHE_PATH"
+FLAGS = "XLA_FLAGS"
+LEVEL = "--xla_backend_optimization_level"
+COLLECTING = "NEURON_EXTRACT_GRAPHS_ONLY"  # set by neuron_parallel_compile around a trial run
+
+
+@dataclass(frozen=True)
+class XlaEnvironment:
+    """What XLA runs on, and its variables.
+
+    Attributes:
+        neuron: the devices are NeuronCores, and compiled graphs can be read back; else it is the processor.
+        cache: the folder of compiled graphs; on NeuronCores all workers of a machine share one.
+        variables: all that was set.
+        compiler: its name and version.
+        flags: the flags of the compiler.
+    """
+
+    neuron: bool
+    cache: Path
+    variables: dict[str, str]
+    compiler: str
+    flags: str
+
+
+def prepare_environment(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
+    """Set the variables and return them. Without `config` the compiler's defaults hold.
+
+    Raises:
+        ConfigError: torch-xla is not installed, or the environment contradicts the configuration.
+    """
+    if importlib.util.find_spec("torch_xla") is None:
+        raise ConfigError("accelerator: xla needs torch-xla, which is not installed: pip install -e '.[worker,xla]'")
+    return _neuron(config, precision, rank) if means_neuron() else _processor(config)
+
+
+def means_neuron() -> bool:
+    """Return whether XLA's devices are NeuronCores, not the processor. Opens no device."""
+    installed = importlib.util.find_spec("torch_neuronx") is not None
+    return collecting() or (installed and os.environ.get(DEVICE, "NEURON") == "NEURON")
+
+
+def collecting() -> bool:
+    """Return whether this is a trial run whose graphs are collected but not executed; its numbers are all zeros."""
+    return os.environ.get(COLLECTING) == "1"
+
+
+def check_place(rank: Rank, world: int, ordinal: int) -> None:
+    """Raise ConfigError unless the runtime sees `rank`; a world of one would sum nothing, and nobody would notice."""
+    if (world, ordinal) != (rank.world, rank.index):
+        raise ConfigError(
+            f"the Neuron runtime sees worker {ordinal} of {world}, but this is worker {rank.index} of {rank.world}: "
+            "sums over the workers would be wrong. Remove NEURON_PJRT_*, NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES "
+            "and PJRT_LOCAL_* from the environment, and start the workers with torchrun"
+        )
+
+
+def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
+    inherited = os.environ.get(neuron.CACHE) if collecting() else None  # set by the process that collects
+    cache = Path(inherited) if inherited else folder_of_machine(rank)
+    variables = {neuron.CACHE: str(cache)}
+    if config is not None:
+        variables = neuron.neuron_environment(config, precision, cache, rank.world // rank.local_world)
+    os.environ.update(variables)
+    importlib.import_module("torch_neuronx")  # makes NeuronCores the device of torch-xla
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("neuronx-cc", "torch-neuronx")]
+    rounding = variables.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "")
+    return XlaEnvironment(True, cache, variables, ", ".join(versions), f"{variables.get(neuron.FLAGS, '')} {rounding}")
+
+
+def _processor(config: Config | None) -> XlaEnvironment:
+    cache = own_folder()  # its runtime reads no graph back, and counts files
+    variables = {DEVICE: "CPU", CACHE: str(cache), "XLA_PERSISTENT_CACHE_READ_ONLY": "0"}
+    if config is not None and config.compiler.optlevel is not None:
+        variables[FLAGS] = _processor_flags(config.compiler)
+    os.environ.update(variables)
+    compiler = f"torch-xla {importlib.metadata.version('torch-xla')} for processors"
+    return XlaEnvironment(False, cache, variables, compiler, os.environ.get(FLAGS, ""))
+
+
+def _processor_flags(compiler: CompilerConfig) -> str:
+    """Keep the flags that the user has set, except the level, which the configuration sets."""
+    kept = [flag for flag in os.environ.get(FLAGS, "").split() if not flag.startswith(LEVEL)]
+    return " ".join([*kept, f"{LEVEL}={compiler.optlevel}"])

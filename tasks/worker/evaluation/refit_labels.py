@@ -1,0 +1,58 @@
+"""A head that learns one value of each row, solved on the newest training rows; `refit.py` says when."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+from tasks.contracts.checkpoints import LabelHeadSolved
+from tasks.data.rows import QUERY
+from tasks.labels.columns import label_values, row_weights
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.evaluation.newest_rows import inputs_of, newest_rows
+from tasks.worker.model.label_heads import LABEL_TASKS
+from tasks.worker.model.label_task import FOLDS, Known
+from tasks.worker.model.relevant import query_keys
+from tasks.worker.process.job import Job
+from tasks.worker.training.checkpoint import ModelParts
+
+
+def solve_label_head(
+    job: Job, parts: ModelParts, accelerator: Accelerator, name: str, step: int, alive: Callable[[], None]
+) -> None:
+    """Solve one head as `solve_heads` says; `refit_rows` is set."""
+    head, task = job.config.heads.of_labels[name], LABEL_TASKS[name]
+    assert head.refit_rows is not None
+    accelerator.name_work(f"the head {name}")
+    rows = newest_rows(job, head.refit_rows, lambda table: _usable(table, job, name))
+    truth, weights = label_values(rows, head), row_weights(rows, job.config.train.row_weight)
+    folds = query_keys(rows[QUERY].to_pylist()) % FOLDS
+    few = task.too_few(truth, head) or ("all rows are of one query" if len(np.unique(folds)) < 2 else "")
+    if few:
+        print(f"the head {name} is not solved: {few}", flush=True)
+        return
+    inputs = inputs_of(job, parts, accelerator, head.input, rows, alive)
+    linear = parts.model.label_heads[name]
+    assert isinstance(linear, nn.Linear)
+    weight, bias = (torch.zeros(each.shape) for each in (linear.weight, linear.bias))
+    strength, metrics = torch.zeros(1, dtype=torch.float64), {}
+    if job.rank.is_main:
+        solved = task.solve(Known(inputs, truth, weights, folds), head)
+        weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
+        strength, metrics = torch.tensor([solved.strength], dtype=torch.float64), solved.metrics
+    alive()
+    with torch.no_grad():
+        for parameter, value in ((linear.weight, weight), (linear.bias, bias)):
+            parameter.copy_(accelerator.upload(accelerator.sum(value)))
+    parts.model.labels_solved[name] = LabelHeadSolved(
+        step=step, rows=rows.num_rows, strength=float(accelerator.sum(strength).item()), metrics=metrics
+    )
+
+
+def _usable(table: pa.Table, job: Job, name: str) -> np.ndarray:
+    """Return which rows have a label and count, bool (rows,)."""
+    weights = row_weights(table, job.config.train.row_weight)
+    known: np.ndarray = ~np.isnan(label_values(table, job.config.heads.of_labels[name])) & (weights > 0)
+    return known

@@ -1,0 +1,110 @@
+"""A model as a folder that sentence-transformers and transformers load without changes.
+
+The layout is sentence-transformers' own: encoder and tokenizer at the top, one folder per module, modules.json.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import nn
+
+from configs.schema.config import Config
+from tasks.pretrained.prompts import to_names
+from tasks.pretrained.shapes import Activation
+from tasks.worker.export.head import write_head
+from tasks.worker.export.label_heads import write_label_heads
+from tasks.worker.model import features, released_code, tokens
+from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.tokens.settings import lower_cases, write_settings
+from tasks.worker.training.checkpoint import ModelParts
+
+_LIBRARY = "sentence_transformers.models"
+# The keys of pooling modes, as every version reads them; mean and no other would be the default.
+_POOLING_KEYS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+}
+_FUNCTIONS: dict[Activation, str] = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+}
+
+
+def export_model(parts: ModelParts, config: Config, version: str, folder: Path) -> None:
+    """Write the model to the empty `folder`; each head is a folder in it, not part of the embedding."""
+    model = parts.model
+    longest = config.infer.max_tokens
+    model.encoder.save_pretrained(folder)
+    parts.tokenizer.save(str(folder / tokens.FILE))
+    write_settings(parts.tokenizer_settings, folder, longest)
+    modules = [_entry(0, "", f"{_LIBRARY}.Transformer"), _entry(1, "1_Pooling", f"{_LIBRARY}.Pooling")]
+    text_width = model.encoder.config.hidden_size
+    pooling = {name: value == model.shape.pooling for name, value in _POOLING_KEYS.items()}
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": text_width, **pooling})
+    for number, (layer, activation) in enumerate(_dense_layers(model), start=len(modules)):
+        modules.append(_entry(number, f"{number}_Dense", f"{_LIBRARY}.Dense"))
+        _write_dense(layer, activation, folder / f"{number}_Dense")
+    if model.interaction is not None:
+        modules[0]["type"] = "released_modules.FeatureTransformer"
+        path = f"{len(modules)}_Interaction"
+        modules.append(_entry(len(modules), path, "released_modules.FeatureInteraction"))
+        _write_interaction(parts, folder, path)
+    modules.append(_entry(len(modules), f"{len(modules)}_Normalize", f"{_LIBRARY}.Normalize"))
+    (folder / f"{len(modules) - 1}_Normalize").mkdir()
+    _write_json(folder / "modules.json", modules)
+    lower_case = lower_cases(parts.tokenizer)  # classes that build a tokenizer anew from its settings don't know it
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": lower_case})
+    prompts = to_names(model.shape.prompts)
+    _write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
+    write_head(model, config.heads.classification, folder)
+    write_label_heads(model, folder)
+    _write_json(folder / "millrace.json", {"model_version": version, "config": config.tree()})
+
+
+def _entry(index: int, path: str, kind: str) -> dict[str, Any]:
+    return {"idx": index, "name": str(index), "path": path, "type": kind}
+
+
+def _write_interaction(parts: ModelParts, folder: Path, path: str) -> None:
+    model = parts.model
+    assert model.interaction is not None
+    assert model.shape.interaction is not None
+    _write_json(folder / path / "config.json", model.shape.interaction.model_dump())
+    weights = {name: value.cpu().contiguous() for name, value in model.interaction.state_dict().items()}
+    save_file(weights, folder / path / "model.safetensors")
+    (folder / features.FILE).write_bytes(parts.features.to_json())
+    released_code.copy_code(folder)
+
+
+def _dense_layers(model: EmbeddingModel) -> Iterator[tuple[nn.Linear, Activation]]:
+    """Yield the linear layers between pooling and interaction, with the functions after them."""
+    for layer, shape in zip(model.dense, model.shape.dense, strict=True):
+        assert isinstance(layer, nn.Linear)
+        yield layer, shape.activation
+    if model.projection is not None:
+        yield model.projection, "identity"
+
+
+def _write_dense(layer: nn.Linear, activation: Activation, folder: Path) -> None:
+    settings = {
+        "in_features": layer.in_features,
+        "out_features": layer.out_features,
+        "bias": layer.bias is not None,
+        "activation_function": _FUNCTIONS[activation],
+    }
+    _write_json(folder / "config.json", settings)
+    weights = {f"linear.{name}": value.cpu().contiguous() for name, value in layer.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n")

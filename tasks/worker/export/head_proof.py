@@ -1,0 +1,76 @@
+"""The proof that the heads of an exported model judge as the trained ones did."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.data.rows import QUERY
+from tasks.foundation.errors import CodeError
+from tasks.worker.devices.accelerators import open_accelerator
+from tasks.worker.export.head import FOLDER, score
+from tasks.worker.export.label_heads import exported_outputs
+from tasks.worker.model.classify import classify, label_outputs
+from tasks.worker.process.job import Job
+from tasks.worker.search.proof import trained_queries
+from tasks.worker.training.checkpoint import ModelParts
+
+MOST_DIFFERENCE = 1e-3  # of a probability: vectors that are equal to a cosine of 0.9999 give no more
+MOST_RELATIVE_DIFFERENCE = 1e-3  # of an output of a head of labels, as a share of the largest one
+
+
+def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np.ndarray, folder: Path) -> float | None:
+    """Return how far a probability of the exported head is from the trained head's, at most; None without a head.
+
+    Where the head sees an item too, it sees the vector of another query: that of an item is proven by itself.
+
+    Args:
+        exported: the exported model's vectors of the queries, float32 (queries, width).
+
+    Raises:
+        CodeError: further than MOST_DIFFERENCE.
+    """
+    model = parts.model
+    there = (folder / FOLDER).is_dir()  # not by an earlier version
+    if model.classifier is None or not there or not queries.num_rows:
+        return None
+    ours = trained_queries(job, parts, queries)
+    with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
+        trained = classify(model, accelerator, ours, ours[::-1])
+    differences = np.abs(trained - score(folder, exported, exported[::-1]))
+    worst = int(np.argmax(differences))
+    if not differences[worst] <= MOST_DIFFERENCE:  # also where it is not a number
+        raise CodeError(
+            f"the exported classification head gives query {queries[QUERY][worst].as_py()!r} a probability that is "
+            f"{differences[worst]:.6f} from that of the trained one; nothing was released"
+        )
+    return float(differences[worst])
+
+
+def label_difference(
+    job: Job, parts: ModelParts, queries: pa.Table, exported: np.ndarray, folder: Path
+) -> float | None:
+    """Return how far an output of an exported head of labels is from the trained head's; arguments as above.
+
+    It is the largest difference as a share of the largest output; None without such a head.
+
+    Raises:
+        CodeError: more than MOST_RELATIVE_DIFFERENCE.
+    """
+    model, found = parts.model, []
+    there = [name for name in model.shape.label_heads if (folder / name).is_dir()]
+    if not there or not queries.num_rows:
+        return None
+    ours = trained_queries(job, parts, queries)
+    for name in there:
+        with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
+            trained = label_outputs(model, name, accelerator, ours, ours[::-1])
+        differences = np.abs(trained - exported_outputs(folder, name, exported, exported[::-1])).max(axis=1)
+        worst, largest = int(np.argmax(differences)), max(float(np.abs(trained).max()), 1e-9)
+        found.append(float(differences[worst]) / largest)
+        if not found[-1] <= MOST_RELATIVE_DIFFERENCE:  # also where it is not a number
+            raise CodeError(
+                f"the exported head {name} gives query {queries[QUERY][worst].as_py()!r} an output that is "
+                f"{differences[worst]:.6f} from that of the trained one; nothing was released"
+            )
+    return max(found)

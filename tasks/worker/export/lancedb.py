@@ -1,0 +1,142 @@
+"""Releases in a LanceDB database: a folder or a bucket, read by the application itself.
+
+LanceDB has no alias. The table with the target's own name has one row, which names the table to read; that row is
+replaced by one commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import lancedb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from lancedb.index import HnswFlat
+
+from configs.schema.publishing import LancedbTarget
+from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
+from tasks.data.rows import ITEM_ID
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.worker.export.target import PARTITION, Shape, is_table_of, release_of
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+_POINTER = pa.schema({"table": pa.string(), "release": pa.int64(), MODEL_VERSION: pa.string()})
+_MOST_TABLES = 10_000
+_DISTANCE = "_distance"
+
+
+class Lancedb:
+    """Implements `Target`."""
+
+    def __init__(self, target: LancedbTarget) -> None:
+        self._name = target.name
+        self._searched: Any = None  # the table that was searched last
+        self.where = f"lancedb {target.name} ({target.uri})"
+        with self._speaking():
+            self._db = lancedb.connect(target.uri, storage_options=_storage_options(target.uri))
+
+    def serving(self) -> str | None:
+        with self._speaking():
+            if self._name not in self._names():
+                return None
+            pointer = self._db.open_table(self._name)
+            if pointer.schema.names != _POINTER.names:
+                raise ConfigError(f"{self.where}: it has a table of its own under that name; give the target another")
+            rows = pointer.to_arrow().to_pylist()
+            return rows[0]["table"] if rows else None
+
+    def tables(self) -> list[str]:
+        with self._speaking():
+            return [name for name in self._names() if is_table_of(self._name, name)]
+
+    def create(self, table: str, shape: Shape) -> None:
+        columns = {
+            ITEM_ID: pa.string(),
+            TEXT: pa.string(),
+            VECTOR: pa.list_(pa.float16() if shape.fp16 else pa.float32(), shape.width),
+            MODEL_VERSION: pa.string(),
+            PARTITION: pa.int32(),
+        }
+        with self._speaking():
+            self._db.create_table(table, schema=pa.schema(columns), exist_ok=True)
+
+    def rows_by_partition(self, table: str, partitions: int) -> dict[int, int]:
+        with self._speaking():
+            found = pc.value_counts(self._column(table, PARTITION))
+            return {each["values"]: each["counts"] for each in found.to_pylist()}
+
+    def load(self, table: str, partition: int, rows: pa.Table, again: bool) -> None:
+        with self._speaking():
+            there = self._db.open_table(table)
+            if again:
+                there.delete(f"{PARTITION} = {partition}")
+            there.add(rows)
+
+    def index(self, table: str) -> None:
+        with self._speaking():
+            there = self._db.open_table(table)
+            built = [there.index_stats(index.name) for index in there.list_indices() if VECTOR in index.columns]
+            if not any(stats is not None and not stats.num_unindexed_rows for stats in built):
+                self._searched = None
+                there.create_index(VECTOR, config=HnswFlat(distance_type="cosine"), replace=True)
+
+    def count(self, table: str) -> int:
+        with self._speaking():
+            return self._db.open_table(table).count_rows()
+
+    def item_ids(self, table: str, partition: int) -> list[str]:
+        with self._speaking():
+            return self._column(table, ITEM_ID, f"{PARTITION} = {partition}").to_pylist()
+
+    def by_other_models(self, table: str, model_version: str) -> int:
+        with self._speaking():
+            versions = self._column(table, MODEL_VERSION)
+            return len(versions) - pc.sum(pc.equal(versions, model_version)).as_py()
+
+    def nearest(self, table: str, query: np.ndarray, k: int) -> list[str]:
+        with self._speaking():
+            if self._searched is None or self._searched.name != table:
+                self._searched = self._db.open_table(table)  # once: it reads the table's manifest
+            asked = self._searched.search(query, vector_column_name=VECTOR).distance_type("cosine")
+            return asked.select([ITEM_ID, _DISTANCE]).limit(k).to_arrow()[ITEM_ID].to_pylist()
+
+    def serve(self, table: str) -> None:
+        with self._speaking():
+            version = self._db.open_table(table).search().select([MODEL_VERSION]).limit(1).to_arrow()[MODEL_VERSION]
+            row = {"table": table, "release": release_of(table), MODEL_VERSION: version[0].as_py()}
+            pointer = self._db.create_table(self._name, schema=_POINTER, exist_ok=True)
+            pointer.add([row], mode="overwrite")
+
+    def drop(self, table: str) -> None:
+        with self._speaking():
+            self._db.drop_table(table)
+
+    def close(self) -> None:
+        """Do nothing: nothing is held open."""
+
+    def _names(self) -> list[str]:
+        return list(self._db.list_tables(limit=_MOST_TABLES).tables)
+
+    def _column(self, table: str, name: str, where: str | None = None) -> pa.ChunkedArray:
+        asked = self._db.open_table(table).search().select([name])
+        return (asked.where(where) if where else asked).to_arrow()[name]
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:  # the kinds that LanceDB raises for its files
+            raise StoreError(f"{self.where}: {error}") from error
+
+
+def _storage_options(uri: str) -> dict[str, str] | None:
+    """Return where S3 is, if it is not AWS's; LanceDB finds all else as boto3 does."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not uri.startswith("s3://") or not endpoint:
+        return None
+    return {"aws_endpoint": endpoint, "allow_http": str(endpoint.startswith("http://")).lower()}

@@ -1,0 +1,135 @@
+"""The README.md of an exported model: what it is, how to load it, what it was made of.
+
+It tells only what belongs to the model version, so every release of the same model has the same card.
+"""
+
+from collections.abc import Sequence
+
+from configs.schema.model import Prompts
+from tasks.contracts.jobs import ReleaseInputs
+from tasks.pretrained.prompts import entity_names
+from tasks.worker.export.head import scoring_code
+from tasks.worker.export.label_heads import label_scoring_code
+from tasks.worker.training.checkpoint import ModelParts
+
+NAME = "README.md"
+
+
+def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: ReleaseInputs) -> str:
+    """Return the card, in Markdown with the header that model hubs read.
+
+    Args:
+        longest: tokens of a text; what is beyond is cut.
+        widths: below the embedding's, which were trained as well.
+        inputs: of the release that exports the model.
+    """
+    table, version = parts.features, inputs.model.version
+    features = [*table.numeric, *table.categorical]
+    loading = f'SentenceTransformer("models/{version}"{", trust_remote_code=True" if features else ""})'
+    item = _example("a text of an item", features)
+    query = _example("what a user types", [name for name in features if name in table.query])
+    lines = [
+        "---",
+        "library_name: sentence-transformers",
+        "pipeline_tag: sentence-similarity",
+        "tags: [sentence-transformers, feature-extraction, millrace]",
+        "---",
+        "",
+        f"# {version}",
+        "",
+        f"An embedding model of queries and items: {parts.model.width} numbers of unit length, compared by cosine. "
+        f"A text is cut after {longest} tokens.",
+        "",
+        "```python",
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f"model = {loading}",
+        f"items = model.encode_document([{item}])",
+        f"queries = model.encode_query([{query}])",
+        "```",
+        "",
+        "Search only vectors of this very version with it: `model_version` stands in each row of a release.",
+        *_prompts(parts.model.shape.prompts),
+        *_widths(widths),
+    ]
+    if features:
+        with_queries = ", ".join(f"`{name}`" for name in features if name in table.query) or "none"
+        lines += [
+            "",
+            "| feature | kind | known values |",
+            "|---|---|---|",
+            *(f"| {name} | number | mean {scale.mean:.4g}, deviation {scale.deviation:.4g} |"
+              for name, scale in table.numeric.items()),
+            *(f"| {name} | category | {len(values)} |" for name, values in table.categorical.items()),
+            "",
+            f"A missing or unknown value is allowed. Features of queries: {with_queries}; others are ignored there.",
+        ]  # fmt: skip
+    if parts.model.classifier is not None:
+        lines += ["", *_scoring(parts, f"models/{version}")]
+    for name in parts.model.shape.label_heads:
+        lines += ["", *_label_scoring(parts, name, f"models/{version}")]
+    if inputs.metrics:
+        lines += ["", "| metric on the holdout | value |", "|---|---:|"]
+        lines += [f"| {name} | {value:.4f} |" for name, value in inputs.metrics.items()]
+    for override in inputs.overrides:
+        lines += ["", f"Gates refused this model, and {override.name} let it pass: {override.reason}", ""]
+        lines += [f"- {refusal}" for refusal in override.refusals]
+    if inputs.rows:
+        lines += ["", "Trained on:", ""]
+        lines += [f"- span {each.span.name}, version {each.span.version}: {each.rows:,} rows" for each in inputs.rows]
+    return "\n".join([*lines, ""])
+
+
+def _scoring(parts: ModelParts, folder: str) -> list[str]:
+    """Return how a text is classified."""
+    seen = "a query and an item" if parts.model.shape.classifier == "pair" else "a query"
+    lines = [f"The folder `classification` judges {seen}; its `config.json` says what the classes are.", ""]
+    lines += ["```python", *scoring_code(parts.model, folder).splitlines(), "```"]
+    if (solved := parts.model.solved) is not None:
+        found = ", ".join(f"{name} {value:.4f}" for name, value in solved.metrics.items())
+        lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
+    return lines
+
+
+def _label_scoring(parts: ModelParts, name: str, folder: str) -> list[str]:
+    """Return what a head of labels says of a text."""
+    shape = parts.model.shape.label_heads[name]
+    seen = "a query and an item" if shape.input == "pair" else "a query"
+    meaning = ", ".join(f"{key} {value}" for key, value in shape.meaning.items())
+    lines = [f"The folder `{name}` judges {seen}: {meaning}.", ""]
+    lines += ["```python", *label_scoring_code(parts.model, name, folder).splitlines(), "```"]
+    if (solved := parts.model.labels_solved.get(name)) is not None:
+        found = ", ".join(f"{metric} {value:.4f}" for metric, value in solved.metrics.items())
+        lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
+    return lines
+
+
+def _prompts(prompts: Prompts) -> list[str]:
+    if not prompts.any:
+        return []
+    sides = (("encode_query", prompts.query), ("encode_document", prompts.item))
+    said = [f"`{name}` puts `{prompt}` before a text" for name, prompt in sides if prompt]
+    lines = ["", f"Its prompts are part of the folder: {' and '.join(said) or 'none is common'}. "
+             "Other libraries must do so themselves."]  # fmt: skip
+    if prompts.by_entity:
+        names = ", ".join(f"`{name}`" for name in entity_names(prompts))
+        lines += ["", f"Texts about some things have prompts of their own, by name: {names}. Give it as `prompt_name`: "
+                  '`model.encode_query(texts, prompt_name="query:NAME")`.']  # fmt: skip
+    return lines
+
+
+def _widths(widths: Sequence[int]) -> list[str]:
+    if not widths:
+        return []
+    return [
+        "",
+        f"The first {', '.join(map(str, widths))} numbers of a vector were trained as vectors of their own: load the "
+        f"model with `truncate_dim={widths[0]}`, and encode with `normalize_embeddings=True`, or normalise the first "
+        "numbers of the released vectors.",
+    ]
+
+
+def _example(text: str, features: Sequence[str]) -> str:
+    if not features:
+        return f'"{text}"'
+    return "{" + ", ".join([f'"text": "{text}"', *(f'"{name}": ...' for name in features)]) + "}"

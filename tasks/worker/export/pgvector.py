@@ -1,0 +1,220 @@
+"""Releases in Postgres with the extension `vector`: a table for each, and a view with the target's own name.
+
+Consumers read the view, which is replaced in one transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pgvector.psycopg
+import psycopg
+import pyarrow as pa
+from pgvector import HalfVector, Vector
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.sql import SQL, Composed, Identifier, Literal
+
+from configs.schema.publishing import PgvectorTarget
+from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
+from tasks.data.rows import ITEM_ID
+from tasks.foundation.errors import ConfigError, StageError, StoreError
+from tasks.worker.export.target import PARTITION, Shape, is_table_of
+
+_COLUMNS = (ITEM_ID, TEXT, VECTOR, MODEL_VERSION, PARTITION)
+_INDEX = "_nearest"  # after the table's name
+LOCK_TIMEOUT = "5s"  # a swap that waits longer for a reader's transaction would make all later readers wait too
+_REFUSED = (  # what only a person can repair
+    psycopg.errors.InvalidPassword,
+    psycopg.errors.InvalidAuthorizationSpecification,
+    psycopg.errors.InvalidCatalogName,
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.UndefinedFile,
+    psycopg.errors.FeatureNotSupported,
+    psycopg.errors.ProgramLimitExceeded,
+    psycopg.ProgrammingError,
+)
+# A failed login has no class of its own.
+_NOT_LET_IN = ("password", "authentication", "pg_hba.conf", "does not exist", "permission denied")
+
+
+class Pgvector:
+    """Implements `Target`."""
+
+    def __init__(self, target: PgvectorTarget) -> None:
+        self._name = target.name
+        self.where = f"pgvector {target.name} ({target.dsn})"
+        variable = target.password_env
+        if variable is not None and variable not in os.environ:
+            raise ConfigError(
+                f"{self.where}: the environment variable {variable} is not set where it is published from"
+            )
+        password = {"password": os.environ[variable]} if variable is not None else {}
+        with self._speaking():
+            self._connection = psycopg.connect(target.dsn, autocommit=True, **password, **_proof(target.dsn))  # pyright: ignore[reportArgumentType]
+        try:
+            self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        with self._speaking():
+            if not self._one(SQL("SELECT count(*) FROM pg_extension WHERE extname = 'vector'")):
+                self._do(SQL("CREATE EXTENSION IF NOT EXISTS vector"))
+            pgvector.psycopg.register_vector(self._connection)
+            self._do(SQL("SET lock_timeout = {}").format(Literal(LOCK_TIMEOUT)))
+
+    def serving(self) -> str | None:
+        query = SQL(
+            "SELECT DISTINCT used.relname FROM pg_rewrite JOIN pg_depend ON pg_depend.objid = pg_rewrite.oid"
+            " JOIN pg_class used ON used.oid = pg_depend.refobjid WHERE used.relkind = 'r'"
+            " AND pg_rewrite.ev_class = to_regclass({name})"
+        )
+        with self._speaking():
+            found = self._connection.execute(query.format(name=self._quoted(self._name))).fetchone()
+            return found[0] if found else None
+
+    def tables(self) -> list[str]:
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() ORDER BY tablename"
+        with self._speaking():
+            return [name for (name,) in self._connection.execute(query) if is_table_of(self._name, name)]
+
+    def create(self, table: str, shape: Shape) -> None:
+        query = SQL(
+            "CREATE TABLE IF NOT EXISTS {table} (item_id text PRIMARY KEY, text text NOT NULL, vector {kind} NOT NULL,"
+            " model_version text NOT NULL, partition integer NOT NULL)"
+        )
+        kind = SQL(f"{'halfvec' if shape.fp16 else 'vector'}({shape.width})")  # pyright: ignore[reportArgumentType]
+        with self._speaking():
+            self._do(query.format(table=Identifier(table), kind=kind))
+            self._do(
+                SQL("CREATE INDEX IF NOT EXISTS {name} ON {table} (partition)").format(
+                    name=Identifier(f"{table}_partition"), table=Identifier(table)
+                )
+            )
+
+    def rows_by_partition(self, table: str, partitions: int) -> dict[int, int]:
+        query = SQL("SELECT partition, count(*) FROM {table} GROUP BY partition").format(table=Identifier(table))
+        with self._speaking():
+            return dict(self._connection.execute(query).fetchall())
+
+    def load(self, table: str, partition: int, rows: pa.Table, again: bool) -> None:
+        names = SQL(", ").join(map(Identifier, _COLUMNS))
+        copy = SQL("COPY {table} ({names}) FROM STDIN WITH (FORMAT BINARY)").format(
+            table=Identifier(table), names=names
+        )
+        half = rows.schema.field(VECTOR).type.value_type == pa.float16()
+        kind, as_vector = ("halfvec", HalfVector) if half else ("vector", Vector)
+        with self._speaking(), self._connection.transaction(), self._connection.cursor() as cursor:
+            if again:
+                gone = SQL("DELETE FROM {table} WHERE partition = {partition}")
+                cursor.execute(gone.format(table=Identifier(table), partition=Literal(partition)))
+            with cursor.copy(copy) as into:
+                into.set_types(["text", "text", kind, "text", "int4"])
+                for batch in rows.to_batches(max_chunksize=1024):
+                    columns = [batch.column(name) for name in _COLUMNS]
+                    width = columns[2].type.list_size
+                    vectors = columns[2].flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+                    others = [column.to_pylist() for column in (*columns[:2], *columns[3:])]
+                    for item_id, text, version, number, vector in zip(*others, vectors, strict=True):
+                        into.write_row((item_id, text, as_vector(vector), version, number))
+
+    def index(self, table: str) -> None:
+        """Build an HNSW index for the cosine. One statement, so there is never half an index."""
+        query = SQL("CREATE INDEX IF NOT EXISTS {name} ON {table} USING hnsw (vector {operators})")
+        with self._speaking():
+            half = self._one(SQL("SELECT format_type(atttypid, NULL) = 'halfvec' FROM pg_attribute"
+                                 " WHERE attrelid = to_regclass({table}) AND attname = 'vector'")
+                             .format(table=self._quoted(table)))  # fmt: skip
+            operators = Identifier("halfvec_cosine_ops" if half else "vector_cosine_ops")
+            name = Identifier(f"{table}{_INDEX}")
+            self._do(query.format(name=name, table=Identifier(table), operators=operators))
+            self._do(SQL("ANALYZE {table}").format(table=Identifier(table)))
+
+    def count(self, table: str) -> int:
+        with self._speaking():
+            return self._one(SQL("SELECT count(*) FROM {table}").format(table=Identifier(table)))
+
+    def item_ids(self, table: str, partition: int) -> list[str]:
+        query = SQL("SELECT item_id FROM {table} WHERE partition = {partition}")
+        with self._speaking():
+            rows = self._connection.execute(query.format(table=Identifier(table), partition=Literal(partition)))
+            return [item_id for (item_id,) in rows]
+
+    def by_other_models(self, table: str, model_version: str) -> int:
+        query = SQL("SELECT count(*) FROM {table} WHERE model_version <> {version}")
+        with self._speaking():
+            return self._one(query.format(table=Identifier(table), version=Literal(model_version)))
+
+    def nearest(self, table: str, query: np.ndarray, k: int) -> list[str]:
+        asked = SQL("SELECT item_id FROM {table} ORDER BY vector <=> {vector} LIMIT {k}")
+        vector = Literal(Vector(query).to_text())
+        with self._speaking():
+            rows = self._connection.execute(asked.format(table=Identifier(table), vector=vector, k=Literal(k)))
+            return [item_id for (item_id,) in rows]
+
+    def serve(self, table: str) -> None:
+        """Replace the view. If the width or type of the vectors is another, the view is made again in the same step."""
+        name, source = Identifier(self._name), SQL("SELECT * FROM {table}").format(table=Identifier(table))
+        with self._speaking():
+            try:
+                self._do(SQL("CREATE OR REPLACE VIEW {name} AS {source}").format(name=name, source=source))
+            except psycopg.errors.InvalidTableDefinition:  # the columns are not the same
+                with self._connection.transaction():
+                    self._do(SQL("DROP VIEW {name}").format(name=name))
+                    self._do(SQL("CREATE VIEW {name} AS {source}").format(name=name, source=source))
+
+    def drop(self, table: str) -> None:
+        with self._speaking():
+            self._do(SQL("DROP TABLE IF EXISTS {table}").format(table=Identifier(table)))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _do(self, query: SQL | Composed) -> None:
+        self._connection.execute(query)
+
+    def _one(self, query: SQL | Composed) -> Any:
+        found = self._connection.execute(query).fetchone()
+        return found[0] if found else None
+
+    def _quoted(self, name: str) -> Literal:
+        return Literal(f'"{name}"')
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except StageError:
+            raise
+        except _REFUSED as error:
+            raise ConfigError(f"{self.where}: {_said(error)}") from error
+        except psycopg.Error as error:
+            if "auth" in str(error) and "requirement" in str(error):
+                raise ConfigError(
+                    f"{self.where}: {_said(error)}. A password is sent by scram-sha-256 alone; docs/publish.md says "
+                    "how an address asks for another way"
+                ) from error
+            refused = any(sign in str(error) for sign in _NOT_LET_IN)
+            raise (ConfigError if refused else StoreError)(f"{self.where}: {_said(error)}") from error
+
+
+def _proof(dsn: str) -> dict[str, str]:
+    """Return how a server must ask for the password: never to see it itself, unless the address asks for that.
+
+    A server on this machine's own socket may ask for none.
+    """
+    given = conninfo_to_dict(dsn)
+    hosts = str(given.get("host") or os.environ.get("PGHOST") or "/").split(",")
+    if given.keys() & {"require_auth", "service"}:
+        return {}
+    here = "hostaddr" not in given and all(host.startswith(("/", "@")) for host in hosts)
+    return {} if here else {"require_auth": "scram-sha-256"}
+
+
+def _said(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,80 @@
+"""The vectors of a release as a target gets them: partition by partition, each checked against its checksum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.store.base import Store, sha256_of
+from infra.store.manifest import MANIFEST, CorruptFolder, check_sizes, expect_manifest
+from tasks.data.items import MODEL_VERSION, TEXT, VECTOR, part_name
+from tasks.data.rows import ITEM_ID
+from tasks.foundation.errors import ConfigError
+from tasks.worker.catalogue.by_model import expect_vectors
+from tasks.worker.catalogue.reuse import as_matrix
+from tasks.worker.export.target import PARTITION, Shape
+
+
+class ReleaseVectors:
+    """A complete folder of vectors, all by one model."""
+
+    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str | None = None) -> None:
+        """Open the folder.
+
+        Args:
+            sha256: of its manifest, as the release has it.
+
+        Raises:
+            MissingFolder, CorruptFolder: it is not complete, not what was released, or holds vectors by another model.
+            ConfigError: it was made before vectors had partitions.
+        """
+        manifest = check_sizes(store, prefix)
+        expect_manifest(store, prefix, manifest, sha256)
+        facts = manifest.facts
+        expect_vectors(store, prefix, manifest, model_version)
+        if "ids_sha256" not in facts:
+            raise ConfigError(
+                f"{store.uri}/{prefix} was made before a release held every item, so it can't be published; "
+                "release again: millrace run"
+            )
+        self.model_version = model_version
+        self.sha256 = manifest.sha256
+        self.count: int = facts["vectors"]
+        self.partitions: int = facts["catalogue"]["partitions"]
+        self.ids_sha256: str = facts["ids_sha256"]
+        self.shape = Shape(facts["width"], facts["type"] == "fp16")
+        self._store, self._prefix = store, prefix
+        self._files = {entry.name: entry for entry in manifest.files}
+
+    def rows_by_partition(self) -> dict[int, int]:
+        """Return the rows of each partition that has any."""
+        there = [number for number in range(self.partitions) if part_name(number) in self._files]
+        return {number: pq.read_metadata(self._store.local(self._key(number))).num_rows for number in there}
+
+    def rows(self, partition: int) -> pa.Table:
+        """Return item_id, text, vector, model_version and partition of a partition's items, sorted by id.
+
+        Raises:
+            CorruptFolder: the file is not the one that the manifest names.
+        """
+        path = self._store.local(self._key(partition))
+        if not path.is_file() or sha256_of(path) != self._files[part_name(partition)].sha256:
+            raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}; release again: millrace run")
+        table = pq.read_table(path, columns=[ITEM_ID, TEXT, VECTOR, MODEL_VERSION])
+        version = table[MODEL_VERSION].cast(pa.string())
+        table = table.set_column(table.column_names.index(MODEL_VERSION), MODEL_VERSION, version)
+        return table.append_column(PARTITION, pa.array(np.full(table.num_rows, partition, dtype=np.int32)))
+
+    def vectors(self) -> Iterator[tuple[pa.ChunkedArray, np.ndarray]]:
+        """Yield ids and unit vectors, float32 (rows, width), of one partition after another."""
+        for number in range(self.partitions):
+            if part_name(number) in self._files:
+                table = pq.read_table(self._store.local(self._key(number)), columns=[ITEM_ID, VECTOR])
+                found = as_matrix(table[VECTOR]).astype(np.float32)
+                yield table[ITEM_ID], found / np.linalg.norm(found, axis=1, keepdims=True)  # float16 rounds
+
+    def _key(self, partition: int) -> str:
+        return f"{self._prefix}/{part_name(partition)}"

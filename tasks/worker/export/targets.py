@@ -1,0 +1,51 @@
+"""The kinds of target. A new one is a file in this folder and an entry in `TARGETS`; test_recipes names the rest."""
+
+from collections.abc import Callable
+
+from configs.schema.publishing import AnyTarget, LancedbTarget, PgvectorTarget, QdrantTarget
+from tasks.foundation.errors import ConfigError
+from tasks.worker.export.target import Target
+
+
+def open_target(target: AnyTarget) -> Target:
+    """Connect to a target.
+
+    Raises:
+        ConfigError: its client is not installed, or it refuses the credentials.
+        StoreError: it can't be reached.
+    """
+    try:
+        return TARGETS[target.kind](target)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"target {target.name}: {error.name} is not installed where it is published from; "
+            f"pip install 'millrace[{target.kind}]'"
+        ) from error
+
+
+def _lancedb(target: AnyTarget) -> Target:
+    from tasks.worker.export.lancedb import Lancedb
+
+    assert isinstance(target, LancedbTarget)
+    return Lancedb(target)
+
+
+def _pgvector(target: AnyTarget) -> Target:
+    from tasks.worker.export.pgvector import Pgvector
+
+    assert isinstance(target, PgvectorTarget)
+    return Pgvector(target)
+
+
+def _qdrant(target: AnyTarget) -> Target:
+    from tasks.worker.export.qdrant import Qdrant
+
+    assert isinstance(target, QdrantTarget)
+    return Qdrant(target)
+
+
+TARGETS: dict[str, Callable[[AnyTarget], Target]] = {
+    "lancedb": _lancedb,
+    "pgvector": _pgvector,
+    "qdrant": _qdrant,
+}

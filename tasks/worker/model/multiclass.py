@@ -1,0 +1,104 @@
+"""One of several classes: cross entropy over the classes, solved as multinomial logistic regression.
+
+The probabilities of a solved head are calibrated by one temperature (Guo et al. 2017, arXiv:1706.04599, section 4.2),
+which changes no answer. With `balanced` they are those of classes that are equally frequent.
+"""
+
+import numpy as np
+import scipy.optimize
+import scipy.special
+import torch
+import torch.nn.functional as F
+
+from configs.schema.train.label_heads import MulticlassHead
+from tasks.measures.label_metrics import label_metrics
+from tasks.worker.model.label_task import STRENGTHS, Known, LabelSolved, LabelTask, unseen_outputs
+
+MOST_STEPS = 1000
+COLDEST, HOTTEST = 0.05, 20.0  # bounds of the temperature
+
+
+def losses(outputs: torch.Tensor, truth: torch.Tensor, settings: MulticlassHead) -> torch.Tensor:
+    """Return the cross entropy of each row. Classes are compared as floats, without 64-bit integers."""
+    numbers = torch.arange(settings.outputs, device=outputs.device, dtype=torch.float32)
+    own = (truth[:, None] == numbers[None, :]).float()
+    return -(own * F.log_softmax(outputs, dim=1)).sum(dim=1)
+
+
+def says(outputs: np.ndarray, settings: MulticlassHead) -> np.ndarray:
+    """Return the number of the likeliest class; NaN where an output is not a number."""
+    named = outputs.argmax(axis=1).astype(np.float32)
+    return np.where(np.isfinite(outputs).all(axis=1), named, np.float32("nan"))
+
+
+def balance(counts: np.ndarray, settings: MulticlassHead) -> np.ndarray:
+    """Return what a row of each class counts: all classes that are there count the same (King and Zeng 2001)."""
+    if settings.loss != "balanced":
+        return np.zeros(0)
+    there = counts > 0
+    return np.divide(counts.sum() / max(there.sum(), 1), counts, out=np.ones(len(counts)), where=there)
+
+
+def too_few(truth: np.ndarray, settings: MulticlassHead) -> str:
+    """Return the class that has no row; the head must be able to name each."""
+    counts = np.bincount(truth.astype(np.int64), minlength=settings.outputs)
+    absent = [name for name, count in zip(settings.classes, counts, strict=True) if not count]
+    return f"no row has the class {absent[0]}" if absent else ""
+
+
+def solve(known: Known, settings: MulticlassHead) -> LabelSolved:
+    """Return the head with the best macro F1 on rows that the fits had not seen, among the strengths."""
+    unseen = {each: unseen_outputs(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
+    metrics = {each: label_metrics("multiclass", known.truth, says(unseen[each], settings)) for each in STRENGTHS}
+    strength = max(STRENGTHS, key=lambda each: metrics[each]["multiclass_macro_f1"])
+    weight, bias = _fit(known, settings, strength)
+    warmth = 1.0 / _temperature(unseen[strength], known)
+    weight, bias = ((warmth * each).astype(np.float32) for each in (weight, bias))
+    return LabelSolved(weight, bias, strength, metrics[strength])
+
+
+def _fit(known: Known, settings: MulticlassHead, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return weight (classes, inputs) and bias (classes,); a class without a row gets a bias that never names it."""
+    from sklearn.linear_model import LogisticRegression  # takes seconds to import, and few runs need it
+
+    weight, bias = np.zeros((settings.outputs, known.inputs.shape[1])), np.full(settings.outputs, -1e4)
+    classes = known.truth.astype(np.int64)
+    there = np.unique(classes)
+    if len(there) == 1:
+        bias[there] = 0.0
+        return weight, bias
+    balanced = "balanced" if settings.loss == "balanced" else None
+    fitted = LogisticRegression(C=strength, class_weight=balanced, max_iter=MOST_STEPS)
+    fitted.fit(known.inputs, classes, sample_weight=known.counts)
+    if len(there) == 2:  # it gives the difference of the two alone
+        half = np.stack([-fitted.coef_[0], fitted.coef_[0]]) / 2
+        weight[there], bias[there] = half, np.array([-0.5, 0.5]) * np.ravel(fitted.intercept_)[0]
+    else:
+        weight[there], bias[there] = fitted.coef_, fitted.intercept_
+    return weight, bias
+
+
+def _temperature(outputs: np.ndarray, known: Known) -> float:
+    """Return by what the outputs of unseen rows are best divided: the likelihood of their classes is highest."""
+    own = (np.arange(len(known.truth)), known.truth.astype(np.int64))
+
+    def loss(exponent: float) -> float:
+        each = scipy.special.log_softmax(outputs / np.exp(exponent), axis=1)[own]
+        return -float(np.average(each, weights=known.counts))
+
+    found = scipy.optimize.minimize_scalar(loss, bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded")
+    return float(np.exp(found.x))
+
+
+TASK = LabelTask(
+    losses=losses,
+    says=says,
+    balance=balance,
+    too_few=too_few,
+    solve=solve,
+    scoring="""\
+probabilities = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+probabilities /= probabilities.sum(axis=1, keepdims=True)  # in the order of settings["classes"]
+says = outputs.argmax(axis=1)  # the number of the class
+""",
+)

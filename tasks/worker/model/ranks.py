@@ -1,0 +1,98 @@
+"""The rank and the loss of each query's own item among a corpus, by cosine, in chunks of bounded memory.
+
+The threads of the process share each chunk: those of NumPy's products first, then as many that compare and add up,
+which NumPy itself does in one.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from tasks.worker.model.relevant import Relevant
+
+CHUNK_QUERIES = 512
+CHUNK_SCORES = 2**24  # in memory at once, 64 MiB; against a larger corpus a chunk has fewer queries
+
+
+class Ranked(NamedTuple):
+    """Of each query's own item: `ranks` int64 (queries,) from 1; `losses` float32 (queries,) in nats."""
+
+    ranks: np.ndarray
+    losses: np.ndarray | None
+
+
+def rank_targets(
+    queries: np.ndarray,
+    corpus: np.ndarray,
+    targets: np.ndarray,
+    share: tuple[int, int] = (0, 1),
+    relevant: Relevant | None = None,
+    scale: float | None = None,
+) -> Ranked:
+    """Rank each query's own item by cosine among all items of the corpus that are not as right.
+
+    An item with an equal score ranks before the own item, so that a collapsed model scores badly, not perfectly; so
+    does every item if a score is NaN.
+
+    Args:
+        queries: float32 (queries, width), unit vectors.
+        corpus: float32 (items, width), unit vectors.
+        targets: int64 (queries,), row of the own item in the corpus.
+        share: this worker's number and how many there are: each ranks some of the queries, the others' ranks and losses
+            are 0. The chunks, and so the numbers, are the same for any number of workers and of threads.
+        relevant: which items are as right; None: no other item is.
+        scale: inverse temperature of the softmax over the same items, whose cross entropy is the loss; None: no losses.
+    """
+    ranks = np.zeros(len(queries), dtype=np.int64)
+    losses = None if scale is None else np.zeros(len(queries), dtype=np.float32)
+    rows = max(1, min(CHUNK_QUERIES, CHUNK_SCORES // max(1, len(corpus))))
+    index, world = share
+
+    def judge(start: int, scores: np.ndarray) -> None:
+        part = slice(start, start + len(scores))
+        own = scores[np.arange(len(scores)), targets[part]]
+        if relevant is not None:
+            for row, target in enumerate(targets[part]):
+                scores[row, relevant.as_right(start + row, target)] = -np.inf
+        ranks[part] = count_not_below(scores, own)
+        if losses is not None and scale is not None:
+            losses[part] = _losses(scores, own, scale)
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        for start in range(0, len(queries), rows)[index::world]:
+            scores = queries[start : start + rows] @ corpus.T
+            bands = _bands(scores, torch.get_num_threads())
+            list(threads.map(lambda band: judge(*band), ((start + first, band) for first, band in bands)))
+    return Ranked(ranks, losses)
+
+
+def count_not_below(scores: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Return how many scores of each row are not below the row's own one, int64 (rows,).
+
+    A score that is equal counts, and one that is NaN; against an own one that is NaN all count. An item that does not
+    compete has the score -inf. The counts of parts of a corpus add up to that of the whole.
+
+    Args:
+        scores: (rows, items).
+        own: (rows,).
+    """
+    return scores.shape[1] - np.count_nonzero(scores < own[:, None], axis=1)
+
+
+def _bands(scores: np.ndarray, most: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the scores in at most so many parts of about equally many rows, each with its first row."""
+    rows = max(1, -(-len(scores) // most))
+    for first in range(0, len(scores), rows):
+        yield first, scores[first : first + rows]
+
+
+def _losses(scores: np.ndarray, own: np.ndarray, scale: float) -> np.ndarray:
+    """Return the cross entropy of the own item, float32 (queries,); the scores are overwritten."""
+    scores -= own[:, None]
+    scores *= scale
+    highest = scores.max(axis=1, keepdims=True)  # of a row with NaN it is NaN, and so is the loss
+    scores -= highest
+    return np.log(np.exp(scores, out=scores).sum(axis=1)) + highest[:, 0]

@@ -1,0 +1,69 @@
+"""A number between two bounds: squared error on a scale from -1 to 1, solved as ridge regression."""
+
+import numpy as np
+import torch
+
+from configs.schema.train.label_heads import RegressionHead
+from tasks.measures.label_metrics import label_metrics
+from tasks.worker.model.label_task import FOLDS, STRENGTHS, Known, LabelSolved, LabelTask, unseen_outputs
+
+LEAST_ROWS = 2 * FOLDS
+
+
+def middle_and_reach(settings: RegressionHead) -> tuple[float, float]:
+    """Return the middle between the bounds, and how far they are from it: an output of 1 is the upper bound."""
+    return (settings.low + settings.high) / 2, (settings.high - settings.low) / 2
+
+
+def losses(outputs: torch.Tensor, truth: torch.Tensor, settings: RegressionHead) -> torch.Tensor:
+    """Return the squared error of each row, in units of half of the way between the bounds."""
+    middle, reach = middle_and_reach(settings)
+    return (outputs[:, 0] - (truth - middle) / reach) ** 2
+
+
+def says(outputs: np.ndarray, settings: RegressionHead) -> np.ndarray:
+    """Return the number, between the bounds."""
+    middle, reach = middle_and_reach(settings)
+    return np.clip(middle + reach * outputs[:, 0], settings.low, settings.high).astype(np.float32)
+
+
+def balance(counts: np.ndarray, settings: RegressionHead) -> np.ndarray:
+    return np.zeros(0)
+
+
+def too_few(truth: np.ndarray, settings: RegressionHead) -> str:
+    return f"there are {len(truth)} rows of {LEAST_ROWS}" if len(truth) < LEAST_ROWS else ""
+
+
+def solve(known: Known, settings: RegressionHead) -> LabelSolved:
+    """Return the head with the least error on rows that the fits had not seen, among the strengths."""
+    unseen = {each: unseen_outputs(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
+    metrics = {each: label_metrics("regression", known.truth, says(unseen[each], settings)) for each in STRENGTHS}
+    strength = min(STRENGTHS, key=lambda each: metrics[each]["rmse"])
+    weight, bias = (each.astype(np.float32) for each in _fit(known, settings, strength))
+    return LabelSolved(weight, bias, strength, metrics[strength])
+
+
+def _fit(known: Known, settings: RegressionHead, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return weight (1, inputs) and bias (1,): ridge regression (Hoerl and Kennard 1970), without a penalty on bias."""
+    middle, reach = middle_and_reach(settings)
+    inputs, target = known.inputs.astype(np.float64), (known.truth - middle) / reach
+    shares = known.counts / known.counts.sum()
+    mean, level = shares @ inputs, shares @ target
+    away = inputs - mean
+    gram = (away * known.counts[:, None]).T @ away + np.eye(inputs.shape[1]) / strength
+    weight = np.linalg.solve(gram, (away * known.counts[:, None]).T @ (target - level))
+    return weight[None, :], np.array([level - weight @ mean])
+
+
+TASK = LabelTask(
+    losses=losses,
+    says=says,
+    balance=balance,
+    too_few=too_few,
+    solve=solve,
+    scoring="""\
+low, high = settings["low"], settings["high"]
+says = np.clip((low + high) / 2 + (high - low) / 2 * outputs[:, 0], low, high)
+""",
+)

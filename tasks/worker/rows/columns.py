@@ -1,0 +1,108 @@
+"""The columns of rows as what they are compared by: numbers, names, lengths and languages of texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from configs.schema.config import Config
+from tasks.contracts.profiles import ColumnKind
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, TIME
+from tasks.worker.rows.languages import languages
+from tasks.worker.rows.row_checks import characters
+from tasks.worker.rows.signs import SIGNS, count_signs
+from tasks.worker.rows.word_counts import word_counts
+
+LANGUAGE_ROWS = 2_000  # of a table, whose texts are looked at for language and words
+_MOST_CATEGORIES = 1_000  # a column of text with more different values than this holds texts
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Rows as they are compared with others.
+
+    `series` by the name of what is compared: float64 for numbers and lengths, names otherwise. `words` by text
+    column: int64 (bins,), how often words occur. `types` by column. `signs` as `count_signs` counts them.
+    """
+
+    rows: int
+    series: Mapping[str, pd.Series]
+    words: Mapping[str, np.ndarray]
+    types: Mapping[str, str]
+    signs: Mapping[str, int]
+
+
+def length_of(column: str) -> str:
+    """Return the name under which the lengths of a column's texts are compared."""
+    return f"{column} length"
+
+
+def language_of(column: str) -> str:
+    """Return the name under which the languages of a column's texts are compared."""
+    return f"{column} language"
+
+
+def kind_of(table: pa.Table, column: str, config: Config) -> ColumnKind:
+    """Return what a column holds. A text column that no setting names holds categories if few values repeat."""
+    kind = table.schema.field(column).type
+    if column in (ROW_ID, ITEM_ID):
+        return "id"
+    if column == TIME or pa.types.is_temporal(kind):
+        return "time"
+    if column in (QUERY, ITEM):
+        return "text"
+    named = (head.column for head in config.heads.of_labels.values() if head.of_names)
+    if pa.types.is_boolean(kind) or column in (
+        *config.features.categorical,
+        *config.evaluate.slices,
+        *named,
+        config.features.entity,
+    ):
+        return "category"
+    if not pa.types.is_string(kind):
+        return "number"
+    known = table[column].drop_null()
+    return "category" if len(known.unique()) <= min(_MOST_CATEGORIES, max(20, len(known) // 2)) else "text"
+
+
+def compared(table: pa.Table, config: Config) -> Compared:
+    """Return clean rows, or a sample of them, as they are compared."""
+    series: dict[str, pd.Series] = {}
+    words: dict[str, np.ndarray] = {}
+    few = table.take(pa.array(spread(len(table), LANGUAGE_ROWS)))
+    for column in table.column_names:
+        match kind_of(table, column, config):
+            case "number":
+                series[column] = pd.Series(table[column].cast(pa.float64()).to_numpy())
+            case "category":
+                series[column] = table[column].cast(pa.string()).to_pandas().astype(object)
+            case "text":
+                series[length_of(column)] = pd.Series(characters(table[column]).to_numpy().astype(np.float64))
+        if column in (QUERY, ITEM):
+            texts = few[column].drop_null().to_pylist()
+            series[language_of(column)] = pd.Series(languages(texts), dtype=object)
+            words[column] = word_counts(texts)
+    types = {field.name: str(field.type) for field in table.schema}
+    return Compared(len(table), series, words, types, count_signs(table))
+
+
+def joined(parts: Sequence[Compared]) -> Compared:
+    """Return the rows of all parts, the types of the last one; what only some parts have is of their rows alone."""
+    names = list(dict.fromkeys(name for part in parts for name in part.series))
+    series = {name: _joined([part.series[name] for part in parts if name in part.series]) for name in names}
+    texts = list(dict.fromkeys(name for part in parts for name in part.words))
+    words = {name: np.sum([part.words[name] for part in parts if name in part.words], axis=0) for name in texts}
+    signs = {name: sum(part.signs[name] for part in parts) for name in SIGNS}
+    return Compared(sum(part.rows for part in parts), series, words, parts[-1].types if parts else {}, signs)
+
+
+def _joined(series: Sequence[pd.Series]) -> pd.Series:
+    filled = [each for each in series if len(each)] or series[:1]
+    return pd.concat(filled, ignore_index=True)
+
+
+def spread(rows: int, most: int) -> np.ndarray:
+    """Return the positions of at most `most` rows, evenly spread, int64."""
+    return np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).astype(np.int64)

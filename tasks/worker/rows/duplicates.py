@@ -1,0 +1,204 @@
+"""Rows that must be on neither side of the holdout, since a row of the other side is like them.
+
+The side of a row that came first stays. A row of a new span is left out of training if it is like a row held out in
+this span or before, or has the texts of a row of the golden set, and out of the evaluation if it is like a row that was
+trained on before. DuckDB compares in bounded memory. Each span keeps the signatures of its rows, so the rows of the
+history are not read again.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from infra.store.manifest import commit_by_content, open_folder
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.evaluation import GOLDEN
+from tasks.contracts.outcomes import Check
+from tasks.contracts.references import RowsRef
+from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, held_out, trainable
+from tasks.data.rows import ROW_ID, group_columns, read_rows
+from tasks.worker.catalogue.database import connect
+from tasks.worker.catalogue.records import literal
+from tasks.worker.rows.signatures import EXACT_KEYS, signatures
+
+SIGNATURES = "signatures.parquet"  # of the rows that are on a side
+MOST_LEFT_OUT = 0.2  # of the clean rows of a span; beyond it, something is the matter with the source
+COMPARED = 20  # rows of the other side that a row is compared with, for each key that they share
+
+
+class LeftOut(NamedTuple):
+    """Rows of a span that are on neither side, by the side that they would be on."""
+
+    training: int
+    held: int
+    golden: int  # of `training`, those with the texts of a row of the golden set
+
+
+def find_sides(
+    store: Store,
+    window: Sequence[RowsRef],
+    history: Sequence[RowsRef],
+    config: Config,
+    prefix: str,
+    scratch: Path,
+    golden: str | None = None,
+) -> tuple[tuple[RowsRef, ...], tuple[LeftOut, ...]]:
+    """Return the references of a window with `sides`, one folder for each span below `prefix`, and what is left out.
+
+    Args:
+        window: oldest first, as `history`; spans of it that an earlier version validated are not compared with.
+        scratch: an empty local folder.
+        golden: key of the golden set; None: there is none.
+
+    Raises:
+        MissingFolder, CorruptFolder: the rows of the window, or signatures of the history, are gone or damaged.
+        DataError: a span lacks the column of `evaluate.group`.
+    """
+    rule, near = HoldoutRule.of(config.evaluate, (*history, *window)), config.evaluate.near_duplicates is not None
+    done: list[RowsRef] = []
+    left: list[LeftOut] = []
+    kept_out = {_draft_golden(store, golden, scratch): GOLDEN} if golden is not None else {}
+    for ref in window:
+        folder = scratch / ref.span.name
+        folder.mkdir(parents=True)
+        drafted = folder.with_suffix(".drafted")
+        _draft(store, ref, rule, near, drafted)
+        with connect(scratch) as database:
+            left_out = _compare(
+                database, store, {drafted: ref.span.name, **kept_out}, drafted, (*history, *done), config
+            )
+            database.sql(f"""
+                COPY (SELECT * FROM {_parquet(drafted)} ANTI JOIN left_out USING ({ROW_ID}) ORDER BY place)
+                TO {literal(str(folder / SIGNATURES))} (FORMAT parquet, COMPRESSION zstd)
+            """)
+        pq.write_table(left_out, folder / LEFT_OUT)
+        drafted.unlink()
+        held = sum(left_out[HELD].to_pylist())
+        of_golden = left_out["like_span"].to_pylist().count(GOLDEN)
+        left.append(LeftOut(left_out.num_rows - held, held, of_golden))
+        facts = {"span": ref.span.name, **left[-1]._asdict()}
+        sides = commit_by_content(store, f"{prefix}/{ref.span.name}", folder, SIDES_KIND, facts)
+        done.append(ref.model_copy(update={"sides": sides}))
+    return tuple(done), tuple(left)
+
+
+def check_left_out(rows: Sequence[RowsRef], left: Sequence[LeftOut]) -> Check:
+    """Return a check, a warning, of the span with the largest share of rows left out of training.
+
+    Args:
+        rows: what `find_sides` returned, as `left`; at least one span.
+    """
+    shares = [each.training / max(ref.rows, 1) for ref, each in zip(rows, left, strict=True)]
+    share, ref, most = max(zip(shares, rows, left, strict=True), key=lambda found: found[0])
+    return Check(
+        name="left out of training",
+        passed=share <= MOST_LEFT_OUT,
+        severity="warning",
+        observed=round(share, 6),
+        sentence=f"{most.training} of {ref.rows} clean rows of span {ref.span.name} ({share:.2%}) are not trained on, "
+        f"since they are like rows held out; at most {MOST_LEFT_OUT:.0%} is expected.",
+    )
+
+
+def _draft_golden(store: Store, key: str, scratch: Path) -> Path:
+    """Write the signatures of the golden set, whose rows are held out, and return the path."""
+    rows = pq.read_table(store.local(key))
+    path = scratch / "golden.drafted"
+    held = pa.array([True] * rows.num_rows)
+    pq.write_table(signatures(rows, 0, near=False).append_column(HELD, held), path)
+    return path
+
+
+def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, near: bool, path: Path) -> None:
+    """Write the signatures of all rows of a span that the rule puts on a side, with their sides."""
+    writer, place = None, 0
+    try:
+        for rows in read_rows(store, [ref], group_columns(rule.group)):
+            held = held_out(rows, rule)
+            table = signatures(rows, place, near).append_column(HELD, pa.array(held))
+            table = table.filter(pa.array(held | trainable(rows, rule)))
+            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
+            writer.write_table(table)
+            place += rows.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _compare(
+    database: duckdb.DuckDBPyConnection,
+    store: Store,
+    held_here: Mapping[Path, str],
+    drafted: Path,
+    earlier: Sequence[RowsRef],
+    config: Config,
+) -> pa.Table:
+    """Return the rows to leave out, one line each in their order: ROW_ID, HELD, and which row it is like, and how much.
+
+    The same is the table `left_out` of the database.
+
+    Args:
+        held_here: signatures whose held rows are not trained on, those of the span among them: path -> name.
+    """
+    database.sql(f"CREATE TABLE own AS SELECT {ROW_ID}, place, {HELD}, keys, runs FROM {_parquet(drafted)}")
+    database.sql(f"CREATE TABLE own_keys AS SELECT {_KEYS} FROM own")
+    database.sql(f"CREATE TABLE found (place UINTEGER, {ROW_ID} VARCHAR, span VARCHAR, similarity DOUBLE)")
+    # In the span itself the holdout stays whole.
+    _find(database, held_here, f"NOT o.{HELD} AND f.{HELD}", config)
+    with_signatures = {ref.sides: ref.span.name for ref in earlier if ref.sides is not None}
+    files = {open_folder(store, sides, SIDES_KIND)[0] / SIGNATURES: span for sides, span in with_signatures.items()}
+    if files:
+        _find(database, files, f"o.{HELD} <> f.{HELD}", config)
+    database.sql(f"""
+        CREATE TABLE left_out AS
+        SELECT own.{ROW_ID}, own.{HELD}, found.span AS like_span, found.{ROW_ID} AS like_row_id, similarity
+        FROM found JOIN own USING (place)
+        QUALIFY row_number() OVER (PARTITION BY place ORDER BY similarity DESC, found.span, found.{ROW_ID}) = 1
+        ORDER BY place
+    """)
+    return database.sql(f"SELECT left_out.* FROM left_out JOIN own USING ({ROW_ID}) ORDER BY place").to_arrow_table()
+
+
+_KEYS = f"place, {HELD}, unnest(keys) AS key, generate_subscripts(keys, 1)::UTINYINT AS number"
+
+
+def _find(database: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sides: str, config: Config) -> None:
+    """Add the rows of the span that are like one of the other side, in files of signatures: path -> name of the span.
+
+    Few rows share a key, so the files are read twice: keys alone, and then the runs of the rows that are compared.
+    """
+    near = config.evaluate.near_duplicates
+    theirs = f"read_parquet([{', '.join(literal(str(path)) for path in files)}], filename = true)"
+    database.register("spans", pa.table({"filename": [str(path) for path in files], "span": list(files.values())}))
+    database.sql(f"""
+        INSERT INTO found
+        WITH met AS (
+            SELECT * FROM (SELECT filename, {_KEYS} FROM {theirs}) SEMI JOIN own_keys USING (number, key)
+        ), few AS (
+            SELECT * FROM met
+            QUALIFY row_number() OVER (PARTITION BY number, key, {HELD} ORDER BY filename, place) <= {COMPARED}
+        ), pairs AS (
+            SELECT o.place, f.filename, f.place AS other, min(number) AS number
+            FROM own_keys o JOIN few f USING (number, key) WHERE {sides} GROUP BY ALL
+        ), compared AS (
+            SELECT pairs.place, filename, t.{ROW_ID}, number,
+                len(list_intersect(own.runs, t.runs)) AS shared, len(own.runs) + len(t.runs) AS together
+            FROM pairs JOIN own USING (place) JOIN {theirs} t USING (filename) WHERE t.place = pairs.other
+        ), judged AS (
+            SELECT place, filename, {ROW_ID},
+                CASE WHEN number <= {EXACT_KEYS} THEN 1.0 ELSE shared / (together - shared) END AS similarity
+            FROM compared
+        )
+        SELECT place, {ROW_ID}, span, similarity FROM judged JOIN spans USING (filename)
+        WHERE similarity >= {near.similarity if near else 1.0}
+    """)
+
+
+def _parquet(path: Path) -> str:
+    return f"read_parquet({literal(str(path))})"

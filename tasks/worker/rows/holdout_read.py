@@ -1,0 +1,137 @@
+"""Reads the held-out side of spans: as many rows as are wanted, and the pairs of some queries."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from infra.store.base import Store
+from infra.store.manifest import open_file, open_manifest
+from tasks.contracts.references import RowsRef
+from tasks.data.rows import CORE, below_share
+from tasks.foundation.errors import DataError
+from tasks.worker.rows.holdout_order import files_of
+from tasks.worker.rows.holdout_write import (
+    GROUP_HASH,  # fmt: skip
+    HELD_KIND,
+    NUMBER,
+    PAIRS,
+    QUERY_PLACE,
+    ROWS,
+    TEXTS_HASH,
+    TRAINED,
+    file_name,
+)
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+_READERS = 16  # files at once: a history has hundreds of small ones, and a bucket answers in tens of milliseconds
+
+
+def at_once(read: Callable[[S], T], spans: Sequence[S]) -> list[T]:
+    """Return what a reading gives of each span, in their order."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        return list(readers.map(read, spans))
+
+
+class HeldSpan:
+    """The held-out rows of one span below a share, in the order of its queries' places.
+
+    Raises:
+        MissingFolder, CorruptFolder: on any reading, if the folder is gone or damaged.
+    """
+
+    def __init__(self, store: Store, ref: RowsRef, share: float) -> None:
+        assert ref.held is not None, f"validate wrote the held-out rows of {ref.span.name}"
+        self.ref, self.share = ref, share
+        self._store, self._prefix = store, ref.held
+        self._manifest = open_manifest(store, ref.held, HELD_KIND)
+        facts = self._manifest.facts
+        self._rows_in, self._pairs_in = facts["rows_in"], facts["pairs_in"]
+        self._whole = share >= facts["share"]
+        self.kept_out: str | None = facts["kept_out"]  # the golden set that no training row has a text pair of
+
+    def count(self) -> int:
+        """Return how many rows there are; only for a share below the one that they were held out by are any read."""
+        if self._whole:
+            return sum(self._rows_in)
+        hashes = (self._read(ROWS, number, [GROUP_HASH])[GROUP_HASH] for number in range(len(self._rows_in)))
+        return sum(int(below_share(some.to_numpy(), self.share).sum()) for some in hashes)
+
+    def rows(self, columns: Sequence[str], most: int) -> pa.Table:
+        """Return at most `most` rows of whole queries, those with the lowest places, as they stand in the span.
+
+        The first query is whole, however many rows it has, unless none is wanted. The table has the core columns, and
+        after them all others of the span; `columns` must be among these.
+
+        Raises:
+            DataError: the span lacks one of `columns`.
+        """
+        tables, found = [], 0
+        for number in range(len(self._rows_in)):
+            table = self._read(ROWS, number)
+            if missing := [name for name in columns if name not in table.column_names]:
+                raise DataError(
+                    f"span {self.ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature, "
+                    f"slice or group; it has {', '.join(self.names(table))}"
+                )
+            if not self._whole:
+                table = table.filter(pa.array(below_share(table[GROUP_HASH].to_numpy(), self.share)))
+            tables.append(table)
+            found += table.num_rows
+            if found > most:
+                break
+        table = pa.concat_tables(tables)
+        if found > most:
+            table = table.slice(0, _whole_queries(table[QUERY_PLACE].to_numpy(), most))
+        return table.sort_by(NUMBER).select(self.names(table))
+
+    def pairs(self, places: np.ndarray) -> pa.Table:
+        """Return the pairs of some queries in all rows of the span: QUERY_PLACE, ITEM_ID and LABEL, each once.
+
+        Args:
+            places: uint64 (queries,), distinct, lowest first.
+        """
+        tables = []
+        for number in np.unique(files_of(places, sum(self._pairs_in))):
+            table = self._read(PAIRS, int(number))
+            there = table[QUERY_PLACE].to_numpy()
+            at = np.minimum(np.searchsorted(places, there), len(places) - 1)
+            tables.append(table.filter(pa.array(places[at] == there)))
+        return pa.concat_tables(tables)
+
+    def trained(self, texts: np.ndarray) -> np.ndarray:
+        """Return which hashes of texts a training row of the span has, bool; uint64, as TEXTS_HASH."""
+        return np.isin(texts, self.trained_texts())
+
+    def trained_texts(self) -> np.ndarray:
+        """Return the hashes of the texts of the span's training rows, each once, lowest first; uint64."""
+        file = open_file(self._store, self._prefix, self._manifest, TRAINED)
+        return pq.read_table(file)[TEXTS_HASH].to_numpy()
+
+    @staticmethod
+    def names(table: pa.Table) -> list[str]:
+        """Return the columns of the span's rows, the core ones first."""
+        own = (QUERY_PLACE, GROUP_HASH, NUMBER)
+        return [*CORE, *(name for name in table.column_names if name not in CORE and name not in own)]
+
+    def _read(self, what: str, number: int, columns: list[str] | None = None) -> pa.Table:
+        file = open_file(self._store, self._prefix, self._manifest, file_name(what, number))
+        return pq.ParquetFile(file).read(columns, use_threads=False)  # a small file is read faster so
+
+
+def _whole_queries(places: np.ndarray, most: int) -> int:
+    """Return how many rows the first whole queries have: at most `most`, or those of the first query."""
+    if not most:
+        return 0
+    begins = np.flatnonzero(np.append(True, places[1:] != places[:-1]))
+    ends = np.append(begins[1:], len(places))
+    fitting = ends[ends <= most]
+    return int(fitting[-1] if len(fitting) else ends[0])

@@ -1,0 +1,265 @@
+"""Checks of the columns of a span, and the rules for a single row.
+
+`validate.py` decides whether the share of bad rows, or a whole window, is good enough.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from configs.schema.config import Config
+from configs.schema.expectations import Scope
+from infra.store.base import Store
+from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.outcomes import Check
+from tasks.contracts.references import SpanRef
+from tasks.contracts.spans import first_day, last_day
+from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
+from tasks.foundation.errors import DataError
+from tasks.gates.expectations import Finding, judge
+from tasks.labels.columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
+from tasks.worker.rows.row_rules import ID_RULES, row_rules
+
+JUDGED_ROWS = 50_000  # in memory at once, as pandas and great-expectations need them
+REASON, SPAN = "reason", "span"  # columns that are added to quarantined rows
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+_NUMBERS = ("double", "bool", "string", "null")
+_NAMES = ("string", "bool", "double", "null")
+
+
+class ParquetPart(NamedTuple):
+    """One Parquet file of a span."""
+
+    span: SpanRef
+    path: Path
+    schema: pa.Schema
+
+
+class JudgedRows(NamedTuple):
+    """`clean` has the types of `as_typed`; `bad` has the source's own columns, REASON and SPAN."""
+
+    clean: pa.Table
+    bad: pa.Table
+    findings: Mapping[str, Finding]  # by reason
+    ids: pa.ChunkedArray  # of the rows that are bad for no other reason than their id, and of the clean ones
+
+
+def open_span(store: Store, span: SpanRef) -> list[ParquetPart]:
+    """Return the Parquet files of a span, checked against its manifest.
+
+    Raises:
+        MissingFolder, CorruptFolder: the span is missing, or its files are not those that were ingested.
+        DataError: a file is not Parquet, or there is none.
+    """
+    try:
+        folder, manifest = open_folder(store, span.prefix, SPAN_KIND)
+    except (MissingFolder, CorruptFolder) as error:
+        raise type(error)(f"span {span.name} v{span.version}: {error}; ingest the span again") from error
+    parts = []
+    for name in (entry.name for entry in manifest.files if entry.name.endswith(".parquet")):
+        try:
+            parts.append(ParquetPart(span, folder / name, pq.read_schema(folder / name)))
+        except pa.ArrowInvalid as error:
+            raise DataError(f"span {span.name} v{span.version}: {name} is not readable as Parquet: {error}") from error
+    if not parts:
+        raise DataError(f"span {span.name} v{span.version} has no Parquet file; ingest it again")
+    return parts
+
+
+def check_columns(parts: Sequence[ParquetPart], config: Config) -> tuple[Check, ...]:
+    """Compare the columns of every file with what the configuration uses.
+
+    Raises:
+        DataError: a column is missing or has a wrong type; names each with its span, and what is there.
+    """
+    wanted = _wanted_columns(config)
+    problems: dict[tuple[str, str, str], str] = {}  # one for each span, not for each file
+    for key, column, allowed in wanted:
+        for part in parts:
+            found, where = _type_in(part, column), f"span {part.span.name} v{part.span.version}"
+            if found is None:
+                problem = f"no column {column!r}; {key}; {part.path.name} has {', '.join(part.schema.names)}"
+            elif found not in allowed:
+                suitable = " or ".join(kind for kind in allowed if kind != "null")
+                problem = f"column {column!r} is {found} in {part.path.name}, but must be {suitable}; {key}"
+            else:
+                continue
+            problems.setdefault((part.span.name, key, column), f"{where}: {problem}")
+    if problems:
+        raise DataError(
+            "\n".join(problems.values())
+            + "\nIngest the span again with these columns, or name others in the configuration."
+        )
+    used = len({column for _, column, _ in wanted})
+    present = f"All {used} columns in use are in all {len(parts)} files of the window."
+    typed = f"All {used} columns in use have a type that fits their use."
+    return (
+        Check.critical("columns present", True, present, observed=used),
+        Check.critical("column types", True, typed, observed=used),
+    )
+
+
+def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return (what needs it, column, suitable types), in the order of messages."""
+    wanted: list[tuple[str, str, tuple[str, ...]]] = [
+        ("every span must have it", column, (str(kind), "null") if column == LABEL else (str(kind),))
+        for column, kind in CORE.items()
+    ]
+    wanted += [
+        ("features.numeric names it", column, ("double",) if column in CORE else _NUMBERS)
+        for column in config.features.numeric
+    ]
+    wanted += [("features.categorical names it", c, _NAMES) for c in config.features.categorical if c not in CORE]
+    wanted += [("features.entity names it", c, _NAMES) for c in _entity(config) if c not in CORE]
+    names = _named_labels(config)
+    wanted += [
+        (f"{key} names it", column, _NAMES if column in names else _NUMBERS)
+        for key, column in label_columns(config).items()
+        if column not in CORE
+    ]
+    group = HoldoutRule.of(config.evaluate).group
+    wanted += [("evaluate.group names it", c, _NUMBERS) for c in group_columns(group) if c not in CORE]
+    wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]
+    judged = (each for each in config.validate_.expectations if each.scope is not Scope.columns)
+    own = dict.fromkeys(column for each in judged for column in each.columns)
+    wanted += [("validate.expectations names it", c, (*_NAMES, "int64")) for c in own if c not in CORE]
+    return wanted
+
+
+def _entity(config: Config) -> list[str]:
+    return [config.features.entity] if config.features.entity else []
+
+
+def _named_labels(config: Config) -> list[str]:
+    """Return the columns that heads learn names from."""
+    return [head.column for head in config.heads.of_labels.values() if head.of_names]
+
+
+def _type_in(part: ParquetPart, column: str) -> str | None:
+    return str(part.schema.field(column).type) if column in part.schema.names else None
+
+
+def read_span(parts: Sequence[ParquetPart]) -> Iterator[pa.Table]:
+    """Yield all rows of a span in order, JUDGED_ROWS at a time; the columns and types are those of all its files."""
+    schema = pa.unify_schemas([part.schema.remove_metadata() for part in parts], promote_options="permissive")
+    waiting, rows = [schema.empty_table()], 0
+    for part in parts:
+        with pq.ParquetFile(part.path, pre_buffer=False) as file:
+            for batch in file.iter_batches(JUDGED_ROWS):
+                waiting.append(pa.Table.from_batches([batch]).replace_schema_metadata(None))
+                rows += batch.num_rows
+                if rows >= JUDGED_ROWS:
+                    yield pa.concat_tables(waiting, promote_options="permissive")
+                    waiting, rows = [schema.empty_table()], 0
+    if rows:
+        yield pa.concat_tables(waiting, promote_options="permissive")
+
+
+def as_typed(table: pa.Table, config: Config) -> pa.Table:
+    """Return the same rows with the types that later stages rely on, for any types in the source.
+
+    Numeric features and labels are float64 with null for NaN, categorical features and slices are strings. Text in
+    a numeric feature is read as a number; other text becomes null, for which there is a rule.
+    """
+    kinds = dict.fromkeys((*config.features.categorical, *_entity(config), *config.evaluate.slices), pa.string())
+    kinds |= dict.fromkeys((*config.features.numeric, *own_label_columns(config)), pa.float64())
+    kinds |= dict.fromkeys(_named_labels(config), pa.string()) | CORE
+    for column, kind in kinds.items():
+        index, values = table.schema.get_field_index(column), table[column]
+        if pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        if kind == pa.float64() and pa.types.is_string(values.type):
+            numbers = pd.to_numeric(values.to_pandas().astype("str").str.strip(), errors="coerce")
+            values = pa.chunked_array([pa.array(numbers, pa.float64(), from_pandas=True)])
+        table = table.set_column(index, column, values.cast(kind))
+    return table
+
+
+def characters(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the length in characters, without white space around the text and without what has no width."""
+    return pc.utf8_length(pc.utf8_trim_whitespace(pc.replace_substring_regex(text, NO_WIDTH, "")))
+
+
+def judge_rows(
+    span: SpanRef,
+    table: pa.Table,
+    config: Config,
+    own_ids: pa.ChunkedArray,
+    earlier_ids: pa.ChunkedArray,
+    also: Callable[[pa.Table], Mapping[str, Finding]],
+) -> JudgedRows:
+    """Separate the clean rows from the bad ones.
+
+    Of rows with the same id the first stays; a row that is bad for another reason does not count as the first.
+
+    Args:
+        own_ids: those of the rows of the span before these, as `JudgedRows.ids` has them.
+        earlier_ids: the same of the earlier spans of the window.
+        also: judges the typed rows too; what it finds is a reason as well.
+    """
+    typed = as_typed(table, config)
+    findings = {
+        **judge(_frame(span, table, typed, config), [rule.expectation for rule in row_rules(config)]),
+        **also(typed),
+    }
+    reasons: dict[int, list[str]] = defaultdict(list)
+    for reason, finding in findings.items():
+        for row in finding.unexpected:
+            reasons[row].append(reason)
+    good = np.ones(len(typed), dtype=bool)
+    good[list(reasons)] = False
+    ids = typed[ROW_ID].filter(pa.array(good))
+    frame = pd.DataFrame(
+        {
+            "repeated": ids.to_pandas().duplicated().to_numpy() | pc.is_in(ids, value_set=own_ids).to_numpy(),
+            "elsewhere": pc.is_in(ids, value_set=earlier_ids).to_numpy(),
+        }
+    )
+    id_findings = judge(frame.astype("int64"), [rule.expectation for rule in ID_RULES])
+    positions = np.flatnonzero(good)
+    for reason, finding in id_findings.items():
+        for index in finding.unexpected:
+            reasons[int(positions[index])].append(reason)
+    good[list(reasons)] = False
+    # By mask, not by position: that works chunk by chunk, for columns of any size.
+    bad = table.filter(pa.array(~good))
+    bad = bad.rename_columns([f"{n}_in_source" if n in (REASON, SPAN) else n for n in bad.column_names])
+    bad = bad.append_column(REASON, pa.array(["; ".join(reasons[row]) for row in sorted(reasons)], pa.string()))
+    bad = bad.append_column(SPAN, pa.array([span.name] * len(bad), pa.string()))
+    return JudgedRows(typed.filter(pa.array(good)), bad, {**findings, **id_findings}, ids)
+
+
+def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> pd.DataFrame:
+    """Return the columns that the rules name. `unreadable` is 1 where a source's text was not a number, else 0."""
+    frame = {f"value:{c}": typed[c].to_pandas() for c in (*CORE, *config.features.numeric)}
+    days = frame[f"value:{TIME}"].dt.date
+    frame["outside"] = ((days < first_day(span.name)) | (days > last_day(span.name))).astype("int64")
+    frame |= {f"characters:{c}": characters(typed[c]).to_pandas() for c in (QUERY, ITEM, ITEM_ID)}
+    for column in config.features.numeric:
+        frame[f"unreadable:{column}"] = pd.Series(_unreadable(table[column], typed[column]).astype("int64"))
+    unusable = {f"heads.{name}.column": cant_be_learnt(typed, head) for name, head in config.heads.of_labels.items()}
+    if config.train.row_weight is not None:
+        unusable["train.row_weight"] = bad_weights(typed[config.train.row_weight])
+    for key, column in label_columns(config).items():
+        bad = unusable[key] | _unreadable(table[column], typed[column])
+        frame[f"unusable:{key}"] = pd.Series(bad.astype("int64"))
+    return pd.DataFrame(frame)
+
+
+def _unreadable(values: pa.ChunkedArray, typed: pa.ChunkedArray) -> np.ndarray:
+    """Return where a source's text was not a number, bool (rows,)."""
+    if not pa.types.is_string(values.type):
+        return np.zeros(len(values), dtype=bool)
+    blank = pc.fill_null(pc.equal(characters(values), 0), True)
+    found: np.ndarray = pc.and_not(typed.is_null(), blank).to_numpy()
+    return found

@@ -1,0 +1,74 @@
+"""The rows of a window against the spans before it: how many there are, and how many of them were there already."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.schema.validation import BeforeConfig
+from infra.store.base import Store
+from tasks.contracts.checkpoints import QUERY_AND_ITEM
+from tasks.contracts.outcomes import Check
+from tasks.contracts.references import RowsRef
+from tasks.data.rows import ITEM, QUERY, group_hashes
+from tasks.worker.checks.bounds import check_share, not_judged
+from tasks.worker.rows.drift import MIN_ROWS
+from tasks.worker.rows.holdout_read import HeldSpan
+
+USUAL_SPANS = 8  # newest ones, whose median number of rows is usual
+ENOUGH_SPANS = 2  # before the window, for either check
+MISSING, AGAIN = "rows as many as before", "rows new"
+
+
+def judge_before(
+    store: Store, history: Sequence[RowsRef], window: Sequence[int], files: Sequence[Path], limits: BeforeConfig
+) -> list[Check]:
+    """Return the check of how many rows are missing, and the check of how many the span before has too.
+
+    Args:
+        history: the spans before, oldest first.
+        window: clean rows of each span.
+        files: the clean rows, as Parquet.
+
+    Raises:
+        MissingFolder, CorruptFolder: what validate kept of a span before is gone or damaged.
+    """
+    if len(history) < ENOUGH_SPANS:
+        why = f"{len(history)} spans before; {ENOUGH_SPANS} are needed"
+        return [not_judged(MISSING, limits.missing, why), not_judged(AGAIN, limits.again, why)]
+    return [_missing(history, window, limits), _again(store, history, files, limits)]
+
+
+def _missing(history: Sequence[RowsRef], window: Sequence[int], limits: BeforeConfig) -> Check:
+    usual = median(ref.rows for ref in history[-USUAL_SPANS:])
+    rows = sum(window) / len(window)
+    missing = max(0.0, 1 - rows / usual)
+    sentence = f"{rows:.0f} clean rows a span, and {usual:.0f} are usual: {missing:.2%} are missing"
+    advice = "Is the export whole? Rows that come later: millrace ingest --merge."
+    return check_share(MISSING, missing, limits.missing, "before.missing", sentence, advice)
+
+
+def _again(store: Store, history: Sequence[RowsRef], files: Sequence[Path], limits: BeforeConfig) -> Check:
+    if any(ref.held is None for ref in history[-ENOUGH_SPANS:]):
+        return not_judged(AGAIN, limits.again, "the spans before have no held-out side")
+    one_before, last = (HeldSpan(store, ref, 0.0) for ref in history[-ENOUGH_SPANS:])
+    texts = np.unique(np.concatenate([np.zeros(0, np.uint64), *_texts(files)]))
+    of_last = last.trained_texts()
+    if min(len(texts), len(of_last)) < MIN_ROWS:
+        why = f"{len(texts)} texts in the window and {len(of_last)} in the span before; {MIN_ROWS} each are needed"
+        return not_judged(AGAIN, limits.again, why)
+    share, before = float(last.trained(texts).mean()), float(one_before.trained(of_last).mean())
+    name = last.ref.span.name
+    sentence = f"{share:.2%} of the window's queries with their items were in span {name} too, {before:.2%} were usual"
+    advice = f"Was {name} exported once more?"
+    return check_share(AGAIN, max(0.0, share - before), limits.again, "before.again", sentence, advice, "more")
+
+
+def _texts(files: Sequence[Path]) -> Iterator[np.ndarray]:
+    """Yield the hashes of query and item of the rows, uint64, piece by piece."""
+    for path in files:
+        for batch in pq.ParquetFile(path).iter_batches(columns=[QUERY, ITEM]):
+            yield group_hashes(pa.Table.from_batches([batch]), QUERY_AND_ITEM)

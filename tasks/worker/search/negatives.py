@@ -1,0 +1,118 @@
+"""The hard negatives of some rows, found by one release: `negatives/<key>/`, kept for later attempts and runs."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.schema.config import Config
+from infra.store.base import Conflict, Store
+from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine
+from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.references import MinedRelease
+from tasks.data.items import TEXT
+from tasks.data.rows import ITEM_ID, ROW_ID
+from tasks.labels.pairs import pair_mask
+from tasks.worker.catalogue.choose import choose
+from tasks.worker.search.mine_negatives import Mined
+from tasks.worker.search.released_items import ReleasedItems
+from tasks.worker.training.pairs import feature_columns
+
+KIND = "negatives"
+OF_ROWS = "rows.parquet"  # by training row: numbers of items, nearest first, -1 where there are fewer
+ITEMS = "items.parquet"  # by number: item id, text and features, as the release's catalogue had them
+_NUMBERS = "items"
+
+
+class Found(NamedTuple):
+    """`of_row` int32 (rows, per_query): numbers of items, nearest first, -1 where there are fewer.
+
+    `items` has ITEM_ID, TEXT and the features; `facts` are the manifest's.
+    """
+
+    of_row: np.ndarray
+    items: pa.Table
+    facts: dict[str, int]
+
+
+def prefix_of(config: Config, inputs: TrainInputs, training: Iterable[pa.Table]) -> tuple[str, int]:
+    """Return the folder that these rows, this release and these settings have, and the number of rows."""
+    rows, count = hashlib.sha256(), 0
+    for table in training:
+        rows.update("\n".join(table[ROW_ID].to_pylist()).encode() + b"\n")
+        rows.update(pair_mask(table, config.heads).tobytes())
+        count += table.num_rows
+    head = config.heads.contrastive
+    assert head is not None
+    assert head.negatives is not None
+    assert inputs.mined is not None
+    made_of = {
+        "rows": rows.hexdigest(),
+        "known": {"rows": [ref.prefix for ref in (*inputs.history, *inputs.rows)], "golden": inputs.golden},
+        "release": inputs.mined.model_dump(mode="json"),
+        "settings": head.negatives.model_dump(mode="json"),
+        "infer": [config.infer.precision, config.accelerator],
+        "features": feature_columns(config),
+    }
+    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+    return f"negatives/{key}", count
+
+
+def is_there(store: Store, prefix: str) -> bool:
+    """Return whether the folder is complete; a damaged one is moved to quarantine/, to be made again."""
+    try:
+        open_folder(store, prefix, KIND)
+    except MissingFolder:
+        return False
+    except CorruptFolder as error:
+        print(f"{error}; moved to {quarantine(store, prefix)}, mining again", flush=True)
+        return False
+    return True
+
+
+def keep(
+    store: Store,
+    prefix: str,
+    mined: Mined,
+    released: ReleasedItems,
+    release: MinedRelease,
+    features: Sequence[str],
+    scratch: Path,
+) -> None:
+    """Write the folder; one that another run has written meanwhile stays.
+
+    Raises:
+        MissingFolder, CorruptFolder: the catalogue of the release is gone, damaged, or lacks an item.
+    """
+    places = np.unique(mined.places[mined.places >= 0])
+    ids = {place: item.item_id for place, item in released.vectors.items(places).items()}
+    items = choose(store, release.catalogue, sorted(ids.values()), 0, features)
+    items = items.select([ITEM_ID, TEXT, *dict.fromkeys(features)])
+    number = {item_id: row for row, item_id in enumerate(items[ITEM_ID].to_pylist())}
+    if missing := sorted(set(ids.values()) - set(number)):
+        raise CorruptFolder(f"{store.uri}/{release.catalogue.prefix} lacks item {missing[0]!r}, which has a vector")
+    numbers = np.array([number[ids[place]] for place in places.tolist()], dtype=np.int32)
+    of_row = np.full(mined.places.shape, -1, dtype=np.int32)
+    there = mined.places >= 0
+    of_row[there] = numbers[np.searchsorted(places, mined.places[there])]
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(of_row.reshape(-1)), mined.places.shape[1])
+    pq.write_table(pa.table({_NUMBERS: lists}), scratch / OF_ROWS)
+    pq.write_table(items, scratch / ITEMS)
+    facts = {"release": release.number, "rows": len(of_row), "items": items.num_rows, "embedded": mined.embedded}
+    try:
+        commit(store, prefix, scratch, KIND, facts)
+    except Conflict:
+        print(f"{store.uri}/{prefix} was mined by another run meanwhile, and is used", flush=True)
+
+
+def read(store: Store, prefix: str) -> Found:
+    """Return the content of the folder. Raises MissingFolder, CorruptFolder: it is gone or damaged."""
+    folder, manifest = open_folder(store, prefix, KIND)
+    lists = pq.read_table(folder / OF_ROWS)[_NUMBERS].combine_chunks()
+    of_row = lists.flatten().to_numpy().reshape(-1, lists.type.list_size)
+    return Found(of_row, pq.read_table(folder / ITEMS), manifest.facts)

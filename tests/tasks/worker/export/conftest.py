@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from configs.schema.publishing import KINDS
+from infra.store.directory import DirectoryStore
+from tests.support.processes.postgres import Postgres
+from tests.tasks.worker.export.places import Place, lancedb_place, pgvector_place, qdrant_place
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "workspace")
+
+
+@pytest.fixture(params=sorted(KINDS))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place of each kind."""
+    match request.param:
+        case "lancedb":
+            return lancedb_place(tmp_path / "target")
+        case "pgvector":
+            postgres: Postgres = request.getfixturevalue("postgres")
+            return pgvector_place(postgres.empty_database())
+        case "qdrant":
+            return qdrant_place(tmp_path / "target")
+        case _:
+            raise AssertionError(f"make a place for {request.param}")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with Postgres() as server:
+        yield server

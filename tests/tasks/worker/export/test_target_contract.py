@@ -1,0 +1,226 @@
+"""What every kind of target must do; each test runs on all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
+from tasks.contracts.outcomes import PublishOutcome
+from tasks.contracts.runs import Release
+from tasks.foundation.errors import ConfigError, DataError, StoreError
+from tasks.worker import publish
+from tasks.worker.export.release_vectors import ReleaseVectors
+from tasks.worker.export.target import Target, table_name
+from tasks.worker.export.targets import open_target
+from tests.support.workspace.publications import publish_job
+from tests.support.workspace.releases import PARTITIONS, make_current, write_release
+from tests.tasks.worker.export.places import Hit, Place
+from tests.tasks.worker.export.reading import served, vector_of
+from tests.tasks.worker.export.watched import Watched
+
+
+def bring(store: DirectoryStore, place: Place, release: Release, *overrides: str, **inputs: bool) -> PublishOutcome:
+    return publish.run(publish_job(store, place.config(*overrides), release, **inputs))
+
+
+@pytest.fixture
+def target_now(place: Place) -> Callable[[Callable[[Target], Any]], Any]:
+    """Lets a function look at the target, or change it, between two publications."""
+
+    def use(function: Callable[[Target], Any]) -> Any:
+        with contextlib.closing(open_target(place.config().publish.targets[0])) as target:
+            return function(target)
+
+    return use
+
+
+def test_consumers_get_every_item_with_its_text_and_the_models_version(store, place):
+    release = write_release(store, 3)
+    outcome = bring(store, place, release)
+    assert (outcome.served_before, outcome.vectors, outcome.loaded, outcome.dropped) == (None, 24, 24, ())
+    assert outcome.table is not None
+    assert outcome.table.startswith("look_r3_")
+    assert outcome.recall == 1.0
+    (nearest,) = place.search(vector_of(store, release, "i0007"), 1) or [None]
+    assert nearest == Hit("i0007", 'item i0007 of main-00000003, it\'s "new"\n', "main-00000003")
+    assert served(store, place, release)
+
+
+def test_vectors_of_half_the_bytes_are_served_too(store, place):
+    release = write_release(store, 1, fp16=True)
+    bring(store, place, release)
+    assert served(store, place, release)
+
+
+def test_the_next_release_takes_over_and_only_the_one_before_it_is_kept(store, place, target_now):
+    tables = []
+    for number in (1, 2, 3):
+        release = write_release(store, number, fp16=number == 3)  # another type: the same name all the same
+        outcome = bring(store, place, release)
+        assert served(store, place, release)
+        assert outcome.served_before == (tables[-1] if tables else None)
+        tables.append(outcome.table)
+    assert outcome.dropped == (tables[0],)
+    assert target_now(lambda target: target.tables()) == tables[1:]
+    back = write_release(store, 2)
+    outcome = bring(store, place, back)  # a rollback: its table is still whole
+    assert (outcome.loaded, outcome.table, outcome.dropped) == (0, tables[1], ())
+    assert served(store, place, back)
+    assert target_now(lambda target: target.tables()) == tables[1:]
+
+
+def test_a_target_that_serves_the_release_is_only_checked(store, place, monkeypatch):
+    release = write_release(store, 1)
+    first = bring(store, place, release)
+    watched = Watched.instead_of_targets(monkeypatch)
+    again = bring(store, place, release)
+    assert (again.loaded, again.table, again.served_before) == (0, first.table, first.table)
+    assert not {"create", "load", "index", "serve", "drop"} & set(watched.calls)
+    assert "item_ids" in watched.calls
+
+
+def test_a_release_that_is_not_current_any_more_is_left_out_unless_it_is_asked_for(store, place):
+    old, new = write_release(store, 1), write_release(store, 2)
+    assert bring(store, place, old).table is None
+    assert place.search(vector_of(store, old, "i0007"), 1) is None
+    bring(store, place, new)
+    assert bring(store, place, old, only_current=False).table is not None
+    assert served(store, place, old)
+
+
+def test_a_rollback_during_the_publication_is_not_undone(store, place, monkeypatch):
+    old, new = write_release(store, 1), write_release(store, 2)
+    make_current(store, old)
+    bring(store, place, old)
+    make_current(store, new)
+    watched = Watched.instead_of_targets(monkeypatch)
+    watched.before["index"] = lambda: make_current(store, old)
+    assert bring(store, place, new).table is None
+    assert served(store, place, old)
+
+
+def test_a_rollback_swaps_to_the_table_that_is_there_and_reads_nothing_back(store, place, target_now, monkeypatch):
+    old, new = write_release(store, 1), write_release(store, 2)
+    for release in (old, new):
+        bring(store, place, release, only_current=False)
+    make_current(store, old)
+    watched = Watched.instead_of_targets(monkeypatch)
+    swapped = bring(store, place, old, swap_alone=True)
+    assert set(watched.calls) <= {"serving", "tables", "serve", "close"}
+    assert served(store, place, old)
+    assert (swapped.recall, swapped.loaded) == (None, 0)
+    again = bring(store, place, old)  # what a rollback does then
+    assert (again.table, again.served_before, again.loaded, again.recall) == (swapped.table, swapped.table, 0, 1.0)
+    make_current(store, new)
+    assert bring(store, place, old, swap_alone=True).table is None, "another rollback, meanwhile"
+    assert served(store, place, old)
+
+
+def test_a_table_that_is_gone_is_not_swapped_to(store, place, target_now):
+    old, new = write_release(store, 1), write_release(store, 2)
+    bring(store, place, new)
+    make_current(store, old)
+    assert bring(store, place, old, swap_alone=True).table is None
+    assert served(store, place, new)
+
+
+def test_the_table_of_the_model_before_stays_through_all_refreshes_of_a_bad_model(store, place, target_now):
+    """Else a rollback in the afternoon would load the good model's vectors again."""
+    write_release(store, 1)
+    good, bad = write_release(store, 2), write_release(store, 3)
+    bring(store, place, good, only_current=False)
+    bring(store, place, bad)
+    for number in (4, 5, 6):
+        refresh = write_release(store, number)
+        record = refresh.model_copy(update={"refreshed": number - 1, "model": bad.model, "model_before": 3})
+        store.write(f"releases/{number}.json", record.to_json())
+        bring(store, place, refresh)
+    assert [name.split("_")[1] for name in target_now(lambda target: target.tables())] == ["r2", "r5", "r6"]
+
+
+def test_an_index_that_finds_too_little_is_not_served(store, place, monkeypatch):
+    old = write_release(store, 1)
+    bring(store, place, old)
+    new = write_release(store, 2)
+    watched = Watched.instead_of_targets(monkeypatch)
+    watched.answers = lambda hits: [*hits[:9], hits[0]]  # nine of ten, and one of them twice
+    with pytest.raises(DataError, match=r"recall@10 of the index is 0\.9000 .* below publish\.min_recall 0\.95"):
+        bring(store, place, new)
+    assert served(store, place, old)
+    assert bring(store, place, new, "publish.min_recall=0.9").recall == 0.9
+    assert served(store, place, new)
+
+
+@pytest.mark.parametrize("wrong", ["an item of another release", "a row by another model"])
+def test_other_content_is_found_and_loaded_again(store, place, target_now, wrong):
+    """A table with the right number of rows in each partition, but not the right ones."""
+    release = write_release(store, 1)
+    vectors = ReleaseVectors(store, release.vectors_prefix, release.model.version)
+    table = table_name("look", 1, vectors.sha256)
+
+    def spoil(target: Target) -> None:
+        target.create(table, vectors.shape)
+        for partition in range(PARTITIONS):
+            rows = vectors.rows(partition)
+            if partition == 1:
+                name, value = ("item_id", "i9999") if "item" in wrong else ("model_version", "main-00000002")
+                values = pa.array([value, *rows[name].to_pylist()[1:]])
+                rows = rows.set_column(rows.column_names.index(name), name, values)
+            target.load(table, partition, rows, again=False)
+
+    target_now(spoil)
+    expected = "not by the release's model" if "model" in wrong else "its items are not those of the release"
+    with pytest.raises(StoreError, match=rf"{expected}.*The table was dropped"):
+        bring(store, place, release)
+    assert place.search(vector_of(store, release, "i0007"), 1) is None
+    assert bring(store, place, release).loaded == 24
+    assert served(store, place, release)
+
+
+def test_a_served_table_that_somebody_changed_is_named_and_not_touched(store, place, target_now):
+    release = write_release(store, 1)
+    table = bring(store, place, release).table
+    assert table is not None
+    vectors = ReleaseVectors(store, release.vectors_prefix, release.model.version)
+    target_now(lambda target: target.load(table, 0, vectors.rows(0).slice(0, 1), again=True))
+    with pytest.raises(StoreError, match=r"rows, but the release has 24 vectors.*is being served.*millrace rollback"):
+        bring(store, place, release)
+    (nearest,) = place.search(vector_of(store, release, "i0007"), 1) or [None]
+    assert nearest is not None
+    assert nearest.model_version == release.model.version
+
+
+def test_a_folder_that_was_changed_together_with_its_manifest_is_not_loaded(store, place):
+    release = write_release(store, 1)
+    sha256 = read_manifest(store, release.vectors_prefix).sha256
+    bring(store, place, release.model_copy(update={"vectors_sha256": sha256}))
+    other = write_release(store, 2)
+    with pytest.raises(StoreError, match=r"MANIFEST\.json is not the one that was released"):
+        bring(store, place, other.model_copy(update={"vectors_sha256": sha256}))
+
+
+def test_a_damaged_shard_is_not_loaded(store, place):
+    release = write_release(store, 1)
+    shard = store.path(f"{release.vectors_prefix}/part-00002.parquet")
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(StoreError, match=r"part-00002.parquet does not match its checksum"):
+        bring(store, place, release)
+    assert place.search(vector_of(store, release, "i0007"), 1) is None
+
+
+def test_a_client_that_is_not_installed_is_named_with_its_extra(place, monkeypatch):
+    target = place.config().publish.targets[0]
+    module = {"pgvector": "psycopg", "qdrant": "qdrant_client"}.get(target.kind, target.kind)
+    monkeypatch.delitem(sys.modules, f"tasks.worker.export.{target.kind}", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"{module} is not installed .*pip install 'millrace\[{target.kind}\]'"):
+        open_target(target)

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, log_loss
+
+from configs.schema.train.label_heads import MulticlassHead
+from tasks.worker.model.label_heads import LABEL_TASKS
+from tasks.worker.model.label_task import FOLDS, Known
+
+TASK = LABEL_TASKS["multiclass"]
+HEAD = MulticlassHead(weight=1.0, input="query", classes=("a", "b", "c"), loss="balanced")
+
+
+def rows(count: int, seed: int) -> Known:
+    """Unit vectors around three directions; the second class is rare, and a tenth of the labels is wrong."""
+    random = np.random.default_rng(seed)
+    truth = random.choice(3, count, p=[0.6, 0.05, 0.35])
+    inputs = 0.5 * random.normal(size=(count, 16))
+    inputs[np.arange(count), truth] += 1.5
+    inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
+    truth = np.where(random.random(count) < 0.1, random.choice(3, count), truth)
+    return Known(inputs.astype(np.float32), truth.astype(np.float64), np.ones(count), np.arange(count) % FOLDS)
+
+
+def test_the_loss_of_known_outputs():
+    outputs = torch.tensor([[0.0, 2.0, 0.0], [1.0, 1.0, 1.0]])
+    found = TASK.losses(outputs, torch.tensor([1.0, 2.0]), HEAD)
+    assert found.tolist() == pytest.approx([np.log(1 + 2 * np.exp(-2.0)), np.log(3)])
+
+
+def test_all_classes_that_are_there_count_the_same_if_they_are_balanced():
+    by_class = TASK.balance(np.array([6.0, 2.0, 0.0]), HEAD)
+    assert by_class[:2] == pytest.approx([8 / (2 * 6), 8 / (2 * 2)])
+    assert not len(TASK.balance(np.array([6.0, 2.0, 1.0]), HEAD.model_copy(update={"loss": "plain"})))
+
+
+def test_a_solved_head_names_the_rare_class_and_its_probabilities_can_be_believed():
+    known, others = rows(1500, seed=1), rows(1500, seed=2)
+    plain = HEAD.model_copy(update={"loss": "plain"})
+    for head in (HEAD, plain):
+        solved = TASK.solve(known, head)
+        outputs = others.inputs @ solved.weight.T + solved.bias
+        said = TASK.says(outputs, head)
+        found = f1_score(others.truth, said, average="macro")
+        assert found == pytest.approx(solved.metrics["multiclass_macro_f1"], abs=0.05), "of rows it had not seen"
+        assert found > 0.75
+    likelihoods = [log_loss(others.truth, torch.tensor(factor * outputs).softmax(1).numpy()) for factor in (0.5, 1, 2)]
+    assert min(likelihoods) == likelihoods[1], "neither too sure nor too unsure"
+
+
+def test_a_class_that_a_fold_lacks_is_not_named_there_and_one_that_all_lack_leaves_the_head():
+    known = rows(60, seed=3)
+    alone = known._replace(truth=np.where(np.arange(60) == 7, 1.0, known.truth * (known.truth != 1)))
+    assert np.isfinite(TASK.solve(alone, HEAD).weight).all()
+    assert TASK.too_few(alone.truth, HEAD) == ""
+    assert TASK.too_few(np.array([0.0, 2.0]), HEAD) == "no row has the class b"
+
+
+def test_a_row_that_counts_twice_is_solved_as_two_rows():
+    known = rows(200, seed=4)
+    twice = np.repeat(np.arange(200), 1 + np.arange(200) % 2)
+    counted = TASK.solve(known._replace(counts=1.0 + np.arange(200) % 2), HEAD.model_copy(update={"loss": "plain"}))
+    repeated = TASK.solve(Known(*(each[twice] for each in known)), HEAD.model_copy(update={"loss": "plain"}))
+    assert counted.strength == repeated.strength
+    assert counted.weight == pytest.approx(repeated.weight, abs=0.02)

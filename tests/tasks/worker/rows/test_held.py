@@ -1,0 +1,109 @@
+"""The held-out side of a span, against the rows themselves."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import CorruptFolder
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.references import RowsRef
+from tasks.data.holdout import read_sides
+from tasks.data.rows import QUERY, other_columns, read_rows
+from tasks.worker.model.relevant import query_keys
+from tasks.worker.rows import holdout_order
+from tasks.worker.rows.holdout_order import query_places
+from tasks.worker.rows.holdout_read import HeldSpan
+from tasks.worker.rows.holdout_write import PAIRS, QUERY_PLACE, ROWS, file_name, write_held
+from tests.support.workspace.jobs import change_rows, make_workspace
+
+RULE = HoldoutRule(group="query_and_item", share=0.4)
+
+
+@pytest.fixture
+def many_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdout_order, "FIRST_ROWS", 8)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> tuple[DirectoryStore, RowsRef]:
+    """A span of 400 rows with about 40 queries of several items each."""
+
+    def few_queries(table: pa.Table) -> pa.Table:
+        queries = [f"query {number * 7 % 41}" for number in range(table.num_rows)]
+        return table.set_column(table.column_names.index(QUERY), QUERY, pa.array(queries))
+
+    store, rows = make_workspace(tmp_path, rows=400, distinct=90)
+    return store, change_rows(store, rows, "2026-02", few_queries, tmp_path)
+
+
+def written(shop: tuple[DirectoryStore, RowsRef], folder: Path, rule: HoldoutRule = RULE) -> RowsRef:
+    return write_held(*shop, rule, "held/2026-02", folder)
+
+
+def held_rows(store: DirectoryStore, ref: RowsRef, rule: HoldoutRule = RULE) -> pa.Table:
+    return pa.concat_tables(sides.held for sides in read_sides(store, [ref], rule, other_columns(store, ref)))
+
+
+def test_all_held_rows_stand_as_in_the_span(shop: tuple[DirectoryStore, RowsRef], tmp_path: Path, many_files: None):
+    ref = written(shop, tmp_path / "scratch")
+    span, expected = HeldSpan(shop[0], ref, RULE.share), held_rows(shop[0], ref)
+    assert span.count() == expected.num_rows > 100
+    assert span.rows(["price"], span.count()).equals(expected)
+
+
+def test_a_smaller_share_is_a_part_of_what_was_held_out(shop: tuple[DirectoryStore, RowsRef], tmp_path: Path):
+    ref = written(shop, tmp_path / "scratch")
+    less = RULE.model_copy(update={"share": 0.1})
+    span, expected = HeldSpan(shop[0], ref, less.share), held_rows(shop[0], ref, less)
+    assert span.count() == expected.num_rows > 10
+    assert span.rows([], span.count()).equals(expected)
+
+
+def test_a_sample_has_whole_queries_and_a_larger_one_adds_to_it(
+    shop: tuple[DirectoryStore, RowsRef], tmp_path: Path, many_files: None
+):
+    ref = written(shop, tmp_path / "scratch")
+    span = HeldSpan(shop[0], ref, RULE.share)
+    total = held_rows(shop[0], ref)[QUERY].to_pylist()
+    before: set[str] = set()
+    for most in range(1, span.count(), 7):
+        queries = span.rows([], most)[QUERY].to_pylist()
+        assert len(queries) <= max(most, total.count(queries[0])), "only the first query may be larger"
+        assert all(queries.count(query) == total.count(query) for query in set(queries))
+        assert before <= set(queries)
+        before = set(queries)
+    assert len(before) > 20
+
+
+def test_files_beyond_a_sample_are_not_read(shop: tuple[DirectoryStore, RowsRef], tmp_path: Path, many_files: None):
+    ref = written(shop, tmp_path / "scratch")
+    few = HeldSpan(shop[0], ref, RULE.share).rows([], 10)
+    for name in (file_name(ROWS, 4), file_name(PAIRS, 4)):
+        shop[0].path(f"{ref.held}/{name}").write_bytes(b"damaged")
+    again = HeldSpan(shop[0], ref, RULE.share)
+    assert again.rows([], 10).equals(few)
+    lowest = np.sort(query_places(query_keys(few[QUERY].to_pylist())))[:1]
+    assert again.pairs(lowest).num_rows
+    with pytest.raises(CorruptFolder, match=r"rows-04.parquet does not match its checksum"):
+        again.rows([], again.count())
+
+
+def test_the_pairs_of_queries_are_those_of_all_rows(
+    shop: tuple[DirectoryStore, RowsRef], tmp_path: Path, many_files: None
+):
+    ref = written(shop, tmp_path / "scratch")
+    rows = pa.concat_tables(read_rows(shop[0], [ref], [])).to_pylist()
+    wanted = sorted({row[QUERY] for row in rows})[::3]
+    places = np.sort(query_places(query_keys([*wanted, "no row has it"])))
+    found = HeldSpan(shop[0], ref, RULE.share).pairs(places)
+    of_query = dict(zip(query_places(query_keys(wanted)).tolist(), wanted, strict=True))
+    pairs = zip(*(found[name].to_pylist() for name in (QUERY_PLACE, "item_id", "label")), strict=True)
+    expected = {(row[QUERY], row["item_id"], row["label"]) for row in rows if row[QUERY] in wanted}
+    assert sorted((of_query[place], item, label) for place, item, label in pairs) == sorted(expected)
+
+
+def test_the_same_rows_are_the_same_folder(shop: tuple[DirectoryStore, RowsRef], tmp_path: Path):
+    assert written(shop, tmp_path / "one").held == written(shop, tmp_path / "other").held

@@ -1,0 +1,50 @@
+"""A window against the spans before it: rows that are missing, and rows that were there already."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from configs.schema.validation import BeforeConfig
+from tasks.worker.rows.window_before import AGAIN, MISSING, judge_before
+from tests.support.workspace.jobs import change_rows, make_workspace, tiny_config, with_held
+
+ROWS = 400
+CONFIG = tiny_config("evaluate.holdout_share=0.2")
+
+
+def asked_in(month: int) -> Callable[[pa.Table], pa.Table]:
+    """Queries of the month's own, but for each tenth."""
+
+    def change(table: pa.Table) -> pa.Table:
+        some = [f"query {row}" if row % 10 == 0 else f"query {row} of {month}" for row in range(table.num_rows)]
+        return table.set_column(table.column_names.index("query"), "query", pa.array(some))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("month", "rows", "failed"),
+    [
+        (4, ROWS, {}),
+        (4, ROWS // 2, {}),
+        (4, ROWS // 4, {MISSING: "warning"}),
+        (3, ROWS, {AGAIN: "critical"}),
+    ],
+)
+def test_a_window_is_held_against_the_spans_before(
+    tmp_path: Path, month: int, rows: int, failed: dict[str, str]
+) -> None:
+    store, first = make_workspace(tmp_path, rows=ROWS)
+    history = [change_rows(store, first, f"2026-0{each}", asked_in(each), tmp_path) for each in (2, 3)]
+    now = change_rows(store, first, "2026-04", lambda table: asked_in(month)(table).slice(0, rows), tmp_path)
+    files = [store.path(now.prefix) / "part-00000.parquet"]
+    checks = judge_before(store, with_held(store, CONFIG, *history), [now.rows], files, BeforeConfig())
+    assert {check.name: check.severity for check in checks if not check.passed} == failed
+
+
+def test_a_second_span_is_not_judged(tmp_path: Path) -> None:
+    store, first = make_workspace(tmp_path, rows=ROWS)
+    checks = judge_before(store, with_held(store, CONFIG, first), [1], [], BeforeConfig())
+    assert [(check.passed, check.observed) for check in checks] == [(True, None)] * 2
