@@ -10,10 +10,10 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
-from flows.backfilling.execution import conclude, executing
-from flows.backfilling.status_page import announce
 from flows.presentation.run.pages import make_stage_page
 from flows.refresh import refresh_after_rejection
+from flows.running.backfill_execution import conclude, executing
+from flows.running.backfill_page import announce
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.child_runs import end_jobs_of_children
 from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Stages, Workspace

@@ -10,12 +10,12 @@ from prefect import flow
 from prefect.states import Completed
 
 from configs.load import load_config
+from flows.running.catch_up import start_again
 from flows.running.janitors import LONGEST_SECONDS, end_dead_janitors, newest_only
+from flows.running.lost_runs import set_lost_runs_crashed
 from flows.running.parameters import ConfigFile, Overrides, Workspace
-from flows.watching.events import send_events
-from flows.watching.lost_runs import set_lost_runs_crashed
-from flows.watching.page import publish
-from flows.watching.starting import start_again
+from flows.running.watch_events import send_events
+from flows.running.watch_page import publish
 from infra.store.factory import open_store
 from tasks.foundation.clock import now
 from tasks.monitoring.freshness import FreshnessReport, freshness

@@ -17,9 +17,9 @@ from flows.cli.terminal.errors import explain
 from flows.cli.terminal.run_options import RunOptions
 from flows.cli.work import running
 from flows.cli.work.backfilling import BackfillRequest, backfill
+from flows.demo.search_log import month_start, write_shop
 from flows.presentation.model import Cell, state
 from flows.presentation.wording import NONE, count, now, number
-from flows.shop.search_log import month_start, write_shop
 from infra import prefect_server
 from infra.store.base import Store
 from infra.store.factory import open_store

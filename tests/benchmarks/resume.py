@@ -26,7 +26,7 @@ import numpy as np
 from configs.load import load_config
 from configs.schema.train.checkpoints import AUTO
 from flows.demo.__main__ import COLUMNS, CONFIG_FILE, ROWS_PER_SPAN, SEED
-from flows.shop.search_log import FIRST_MONTH, write_shop
+from flows.demo.search_log import FIRST_MONTH, write_shop
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import Inputs, JobSpec, TrainInputs, ValidateInputs
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flows.cli.results.searching import searcher
-from flows.shop.search_log import write_shop
+from flows.demo.search_log import write_shop
 from infra.prefect_server import client_environment, down, up
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import InferOutcome

@@ -27,9 +27,9 @@ from prefect.states import Suspended
 
 import infra.compute.factory
 from flows.backfill import backfill
-from flows.backfilling.control import control_flow_run
 from flows.pipeline import pipeline
 from flows.refresh import refresh
+from flows.running.backfill_control import control_flow_run
 from infra.store.base import Conflict, Lock
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
@@ -82,10 +82,10 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 def quick(without_pages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for failure, policy in POLICIES.items():
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
-    for module in ("tasks.running.stage_output", "flows.backfilling.span_run_pool"):
+    for module in ("tasks.running.stage_output", "flows.running.span_run_pool"):
         monkeypatch.setattr(f"{module}.ASK_SECONDS", 0.2)
     monkeypatch.setattr(
-        "flows.backfilling.span_flow.make_stage_page", lambda plan, stage, value: None
+        "flows.running.span_flow.make_stage_page", lambda plan, stage, value: None
     )  # drawing takes longest
 
 
@@ -391,7 +391,7 @@ def test_the_release_waits_for_a_run_of_the_lineage(
     begun: DirectoryStore, runner: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process locks the lineage while the branch is trained, until the release needs the lock."""
-    monkeypatch.setattr("flows.backfilling.execution.AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("flows.running.backfill_execution.AGAIN_SECONDS", 0.1)
     refused = threading.Event()
     original = begun.lock
 
@@ -555,7 +555,7 @@ def test_an_interruption_of_the_main_thread_ends_the_spans(
 
     runner.meanwhile = wait_in_training
     monkeypatch.setattr(
-        "flows.backfilling.status_page.StatusPage.flush", lambda self, at_once=False: at_once or interrupted(self)
+        "flows.running.backfill_page.StatusPage.flush", lambda self, at_once=False: at_once or interrupted(self)
     )
     with pytest.raises(KeyboardInterrupt):
         done(begun, "2021-Q3", "2021-Q4")

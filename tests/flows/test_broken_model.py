@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import infra.compute.factory
+from flows.demo.search_log import write_shop
 from flows.pipeline import pipeline
-from flows.shop.search_log import write_shop
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.spans import SpanKind

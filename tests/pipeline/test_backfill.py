@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.shop.search_log import write_shop
+from flows.demo.search_log import write_shop
 from tests.pipeline.complete import assert_complete
 from tests.support.workspace.shop import SETTINGS, STAGES, CommandResult, Shop
 

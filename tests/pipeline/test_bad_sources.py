@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.shop.search_log import write_shop
+from flows.demo.search_log import write_shop
 from tests.support.workspace.shop import COLUMNS, Shop
 
 pytestmark = pytest.mark.pipeline

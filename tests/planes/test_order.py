@@ -12,18 +12,15 @@ MOST_FILES = 25
 
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
-    flows.demo                    the demo: the shop through the same doors as a user
+    flows.demo                    the demo: an invented shop through the same doors as a user
     flows.cli                     the command `millrace`: which commands there are
     flows.cli.operation           commands that operate it: freshness, doctor, deploy, up and down
     flows.cli.work                commands that do work: ingest, run, backfill, parity, warmup
     flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
     flows.cli.results             commands that show the results: status, report, history
     flows.cli.terminal            what all commands share: options, errors, progress bars
-    flows.shop                    the invented shop of the demo: its search log
     flows                         the flows: pipeline, backfill, parity, watch, reap, report
-    flows.watching                the watch: its events, its page, lost flow runs
-    flows.backfilling             a running backfill: its spans as child flow runs, its page, its control
-    flows.running                 what every flow run does, backfills and the watch
+    flows.running                 what flow runs do: turns, records, cancellation, a backfill's spans, the watch
     flows.presentation.history    the pipeline's history: its page and figures
     flows.presentation.run        a run: its report, its account, its pages in the Prefect UI
     flows.presentation.stages     a stage: one file each, found by the stage's name

@@ -159,7 +159,7 @@ def control(store: Store, name: str, action: Action) -> ControlOutput:
             "no Prefect server is running, so no backfill is; start it: millrace up; or set PREFECT_API_URL"
         )
     os.environ.update(prefect_server.client_environment(server))
-    from flows.backfilling.control import control_flow_run  # not before the environment is set
+    from flows.running.backfill_control import control_flow_run  # not before the environment is set
 
     return ControlOutput(
         id=state.id, action=action, flow_run=state.flow_run, sentence=control_flow_run(UUID(state.flow_run), action)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flows.shop.search_log import shop_rows, write_shop
+from flows.demo.search_log import shop_rows, write_shop
 from infra.store.factory import open_store
 from tasks.contracts.spans import SpanKind
 from tasks.data.ingest import ingest

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flows.shop.search_log import write_shop
+from flows.demo.search_log import write_shop
 from infra import prefect_server
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore

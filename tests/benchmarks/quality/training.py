@@ -17,7 +17,7 @@ from unittest.mock import patch
 from configs.load import load_config
 from configs.schema.config import Config
 from flows.demo import __main__ as demo
-from flows.shop.search_log import write_shop
+from flows.demo.search_log import write_shop
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.shop.search_log import Row, month_start, write_shop
+from flows.demo.search_log import Row, month_start, write_shop
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import data_report_key
 from tasks.contracts.outcomes import ValidateOutcome

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from flows.shop.search_log import FIRST_MONTH, Row, shop_rows
+from flows.demo.search_log import FIRST_MONTH, Row, shop_rows
 
 BEFORE, ROWS, SEED = 4, 2000, 7  # months before the trap, rows of a month, the shop
 FIRST = FIRST_MONTH.replace(month=6)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import yaml
 
-from flows.shop.search_log import write_shop
+from flows.demo.search_log import write_shop
 from tests.support.processes.command import CommandResult
 
 MILLRACE = Path(sys.executable).with_name("millrace")

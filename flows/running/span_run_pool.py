@@ -21,7 +21,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
-from flows.backfilling.status_page import StatusPage
+from flows.running.backfill_page import StatusPage
 from flows.running.child_runs import child_run
 from tasks.backfill.backfill_plan import SpanPlan
 from tasks.contracts.runs import RunPlan

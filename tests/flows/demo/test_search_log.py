@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.shop.search_log import OVERLONG_CHARS, shop_rows, write_shop
+from flows.demo.search_log import OVERLONG_CHARS, shop_rows, write_shop
 
 SPANS, ROWS = 4, 2000
 COLUMNS = ["query_id", "searched_at", "query", "product", "product_id", "category", "locale", "price", "bought"]
@@ -55,7 +55,7 @@ def test_an_interrupted_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyte
         yield {"query": "lamp"}
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flows.shop.search_log.shop_rows", dies)
+    monkeypatch.setattr("flows.demo.search_log.shop_rows", dies)
     with pytest.raises(KeyboardInterrupt):
         write_shop(tmp_path / "shop.jsonl.gz", 1, 10, 1)
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
 """Pause, resume or cancel a backfill through the state of its flow run, as the buttons of the Prefect UI do.
 
-The backfill reads that state every few seconds (flows/backfilling/span_run_pool.py).
+The backfill reads that state every few seconds (flows/running/span_run_pool.py).
 """
 
 from typing import Any, Literal

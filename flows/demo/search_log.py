@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flows.shop import words
+from flows.demo import words
 
 FIRST_MONTH = dt.date(2026, 1, 1)
 LOCALES = ("en", "de")

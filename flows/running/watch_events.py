@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from flows.running.catch_up import Started
 from flows.running.events import Event, Severity, send_waiting
-from flows.watching.standing import send_problems
-from flows.watching.starting import Started
+from flows.running.standing_problems import send_problems
 from infra.store.base import Store
 from tasks.monitoring.deadlines import Clock
 from tasks.monitoring.freshness import FreshnessReport

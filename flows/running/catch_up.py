@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-from flows.watching.lost_runs import set_silent_run_crashed
+from flows.running.lost_runs import set_silent_run_crashed
 from infra.store.base import Store
 from tasks.monitoring import restarts
 from tasks.monitoring.freshness import FreshnessReport

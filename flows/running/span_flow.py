@@ -5,11 +5,11 @@ from typing import Any
 from prefect import flow
 from prefect.states import Completed
 
-from flows.backfilling.span_run_pool import current_span_run
 from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable
 from flows.running.recorded_invocation import record_invocation
+from flows.running.span_run_pool import current_span_run
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome
