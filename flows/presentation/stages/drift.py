@@ -45,6 +45,7 @@ def _figure(drift: ColumnDrift) -> Figure:
         axes.set_yticks(list(places), [_short(b.label) for b in shown])
         axes.invert_yaxis()
         axes.set_xlabel("% of rows")
+        axes.locator_params(axis="x", nbins=4)  # with more, the last one's number may pass the edge
         axes.grid(axis="x")
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
