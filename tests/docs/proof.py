@@ -65,7 +65,7 @@ STATEMENTS = {
     "retries": Statement("emulated", "Batch repeats a lost host and a transient exit code, and nothing else"),
     "found again": Statement("emulated", "A job whose waiter died is found again, and no second one is started"),
     "excluded hosts": Statement("emulated", "A machine that failed checks gets no work"),
-    "whole pipeline": Statement("emulated", "On Batch and S3 the pipeline gives what it gives on one machine"),
+    "whole pipeline": Statement("emulated", "On Batch and S3 the pipeline gives the same on one machine"),
     "images": Statement("unproven", "The images build, their packages fit, and they run with a read-only root"),
     "compiler": Statement("unproven", "neuronx-cc compiles these graphs, at -O1 and at -O2"),
     "training on Trainium": Statement(

@@ -22,7 +22,7 @@ When each begins is drawn too. Half of the stops last 70 to 180 s, longer than a
 `conflicts`, in which each write is answered with 409, and `cut-off`, in which the orchestrator's requests fail for
 70 to 180 s.
 
-What must hold: every command ends by itself, with a state or a failure class; the run is released, if need be by
+Checked: every command ends by itself, with a state or a failure class; the run is released, if need be by
 one rerun; its weights are those of the undisturbed run; the newest accepted model serves, unless a person went back
 after it; readers change nothing; no sealed folder changes, and one that is gone is gone as a whole; each stage was
 done once; no process, job, lock or temporary file is left.
@@ -30,13 +30,13 @@ done once; no process, job, lock or temporary file is left.
 {tables}
 """
 _PAGE = """\
-# What happens when anything breaks at any moment
+# Faults at random moments
 
 `make chaos` disturbs runs at moments that a seed decides, and writes this page. {whole} of {runs} disturbed runs ended
 in the release of the undisturbed run, bit for bit: the same weights, vectors and names. Each row of
 [faults.md](faults.md) is one fault at one exact place instead.
 
-**What is run.** The demo's shop with the settings of [chaos.yaml](../tests/benchmarks/chaos/chaos.yaml), in scratch
+**Run.** The demo's shop with the settings of [chaos.yaml](../tests/benchmarks/chaos/chaos.yaml), in scratch
 workspaces, with real commands, workers and Prefect server. First nothing is disturbed. Then each run gets one act at
 one moment: an act and a stage are dealt from shuffled decks, the moment is any in the stage's time. Half of the runs on
 this machine and a fifth of those on the cloud begin with their first stage; the others begin with the stage that is
@@ -52,7 +52,7 @@ same command.
 - `disk-full`: for 1 to 6 s no new file can be made in the workspace, nor in TMPDIR; on the cloud, in the containers'
   TMPDIR.
 
-**What must hold**, or the command fails and names the run: the first command ends with a failure class and without a
+**Checked**, or the command fails and names the run: the first command ends with a failure class and without a
 traceback, or is killed; if it did not end in a release, one rerun does. Checkpoints, models, vectors, catalogue, data
 and release are byte for byte those of the undisturbed run under the same names, and nothing else is there. All vectors
 are of the release's model, and of exactly the catalogue's items. The model is trained on each span once. Each stage was

@@ -25,8 +25,8 @@ ABOUT = {
         rest, from one budget (`retry.attempts`); training continues from its last checkpoint.""",
     STORE: "Requests fail. Each is repeated a few times; then the attempt is retried.",
     ORCHESTRATOR: """The process that runs the flow, `millrace run` or a deployment's, ends before its jobs do. The next
-        run finds the job again, or continues from what it saved. A killed process holds its lineage for up to a minute
-        more; the next one waits for that.""",
+        run finds the job again, or continues from its last checkpoint. A killed process holds its lineage for up to a
+        minute more; the next one waits for that.""",
     SERVER: """No stage needs it. While it is away the stage that runs goes on; then the command says "the Prefect
         server at ... does not answer; waiting for it, and what is finished is kept". A server that `millrace` started
         itself it starts again, on the same port. One behind `PREFECT_API_URL` it waits for, 75 s. If it is back by
@@ -34,7 +34,7 @@ ABOUT = {
         within two minutes of the end of the stage, and says: "start the server again, and run the same command; it
         goes on after the last finished stage". The rows with "never" do so.""",
     PEOPLE: """A setting is wrong, or access is denied. No retry would help, so there is none: the run ends with one
-        sentence that says what is wrong and where to correct it.""",
+        sentence that says the fault and the place to correct.""",
 }
 
 

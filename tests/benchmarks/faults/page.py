@@ -14,13 +14,13 @@ from tests.benchmarks.faults.cases import ABOUT, NOTHING, ONCE
 
 _HEAD = "| fault | outcome | attempts | seconds lost |\n|---|---|---|---:|"
 _PAGE = """\
-# What happens when something breaks
+# Faults and their outcome
 
 `make faults` runs the pipeline undisturbed, then through each of the faults below, and writes this page. {released} of
 the {faults} end in the same release as the undisturbed run, with exactly the same weights. The others end in a failure
-class that says who must act, and release nothing. In [chaos.md](chaos.md) a seed decides what breaks, and when.
+class that says who must act, and release nothing. In [chaos.md](chaos.md) a seed draws the faults and their moments.
 
-**What is run.** A month of a small made-up shop, with `compute: batch` and a workspace on S3: training on two nodes,
+**Run.** A month of a small made-up shop, with `compute: batch` and a workspace on S3: training on two nodes,
 inference as an array of four jobs. The tests' emulator stands in for AWS Batch and really starts the containers'
 commands as processes; moto stands in for S3. The command `millrace run`, the Prefect server and the workers are real.
 Each fault has its own workspace, in which the stages before the fault are done already; they are cached only if their
@@ -31,13 +31,13 @@ every 20 steps. With longer ones more seconds are lost.
 **Where.** {machine}, shared by the servers and all nodes.
 Undisturbed, train, evaluate, infer and release take {seconds:.0f} s there, most of it for starting processes.
 
-**The columns.** *Outcome* is `Released`, or the failure class with which the command ends. *Attempts* are those in
+**The columns.** *Outcome* is `Released`, or the failure class with which the command ends. *Attempts* are the ones in
 the ledger (`millrace report`), by AWS Batch or by Prefect, of each stage that took more than one or failed; "{once}"
 means that nothing was retried. *Seconds lost* is the time from the start of the first command to the end of the last,
 less the time of an undisturbed run for the stages that finished. It is measured once; if other work shares the cores,
 ten seconds and more are noise.
 
-**Checked in every row**, or the command fails: outcome and attempts are as expected; the message names what is wrong
+**Checked in every row**, or the command fails: outcome and attempts are as expected; the message names the fault
 and shows no traceback; no stage ever has two live jobs; no job and no container is left over; a release is complete,
 and no folder is half written; a run that failed releases nothing.
 
