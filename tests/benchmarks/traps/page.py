@@ -14,8 +14,8 @@ _HEAD = """# Wrong months, and honest ones
 Each line is a month of the demo's shop, ingested after four good ones and run with `configs/demo.yaml`: real workers,
 the whole pipeline. *Stopped*: validate ended the run with DATA. *Rejected*: a gate refused the model, and the champion
 stays. Named are the checks and gates that failed and that do not fail in a month as usual; the ones that stopped the
-month are **bold**. The last column is the share of 400 clean searches of that month whose product is among the first ten of
-all released vectors afterwards. `make traps` makes this page.
+month are **bold**. The last column is the share of 400 clean searches of that month whose product is among the first
+ten of all released vectors afterwards. `make traps` makes this page.
 """
 
 
