@@ -17,12 +17,12 @@ from flows.running.parameters import ConfigFile, Overrides, SpanName, Workspace
 from infra.store.factory import open_store
 from tasks.contracts.runs import RunPlan
 from tasks.health import health
-from tasks.parity.parity_report import ParityReport, Trained, compare, save_report
-from tasks.parity.parity_runs import plan_parity_runs
-from tasks.parity.train_side import train
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage import StageTask
 from tasks.running.stage_output import logger
+from tasks.upkeep.parity_report import ParityReport, Trained, compare, save_report
+from tasks.upkeep.parity_runs import plan_parity_runs
+from tasks.upkeep.train_side import train
 from tasks.validate import validate
 from tasks.warmup import warmup
 

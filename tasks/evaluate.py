@@ -8,11 +8,11 @@ from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, TrainOutcome
 from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
-from tasks.evaluating.golden_set import store_golden_set
-from tasks.evaluating.rivals import begun_with, rivals_for
-from tasks.gates.fall import CHAMPION_BEFORE
-from tasks.gates.verdicts import undecided
-from tasks.judging.judge_run import judge_evaluation
+from tasks.planning.golden_set import store_golden_set
+from tasks.planning.judge_run import judge_evaluation
+from tasks.planning.rivals import begun_with, rivals_for
+from tasks.quality.fall import CHAMPION_BEFORE
+from tasks.quality.verdicts import undecided
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases

@@ -20,10 +20,9 @@ from tasks.foundation.errors import ERRORS, CancelledError, StageError
 from tasks.running.context import stage_context, within
 from tasks.running.stage import make_page, run_stage, stage_task
 from tasks.running.stage_output import StageOutput, logger
-from tasks.runs import releases
+from tasks.runs import releases, served_targets
 from tasks.runs.results import result_key
-from tasks.targets import served
-from tasks.targets.served import Served
+from tasks.runs.served_targets import Served
 
 ASK_SECONDS = 2.0  # between two looks whether another publication to the target has ended
 
@@ -59,7 +58,7 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
             at=now(),
             run_key=plan.run_key,
         )
-        served.note(store, found)
+        served_targets.note(store, found)
         return found
 
 
@@ -70,7 +69,7 @@ def swap_back(store: Store, config: Config, release: Release) -> None:
     that was checked when it was published counts. A target that fails, or has no table any more, is left to that.
     """
     for target in config.publish.targets:
-        checked = served.measured(store, release.number, target.name)
+        checked = served_targets.measured(store, release.number, target.name)
         if checked is None:
             logger().warning("target %s never served release %d: it is loaded first", target.name, release.number)
             continue
@@ -79,7 +78,7 @@ def swap_back(store: Store, config: Config, release: Release) -> None:
                 plan = _plan(store, config, release, target)
                 inputs = _inputs(release, target, only_current=True).model_copy(update={"swap_alone": True})
                 if _fresh_outcome(store, plan, inputs).table is not None:
-                    served.note(store, checked.model_copy(update={"target": target, "at": now()}))
+                    served_targets.note(store, checked.model_copy(update={"target": target, "at": now()}))
                     logger().warning(
                         "target %s serves release %d again, and is checked now", target.name, release.number
                     )
@@ -106,7 +105,7 @@ def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
         StageError: of the class of the first target that failed, after all were tried; says what each still serves.
     """
     current = releases.current(store)
-    for each in served.left_out(store, plan.config.publish.targets):
+    for each in served_targets.left_out(store, plan.config.publish.targets):
         logger().warning("target %s: publish.targets does not have it; millrace publish --config FILE swaps it", each)
     if plan.config.publish.targets and current is not None and current.number == release.number:
         try:
@@ -165,7 +164,7 @@ def _inputs(release: Release, target: AnyTarget, only_current: bool) -> PublishI
 
 def _plan(store: Store, config: Config, release: Release, target: AnyTarget) -> RunPlan:
     return RunPlan(
-        run_key=served.publication(release.number, target.name),
+        run_key=served_targets.publication(release.number, target.name),
         span=release.span,
         window=(),
         history=(),
@@ -193,7 +192,7 @@ def _turn(store: Store, name: str) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         while True:
             try:
-                held.enter_context(store.lock(served.lock_of(name)))
+                held.enter_context(store.lock(served_targets.lock_of(name)))
                 break
             except Conflict as error:
                 if not said:
@@ -206,6 +205,6 @@ def _turn(store: Store, name: str) -> Iterator[None]:
 
 def _standing(store: Store, target: AnyTarget) -> str:
     """Return what a target served when it was last looked at."""
-    last = served.of_target(store, target.name)
+    last = served_targets.of_target(store, target.name)
     still = f"still serves release {last.release}" if last else "serves no release yet"
     return f"Target {target.name} ({target.kind}) {still}"

@@ -11,14 +11,14 @@ from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
-from tasks.current.adding import add
 from tasks.foundation.errors import CodeError
-from tasks.gates.verdicts import refused
-from tasks.judging.judge_run import judge_release
+from tasks.planning.judge_run import judge_release
+from tasks.quality.verdicts import refused
 from tasks.running.lineage_lock import confirm_turns
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
+from tasks.runs.adding_releases import add
 from tasks.runs.results import Judgement, Refusal, judgement_key
 
 

@@ -6,9 +6,9 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef
 from tasks.contracts.runs import RunPlan
 from tasks.data.feed_versions import list_feeds
-from tasks.evaluating.golden_set import store_golden_set
 from tasks.foundation.errors import StoreError
-from tasks.preflight.check import check_plan
+from tasks.planning.golden_set import store_golden_set
+from tasks.planning.preflight import check_plan
 from tasks.running.stage import run_stage, stage_task, warn_of
 from tasks.runs import catalogues
 

@@ -2,7 +2,7 @@
 
 A span is judged in pieces, so an expectation about single rows, about the columns, or about a number that can be added
 up piece by piece can be judged; one that needs all rows at once is refused with the reason. The arguments are checked
-by great-expectations itself, which takes seconds to import: see tasks/gates/expectations.py.
+by great-expectations itself, which takes seconds to import: see tasks/quality/expectations.py.
 """
 
 import difflib

@@ -1,6 +1,6 @@
 """The metrics: one table of their names and what each needs.
 
-How each is computed is in tasks/measures: row_metrics.py, label_metrics.py and vector_metrics.py.
+How each is computed is in tasks/quality: row_metrics.py, label_metrics.py and vector_metrics.py.
 """
 
 import enum

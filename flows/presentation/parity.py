@@ -2,7 +2,7 @@
 
 from flows.presentation.markdown import image, section_lines
 from flows.presentation.model import Cell, Section, Table, facts, table
-from tasks.parity.parity_report import ParityPoint, ParityReport, percent, worst_by_metric
+from tasks.upkeep.parity_report import ParityPoint, ParityReport, percent, worst_by_metric
 
 
 def publish(report: ParityReport, workspace: str, plot: bytes) -> None:

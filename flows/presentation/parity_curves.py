@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from tasks.parity.parity_report import ParityPoint, ParityReport, ParitySide
+    from tasks.upkeep.parity_report import ParityPoint, ParityReport, ParitySide
 
 WIDTH_PX = 800
 MOST_COLUMNS = 4

@@ -7,7 +7,7 @@ from flows.presentation.wording import NONE, count, moment, number, plural, with
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Chore
-from tasks.targets.publications import Publication
+from tasks.runs.publications import Publication
 
 
 def section(of: Sequence[Publication], release: Release) -> tuple[Section, ...]:

@@ -24,8 +24,8 @@ from tasks.runs import invocations, ledger, releases
 from tasks.runs.estimates import estimate_run
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
+from tasks.runs.publications import of_release
 from tasks.runs.run_report import RunReport, run_report
-from tasks.targets.publications import of_release
 
 
 class RecordedInvocation:

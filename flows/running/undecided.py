@@ -3,9 +3,9 @@
 from configs.schema.config import Config
 from flows.running.announcing import announce_release
 from infra.store.base import Store
-from tasks.current.adding import settle
 from tasks.publish import publish_release
 from tasks.running.stage_output import logger
+from tasks.runs.adding_releases import settle
 from tasks.runs.plan import read_plan
 
 

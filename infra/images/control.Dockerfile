@@ -31,26 +31,14 @@ COPY infra infra
 COPY tasks/*.py tasks/py.typed tasks/
 COPY tasks/backfill tasks/backfill
 COPY tasks/contracts tasks/contracts
-COPY tasks/current tasks/current
 COPY tasks/data tasks/data
-COPY tasks/doctor tasks/doctor
-COPY tasks/evaluating tasks/evaluating
 COPY tasks/foundation tasks/foundation
-COPY tasks/gates tasks/gates
-COPY tasks/hosts tasks/hosts
-COPY tasks/judging tasks/judging
-COPY tasks/labels tasks/labels
-COPY tasks/measures tasks/measures
 COPY tasks/monitoring tasks/monitoring
-COPY tasks/parity tasks/parity
-COPY tasks/preflight tasks/preflight
 COPY tasks/planning tasks/planning
-COPY tasks/pretrained tasks/pretrained
-COPY tasks/pruning tasks/pruning
+COPY tasks/quality tasks/quality
 COPY tasks/running tasks/running
 COPY tasks/runs tasks/runs
-COPY tasks/smoke tasks/smoke
-COPY tasks/targets tasks/targets
+COPY tasks/upkeep tasks/upkeep
 RUN python -m pip install --no-deps --editable .
 
 USER millrace

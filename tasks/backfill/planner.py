@@ -19,8 +19,8 @@ from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
+from tasks.planning.preflight import check_window
 from tasks.planning.skips import spans_to_train
-from tasks.preflight.check import check_window
 from tasks.runs import branches, lineage, releases
 from tasks.runs.branches import branch_of
 from tasks.runs.estimates import past

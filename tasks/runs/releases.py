@@ -1,6 +1,6 @@
 """Releases: numbered records that bind a model to its vectors and never change, and the pointer to the current one.
 
-The pointer names a release, so model and vectors always change together. Here they are read; `tasks/current` makes
+The pointer names a release, so model and vectors always change together. Here they are read; `tasks/runs` makes
 releases and moves the pointer. A release whose files were deleted by `millrace prune` is marked.
 """
 

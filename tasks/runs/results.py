@@ -24,7 +24,7 @@ from tasks.contracts.search import Changes
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.gates.verdicts import refusals, refused
+from tasks.quality.verdicts import refusals, refused
 
 _NOT_DECISIVE = {
     "champion", "champion_vectors", "champion_release", "rivals", "begun_with", "compiled", "feeds", "others", "bases",

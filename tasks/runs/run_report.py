@@ -11,7 +11,7 @@ from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.foundation.records import Record
-from tasks.gates.verdicts import refusals
+from tasks.quality.verdicts import refusals
 from tasks.runs import ledger, lineage, releases
 from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import read_judgement, read_result, result_key

@@ -18,9 +18,9 @@ from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import DataError
-from tasks.measures.by_span import metrics_by_span
-from tasks.measures.row_results import RowResults, row_results
-from tasks.measures.vector_metrics import Answers, compatibility_metrics
+from tasks.quality.by_span import metrics_by_span
+from tasks.quality.row_results import RowResults, row_results
+from tasks.quality.vector_metrics import Answers, compatibility_metrics
 from tasks.worker.compile import compile_cache
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.evaluation.contenders import Contender, Entrant, entrants_of, feature_names, open_entrant

@@ -17,8 +17,8 @@ from infra.store.probe import broken_guarantee
 from tasks.contracts.outcomes import Check, HealthOutcome
 from tasks.contracts.progress import report
 from tasks.foundation.errors import HostError, StoreError
-from tasks.hosts.host_records import this_host
-from tasks.hosts.link_speeds import read_speeds
+from tasks.runs.host_records import this_host
+from tasks.runs.link_speeds import read_speeds
 from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
 from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, hand_in
 from tasks.worker.checks.matmul_check import gflops, make_problem, time_product

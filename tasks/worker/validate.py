@@ -21,7 +21,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.progress import report
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.foundation.errors import CodeError
-from tasks.preflight.encoder import pretrained_folder
+from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.catalogue.item_checks import item_checks

@@ -28,8 +28,8 @@ from tasks.data.holdout import split_holdout
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.data.sources import Format
-from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
-from tasks.preflight.encoder import pretrained_folder
+from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.quality.bootstrap import DRAWS, Answers, draw, measure
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tests.benchmarks.ingest_memory import peak_memory_mib

@@ -135,7 +135,7 @@ def line(store: Store, span: str, output: RunOutput, untrained: float) -> str:
 
 def pretrained_folder() -> Path:
     """The weights that the runs start from."""
-    from tasks.preflight.encoder import pretrained_folder as find
+    from tasks.planning.preflight_encoder import pretrained_folder as find
 
     pretrained = load_config(CONFIG_FILE).model.pretrained
     assert pretrained is not None

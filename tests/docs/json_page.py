@@ -28,15 +28,15 @@ from infra.prefect_server import Server
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
 from tasks.data.ingest import IngestSummary
-from tasks.doctor.examine import DoctorReport
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.monitoring.ledger_report import LedgerReport
-from tasks.parity.optlevels import LevelReport
 from tasks.planning.skips import Skip
-from tasks.pruning.prune_plan import PrunePlan
-from tasks.smoke.report import SmokeReport
+from tasks.upkeep.examine import DoctorReport
+from tasks.upkeep.optlevels import LevelReport
+from tasks.upkeep.prune_plan import PrunePlan
+from tasks.upkeep.smoke_report import SmokeReport
 
 _WORDS = {
     str: "text",

@@ -28,9 +28,8 @@ from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import POLICIES, CompileError
-from tasks.hosts import host_records
 from tasks.planning.next_run import plan_run
-from tasks.runs import branches, lineage, releases
+from tasks.runs import branches, host_records, lineage, releases
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.processes.prefect_server import client_of

@@ -39,7 +39,6 @@ from tasks.backfill.planner import plan_backfill
 from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Stage
-from tasks.current.rollback import rollback
 from tasks.foundation.errors import (
     POLICIES,
     CancelledError,
@@ -50,6 +49,7 @@ from tasks.foundation.errors import (
     OutOfMemoryError,
 )
 from tasks.runs import branches, ledger, lineage, releases
+from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.backfills import ENCODER, fake_workers, run_spans

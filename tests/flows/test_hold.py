@@ -13,11 +13,10 @@ from flows.pipeline import pipeline
 from flows.refresh import refresh
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore, Stage
-from tasks.current.holding import hold, lift
 from tasks.monitoring.freshness import freshness
-from tasks.runs import releases
+from tasks.runs import releases, served_targets
+from tasks.runs.holds import hold, lift
 from tasks.runs.run_report import all_reports
-from tasks.targets import served
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed
 
 PUBLISHED = ("model.scratch.layers=1", "publish.targets=[{kind: lancedb, name: look, uri: l}]")
@@ -68,7 +67,7 @@ def test_a_held_run_keeps_its_model_until_the_hold_is_lifted(prefect, store, run
         "publish-2-look",
         "publish-3-look",
     ]
-    last = served.of_target(store, "look")
+    last = served_targets.of_target(store, "look")
     assert last is not None
     assert last.release == 3
 

@@ -20,8 +20,8 @@ from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError, HostError
-from tasks.parity.parity_report import ParityReport
 from tasks.runs import ledger
+from tasks.upkeep.parity_report import ParityReport
 from tests.support.fakes.fake_runner import FakeRunner
 
 ENCODER = "model.scratch.layers=1"

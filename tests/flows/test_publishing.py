@@ -11,8 +11,7 @@ from flows.refresh import refresh
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import CodeError, StoreError
-from tasks.runs import releases
-from tasks.targets import served
+from tasks.runs import releases, served_targets
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
 
 PLAIN = ("model.scratch.layers=1",)
@@ -36,7 +35,7 @@ def test_every_release_is_brought_to_the_targets(store, runner):
         "publish-2-look",
         "publish-3-look",
     ]
-    last = served.of_target(store, "look")
+    last = served_targets.of_target(store, "look")
     assert last is not None
     assert last.release == 3
 
@@ -52,7 +51,7 @@ def test_a_failing_target_is_tried_again_and_then_fails_the_run_but_not_the_rele
     pipeline(store.uri, overrides=PUBLISHED)
     runner.fail(Chore.publish, StoreError("no route to host"))
     pipeline(store.uri, overrides=PUBLISHED)
-    last = served.of_target(store, "look")
+    last = served_targets.of_target(store, "look")
     assert last is not None
     assert last.release == 2
     ingest_feed(store, "2021-01")
@@ -85,6 +84,6 @@ def test_the_run_goes_on_with_publishing_alone_and_its_pages_follow(store, runne
     before = len(runner.specs)
     assert pipeline(store.uri, "2021-Q1", overrides=PUBLISHED).release == 1
     assert runner.stages[before:] == [Chore.publish]
-    assert served.of_target(store, "look") is not None
+    assert served_targets.of_target(store, "look") is not None
     assert pages == [*Stage, Stage.release, Stage.release]
     assert len(reports) == 2

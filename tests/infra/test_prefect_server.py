@@ -19,8 +19,8 @@ import pytest
 
 from infra import background, prefect_password, prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
-from tasks.doctor import access
 from tasks.foundation.errors import HostError
+from tasks.upkeep import access
 from tests.support.processes.prefect_server import credentials, database_of
 
 UP = "import sys, pathlib; from infra.prefect_server import up; print(up(pathlib.Path(sys.argv[1])).model_dump_json())"

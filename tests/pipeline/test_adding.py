@@ -60,7 +60,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec, PolishInputs
 from tasks.contracts.references import SpanRef
 from tasks.contracts.stages import workers_of
-from tasks.measures.row_metrics import retrieval_metrics
+from tasks.quality.row_metrics import retrieval_metrics
 
 GATE = "evaluate.gates=[{metric: recall@3, direction: higher, threshold: 0, baseline: none, severity: critical}]"
 
@@ -126,8 +126,8 @@ def test_a_stage_and_a_metric_are_added_by_following_the_messages(copy: Path, tm
             "flows/pipeline.py",
             "flows/presentation",
             "documentation",
-            "tasks/measures/row_metrics.py",
-            "tests/tasks/measures/test_row_metrics.py",
+            "tasks/quality/row_metrics.py",
+            "tests/tasks/quality/test_row_metrics.py",
         ],
         strict=True,
     ):
@@ -149,8 +149,8 @@ def test_a_stage_and_a_metric_are_added_by_following_the_messages(copy: Path, tm
         (copy / path).write_text(text)
     with (copy / "README.md").open("a") as readme:
         readme.write("| polish | `tasks/polish.py` | `tasks/worker/polish.py` | `polish:` |\n")
-    insert(copy / "tasks/measures/row_metrics.py", '    "mrr@10": ', '    "recall@3": lambda ranks: ranks <= 3,\n')
-    with (copy / "tests/tasks/measures/test_row_metrics.py").open("a") as tests:
+    insert(copy / "tasks/quality/row_metrics.py", '    "mrr@10": ', '    "recall@3": lambda ranks: ranks <= 3,\n')
+    with (copy / "tests/tasks/quality/test_row_metrics.py").open("a") as tests:
         tests.write('assert "recall@3"\n')
 
     left = run(copy, "-m", "tests.planes.recipes")

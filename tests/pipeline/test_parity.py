@@ -15,13 +15,13 @@ from tasks.contracts.jobs import JobSpec
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Stage
-from tasks.parity.parity_report import ParityReport, Trained, compare
-from tasks.parity.parity_runs import plan_parity_runs
-from tasks.parity.train_side import train as train_side
 from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
 from tasks.runs.plan import save_plan
 from tasks.train import train
+from tasks.upkeep.parity_report import ParityReport, Trained, compare
+from tasks.upkeep.parity_runs import plan_parity_runs
+from tasks.upkeep.train_side import train as train_side
 from tasks.validate import validate
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import SPANS, Shop, open_shop

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.smoke.report import SmokeReport
+from tasks.upkeep.smoke_report import SmokeReport
 from tests.support.workspace.shop import MILLRACE
 
 pytestmark = [
     pytest.mark.pipeline,
     pytest.mark.proof,
-]  # its parts: tests/tasks/smoke
+]  # its parts: tests/tasks/upkeep
 SECONDS = 900
 
 

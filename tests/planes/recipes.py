@@ -84,9 +84,9 @@ def _of_stage(stage: Stage, about: str) -> Iterator[str]:
 
 
 def _of_metric(name: str) -> Iterator[str]:
-    from tasks.measures.label_metrics import LABEL
-    from tasks.measures.row_metrics import CLASSIFICATION, LIKELIHOOD, RANKING
-    from tasks.measures.vector_metrics import COMPATIBILITY, VECTORS
+    from tasks.quality.label_metrics import LABEL
+    from tasks.quality.row_metrics import CLASSIFICATION, LIKELIHOOD, RANKING
+    from tasks.quality.vector_metrics import COMPATIBILITY, VECTORS
 
     about, metric = f"metric {name}", METRICS[name]
     tables = {
@@ -101,10 +101,10 @@ def _of_metric(name: str) -> Iterator[str]:
     file = "row_metrics" if metric.family.of_rows else "vector_metrics"
     file = "label_metrics" if metric.family is Family.label else file
     if name not in formulas:
-        yield f"{about}: add its formula to {table} in tasks/measures/{file}.py"
+        yield f"{about}: add its formula to {table} in tasks/quality/{file}.py"
     if metric.head is not None and metric.head not in HeadsConfig.model_fields:
         yield f"{about}: its head {metric.head} is not in HeadsConfig in configs/schema/training.py"
-    yield from _untested(about, name, f"tests/tasks/measures/test_{file}.py")
+    yield from _untested(about, name, f"tests/tasks/quality/test_{file}.py")
 
 
 def _of_accelerator(name: str) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _of_loss(head: str) -> Iterator[str]:
 
 
 def _of_label_head(head: str) -> Iterator[str]:
-    from tasks.measures.label_metrics import SKILLS
+    from tasks.quality.label_metrics import SKILLS
     from tasks.worker.model.label_heads import LABEL_TASKS
 
     about = f"label head {head}"
@@ -148,7 +148,7 @@ def _of_label_head(head: str) -> Iterator[str]:
     if not [name for name, metric in METRICS.items() if metric.head == head and metric.family is Family.label]:
         yield f"{about}: add a metric of it to METRICS in configs/schema/metrics.py"
     if head not in SKILLS:
-        yield f"{about}: say in SKILLS in tasks/measures/label_metrics.py what tells whether it has learnt"
+        yield f"{about}: say in SKILLS in tasks/quality/label_metrics.py what tells whether it has learnt"
     yield from _untested(about, head, "tests/tasks/worker/model")
 
 

@@ -20,19 +20,15 @@ ORDER = """
     flows.cli.results             commands that show the results: status, report, history
     flows.cli.terminal            what all commands share: options, errors, progress bars
     flows                         the flows: pipeline, backfill, parity, watch, reap, report
-    flows.running                 what flow runs do: turns, records, cancellation, a backfill's spans, the watch
+    flows.running                 what every flow run does, backfills and the watch
     flows.presentation.history    the pipeline's history: its page and figures
     flows.presentation.run        a run: its report, its account, its pages in the Prefect UI
     flows.presentation.stages     a stage: one file each, found by the stage's name
     flows.presentation            what is shown: the model, the words, the figures, three renderers
-    tasks.doctor                  checks of the surroundings
-    tasks.smoke                   the ladder of day one: what must work on new machines
-    tasks.pruning                 folders that nothing needs any more, listed and deleted
+    tasks.upkeep                  the surroundings checked, what nothing needs deleted, two accelerators compared
     tasks.backfill                backfills: planned, timed, recorded
     tasks.monitoring              the past and the freshness of a lineage
-    tasks.parity                  two accelerators compared: their runs, their curves, the verdict
     tasks                         the seven stages, control side
-    tasks.judging                 runs judged by their rules, at once or any time later
     tasks.running                 how one stage runs: attempts, retries, output
     tasks.worker                  the seven stages, worker side
     tasks.worker.launch           workers started on one node or several
@@ -44,6 +40,7 @@ ORDER = """
     tasks.worker.catalogue        every live item, partition by partition, and its vectors, shard by shard
     tasks.worker.usage            what a training takes of its devices and of the network
     tasks.worker.training         batches, losses, steps, checkpoints, forgetting; graphs compiled ahead of time
+    tasks.planning                what the next run trains, what it is compared with and judged by, what fails early
     tasks.worker.checkpoints      when a training writes checkpoints: by steps, by the clock, by what fails
     tasks.worker.retention        against forgetting: replayed rows, averaged weights, the best step
     tasks.worker.tokens           training rows as tokens, in files and in the workspace
@@ -51,18 +48,9 @@ ORDER = """
     tasks.worker.model            the model, its heads of labels, and the rank of an item among others
     tasks.worker.devices          cpu, cuda, xla, neuron behind one interface; the Neuron SDK's tools
     tasks.worker.process          a worker as a process: its job, its signals, its threads
-    tasks.targets                 which release each search service serves
-    tasks.hosts                   which machines failed checks, and which get no work for a while
-    tasks.preflight               what can't work, found before a run begins
-    tasks.pretrained              what a pretrained folder says of its model, and what of it can be honoured
-    tasks.evaluating              what an evaluation compares with: released models, the golden set
-    tasks.planning                what the next run trains, what it is compared with and judged by, what fails early
-    tasks.current                 which release is current: made, gone back from
     tasks.runs                    runs: plan, lineage, ledger, results, releases, hosts; which release is current
-    tasks.labels                  what rows say for training: labels, weights, entities
     tasks.data                    from a user's files to spans; what rows and pretrained folders say
-    tasks.gates                   gates before a release
-    tasks.measures                quality numbers from the results of single rows
+    tasks.quality                 quality numbers from the results of single rows, and the gates before a release
     infra.compute                 where stages run: one entry for each place
     infra.compute.batch           AWS Batch and its API
     infra.compute.batch.client    AWS Batch's API

@@ -6,8 +6,8 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import ConfigError
-from tasks.gates import verdicts
 from tasks.planning.next_run import plan_run
+from tasks.quality import verdicts
 from tasks.runs import releases
 from tasks.runs.results import judgement_key, read_judgement
 from tasks.validate import validate

@@ -12,8 +12,7 @@ from tasks.contracts.runs import Release
 from tasks.contracts.stages import Chore
 from tasks.foundation.errors import CancelledError, CodeError, StoreError
 from tasks.publish import publish_release, publish_to_all, swap_back
-from tasks.runs import ledger
-from tasks.targets import served
+from tasks.runs import ledger, served_targets
 from tests.support.fakes.fake_runner import small_config
 from tests.support.workspace.releases import make_current, write_release
 
@@ -36,7 +35,7 @@ def test_each_target_is_a_job_of_its_own_and_on_record(store, runner, config, re
     inputs = runner.specs[0].inputs
     assert isinstance(inputs, PublishInputs)
     assert (inputs.vectors, inputs.model_version) == (release.vectors_prefix, release.model.version)
-    assert served.of_all_targets(store) == (look, shop)
+    assert served_targets.of_all_targets(store) == (look, shop)
     assert (look.release, look.table, look.model_version, look.recall) == (1, "look_r1_00000000", "main-00000001", 1.0)
     (record,) = ledger.records(store, "publish-1-look")
     assert (record.stage, record.failure) == (Chore.publish, None)
@@ -62,7 +61,7 @@ def test_a_rollback_swaps_all_targets_before_any_is_checked(store, runner, confi
     with caplog.at_level("WARNING"):
         swap_back(store, config, release)
     assert runner.served == {"look": "look_r1_00000000", "shop": "shop_r2_00000000"}
-    assert {each.target.name: each.release for each in served.of_all_targets(store)} == {"look": 1, "shop": 2}
+    assert {each.target.name: each.release for each in served_targets.of_all_targets(store)} == {"look": 1, "shop": 2}
     assert "target look serves release 1 again" in caplog.text
     assert "target shop has no table of release 1 any more: it is loaded again" in caplog.text
     publish_to_all(store, config, release, True)
@@ -110,9 +109,9 @@ def test_a_target_that_fails_does_not_stop_the_others_and_keeps_what_it_serves(s
     assert lines[0].startswith("release 2 is current in ")
     assert lines[1] == "Target look (lancedb) still serves release 1: lancedb look (l): disk on fire"
     assert lines[2].startswith(f"To go on from what is loaded: millrace publish --workspace {store.uri}")
-    assert [each.release for each in served.of_all_targets(store)] == [1, 2]
+    assert [each.release for each in served_targets.of_all_targets(store)] == [1, 2]
     publish_to_all(store, config, second, True)
-    assert [each.release for each in served.of_all_targets(store)] == [2, 2]
+    assert [each.release for each in served_targets.of_all_targets(store)] == [2, 2]
 
 
 def test_a_cancellation_stops_at_once(store, runner, config, release):
@@ -126,7 +125,7 @@ def test_a_release_that_is_not_current_leaves_the_record_as_it_was(store, runner
     second = write_release(store, 2)
     publish_to_all(store, config, second, True)
     assert publish_to_all(store, config, release, True) == ()
-    assert [each.release for each in served.of_all_targets(store)] == [2, 2]
+    assert [each.release for each in served_targets.of_all_targets(store)] == [2, 2]
     assert [each.release for each in publish_to_all(store, config, release, False)] == [1, 1]
 
 
@@ -135,7 +134,7 @@ def test_two_publications_to_a_target_wait_for_each_other(store, runner, config,
     make_current(store, release)
     done = threading.Event()
     other = threading.Thread(target=lambda: (publish_to_all(store, config, release, True), done.set()))
-    with store.lock(served.lock_of("look")):
+    with store.lock(served_targets.lock_of("look")):
         other.start()
         assert not done.wait(0.5)
         assert runner.specs == []

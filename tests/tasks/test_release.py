@@ -2,10 +2,10 @@ import pytest
 
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.stages import Stage
-from tasks.current.rollback import rollback
 from tasks.foundation.errors import HostError
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
+from tasks.runs.rollback import rollback
 from tasks.train import model_of
 from tasks.validate import catalogue_of
 from tests.support.fakes.fake_runner import small_config

@@ -48,7 +48,7 @@ def doctor(
 ) -> None:
     """Check everything that a run needs, and say how to fix what is wrong."""
     import flows.cli.operation.doctor
-    from tasks.doctor.examine import examine
+    from tasks.upkeep.examine import examine
 
     report = examine(workspace, config_file, settings or [])
     tell(report, flows.cli.operation.doctor.show, as_json)

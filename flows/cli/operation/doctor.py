@@ -6,7 +6,7 @@ from rich.text import Text
 
 from flows.cli.terminal import console
 from flows.presentation.wording import visible
-from tasks.doctor.examine import DoctorReport
+from tasks.upkeep.examine import DoctorReport
 
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 

@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-import tasks.hosts.host_records
+import tasks.runs.host_records
 from flows.cli.terminal.console import say, show_table
 from flows.presentation.wording import moment
 from infra.store.base import Store
 from tasks.foundation.records import Record
-from tasks.hosts.host_records import HostRecord, Strike
+from tasks.runs.host_records import HostRecord, Strike
 
 
 class StrikeLine(Record):
@@ -46,9 +46,9 @@ def hosts(store: Store, forgiven: str | None) -> HostsOutput:
         StoreError: a record is not readable.
     """
     if forgiven is not None:
-        tasks.hosts.host_records.forgive(store, forgiven)
+        tasks.runs.host_records.forgive(store, forgiven)
     now = time.time()
-    live = (record.live(now) for record in tasks.hosts.host_records.known_hosts(store))
+    live = (record.live(now) for record in tasks.runs.host_records.known_hosts(store))
     return HostsOutput(forgiven=forgiven, hosts=tuple(line for record in live if (line := _line(record)) is not None))
 
 

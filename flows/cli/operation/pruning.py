@@ -3,15 +3,15 @@
 from flows.cli.terminal.console import note, say, show_table
 from flows.presentation.wording import plural
 from infra.store.base import Store
-from tasks.pruning.prune import prune as prune_workspace
-from tasks.pruning.prune_plan import PrunePlan
+from tasks.upkeep.prune import prune as prune_workspace
+from tasks.upkeep.prune_plan import PrunePlan
 
 MOST_ROWS = 60
 _UNITS = ("bytes", "KB", "MB", "GB", "TB")
 
 
 def prune(store: Store, keep: int, dry_run: bool) -> PrunePlan:
-    """Delete the folders that nothing needs, or only list them. Raises as `tasks.pruning.prune.prune`."""
+    """Delete the folders that nothing needs, or only list them. Raises as `tasks.upkeep.prune.prune`."""
     return prune_workspace(store, keep, dry_run, note)
 
 

@@ -10,14 +10,14 @@ from flows.cli.terminal.run_options import RunOptions
 from flows.presentation.wording import visible
 from tasks.foundation.durations import duration
 from tasks.running.context import within
-from tasks.smoke.report import Rung, SmokeReport
+from tasks.upkeep.smoke_report import Rung, SmokeReport
 
 
 def smoke(options: RunOptions) -> SmokeReport:
     """Climb the ladder; a rung that fails is the last one of the report. Raises as `climb` does."""
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # progress shows here
 
-    from tasks.smoke.ladder import climb  # only now: Prefect reads the environment when imported
+    from tasks.upkeep.ladder import climb  # only now: Prefect reads the environment when imported
 
     config = options.config()
     with display() as listener, within(listener=listener):

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-import tasks.current.holding
+import tasks.runs.holds
 from flows.cli.terminal.console import say
 from infra.store.base import Store
 from tasks.contracts.runs import Hold, Release
@@ -19,13 +19,13 @@ class HoldOutput(Record):
 
 
 def hold(store: Store, reason: str | None, off: bool) -> HoldOutput:
-    """Set a hold with a reason, or lift it. Raises as `tasks.current.holding` does."""
+    """Set a hold with a reason, or lift it. Raises as `tasks.runs.holds` does."""
     if off and reason is not None:
         raise ConfigError("hold: give --reason or --off, not both")
     if off:
-        lifted, waiting = tasks.current.holding.lift(store)
+        lifted, waiting = tasks.runs.holds.lift(store)
         return HoldOutput(held=False, hold=lifted, waiting=waiting)
-    return HoldOutput(held=True, hold=tasks.current.holding.hold(store, reason or ""), waiting=())
+    return HoldOutput(held=True, hold=tasks.runs.holds.hold(store, reason or ""), waiting=())
 
 
 def show(output: HoldOutput) -> None:

@@ -23,8 +23,8 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
-from tasks.hosts.findings import last_findings
 from tasks.runs import ledger
+from tasks.runs.host_findings import last_findings
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import read_judgement, read_result

@@ -17,8 +17,8 @@ from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.running.context import within
-from tasks.targets import served
-from tasks.targets.served import Served
+from tasks.runs import served_targets
+from tasks.runs.served_targets import Served
 
 
 class PublishOutput(Record):
@@ -62,14 +62,14 @@ def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
         ConfigError: the options lack a target; all others were tried.
         StageError: of the class of the first target that failed.
     """
-    store, names = options.store, {each.target.name for each in served.of_all_targets(options.store)}
+    store, names = options.store, {each.target.name for each in served_targets.of_all_targets(options.store)}
     if not names:
         return ()
     config = options.config()
     own = tuple(target for target in config.publish.targets if target.name in names)
     config = config.model_copy(update={"publish": config.publish.model_copy(update={"targets": own})})
     found = _publish(store, config, release, only_current=True, swap_first=True) if own else ()
-    if left_out := served.left_out(store, config.publish.targets):
+    if left_out := served_targets.left_out(store, config.publish.targets):
         raise ConfigError(
             f"release {release.number} is current in {store.uri}, but not everywhere: {' and '.join(left_out)}. Your "
             "settings have no such target, and no address is taken from the workspace. Swap them too: millrace publish "

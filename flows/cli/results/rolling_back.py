@@ -5,8 +5,8 @@ import os
 
 from pydantic import Field
 
-import tasks.current.rollback
 import tasks.runs.releases
+import tasks.runs.rollback
 from flows.cli.results import publishing
 from flows.cli.terminal.console import note
 from flows.cli.terminal.run_options import RunOptions
@@ -15,7 +15,7 @@ from infra.store.base import Store
 from tasks.contracts.runs import Hold, Release
 from tasks.foundation.errors import HostError, StoreError
 from tasks.foundation.records import Record
-from tasks.targets.served import Served
+from tasks.runs.served_targets import Served
 
 log = logging.getLogger("millrace")
 
@@ -33,7 +33,7 @@ def rollback(options: RunOptions, to: int | None, verify: bool) -> RollbackOutpu
     """Go back to release `to`, by default to the model before, announce it, then let the targets serve it.
 
     Raises:
-        StageError: as `tasks.current.rollback.rollback`, or of the class of the first target that failed.
+        StageError: as `tasks.runs.rollback.rollback`, or of the class of the first target that failed.
     """
     store = options.store
     options.config()  # before anything changes
@@ -41,7 +41,7 @@ def rollback(options: RunOptions, to: int | None, verify: bool) -> RollbackOutpu
         serving = tasks.runs.releases.current(store)
     except StoreError:  # what a rollback is there to repair
         serving = None
-    release = tasks.current.rollback.rollback(store, to, verify)
+    release = tasks.runs.rollback.rollback(store, to, verify)
     _announce(store, release, serving)
     hold = tasks.runs.releases.hold_of(store)
     return RollbackOutput(before=serving, release=release, hold=hold, targets=publishing.follow(options, release))

@@ -23,7 +23,7 @@ from tasks.planning.start import consumed
 from tasks.runs import branches, lineage
 from tasks.runs.ledger import LedgerRecord, Totals, totals
 from tasks.runs.run_state import run_state
-from tasks.targets.served import Served, of_all_targets
+from tasks.runs.served_targets import Served, of_all_targets
 
 
 class SpanRun(Record):

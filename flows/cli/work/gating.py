@@ -16,8 +16,8 @@ from tasks.contracts.evaluation import Override, Verdict
 from tasks.contracts.runs import RunState
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.gates.verdicts import refused
-from tasks.judging.again import judge_again, let_pass, plan_again
+from tasks.planning.judge_again import judge_again, let_pass, plan_again
+from tasks.quality.verdicts import refused
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import branches, releases
 from tasks.runs.results import Judgement

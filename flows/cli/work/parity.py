@@ -10,8 +10,8 @@ from flows.cli.work.running import run_flow
 from flows.presentation import parity as presentation
 from flows.presentation import terminal
 from tasks.foundation.records import Record
-from tasks.parity.parity_report import ParityReport
-from tasks.parity.parity_runs import plan_parity_runs
+from tasks.upkeep.parity_report import ParityReport
+from tasks.upkeep.parity_runs import plan_parity_runs
 
 
 class ParityOutput(Record):

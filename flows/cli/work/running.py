@@ -18,10 +18,10 @@ from infra import prefect_server
 from infra.store.base import Store
 from tasks.contracts.runs import RunState
 from tasks.foundation.errors import CancelledError, CodeError, ServerError
-from tasks.gates.expectations import check_arguments
 from tasks.planning.next_run import plan_run
+from tasks.planning.preflight import check_plan
 from tasks.planning.start import next_start
-from tasks.preflight.check import check_plan
+from tasks.quality.expectations import check_arguments
 from tasks.running import json_logs
 from tasks.running.context import within
 from tasks.runs import ledger, releases

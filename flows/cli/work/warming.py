@@ -12,7 +12,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.running.context import within
 
 if TYPE_CHECKING:
-    from tasks.parity.optlevels import LevelReport
+    from tasks.upkeep.optlevels import LevelReport
 
 
 def compare(options: RunOptions, span: str, levels: str) -> LevelReport:
@@ -23,7 +23,7 @@ def compare(options: RunOptions, span: str, levels: str) -> LevelReport:
         raise ConfigError(f"--compare-optlevel {levels!r}: write it as 1,2,3") from error
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # progress shows here
 
-    from tasks.parity.optlevels import compare_levels  # only now: Prefect reads the environment when imported
+    from tasks.upkeep.optlevels import compare_levels  # only now: Prefect reads the environment when imported
 
     with display() as listener, within(listener=listener):
         return compare_levels(options.store, options.config(), span, wanted)

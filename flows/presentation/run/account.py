@@ -14,7 +14,7 @@ from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import POLICIES
-from tasks.hosts.findings import read_findings
+from tasks.runs.host_findings import read_findings
 from tasks.runs.ledger import LedgerRecord, totals
 
 if TYPE_CHECKING:

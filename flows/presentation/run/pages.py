@@ -21,8 +21,8 @@ from tasks.running.stage_output import logger
 from tasks.runs import ledger, releases
 from tasks.runs.attempts import Attempts
 from tasks.runs.invocations import Invocation
+from tasks.runs.publications import of_release
 from tasks.runs.results import Judgement, Refusal, read_changes, read_judgement, read_result
-from tasks.targets.publications import of_release
 
 
 def links(plan: RunPlan, invocation: Invocation) -> None:

@@ -32,8 +32,8 @@ from tasks.monitoring.history import PastRun, read_run
 from tasks.planning.start import next_start
 from tasks.runs import branches, releases
 from tasks.runs.lineage import STATE
+from tasks.runs.publications import of_release
 from tasks.runs.results import read_changes
-from tasks.targets.publications import of_release
 
 
 def write_run_report(store: Store, run_key: str) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from flows.presentation.model import Section, passed, table
 from tasks.contracts.outcomes import Check
-from tasks.hosts.findings import with_verdict
+from tasks.runs.host_findings import with_verdict
 
 
 def section(checks: Sequence[Check], title: str = "Checks") -> tuple[Section, ...]:

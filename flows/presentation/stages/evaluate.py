@@ -13,8 +13,8 @@ from flows.presentation.wording import NONE, count, difference, moment, number, 
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
 from tasks.contracts.folders import run_folder
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.gates.verdicts import refusals, undecided
-from tasks.measures.label_metrics import SKILLS
+from tasks.quality.label_metrics import SKILLS
+from tasks.quality.verdicts import refusals, undecided
 from tasks.runs.results import Judgement
 
 

@@ -9,8 +9,8 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
 from tasks.runs.ledger import LedgerRecord
+from tasks.runs.publications import Publication
 from tasks.runs.results import Judgement
-from tasks.targets.publications import Publication
 
 
 class StageFacts(NamedTuple):

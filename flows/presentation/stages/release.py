@@ -10,7 +10,7 @@ from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, moment, number, plural
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.runs import Release
-from tasks.gates.verdicts import refusals, refused
+from tasks.quality.verdicts import refusals, refused
 
 
 def section(of: StageFacts) -> Section:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tasks.foundation.errors import HostError
-from tasks.hosts.host_records import this_host
+from tasks.runs.host_records import this_host
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision
 

@@ -7,7 +7,7 @@ workers of their machine through a local file.
 from collections.abc import Callable, Sequence
 
 from tasks.contracts.outcomes import Check
-from tasks.hosts.host_records import this_host
+from tasks.runs.host_records import this_host
 from tasks.worker.checks.exchange import WAIT_SECONDS, AllFindings, WorkerFindings, exchange
 from tasks.worker.checks.verdicts import conclude, machine_of
 from tasks.worker.devices import neuron_node, sysfs

@@ -14,9 +14,9 @@ from configs.schema.compute import MachineConfig
 from configs.schema.stages import HealthConfig
 from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import ConfigError, HostError, StoreError
-from tasks.hosts import host_records
-from tasks.hosts.findings import Findings, findings_key, with_verdict
-from tasks.hosts.link_speeds import ENOUGH, LATENCY, LinkSpeeds, remember_speeds
+from tasks.runs import host_records
+from tasks.runs.host_findings import Findings, findings_key, with_verdict
+from tasks.runs.link_speeds import ENOUGH, LATENCY, LinkSpeeds, remember_speeds
 from tasks.worker.checks.matmul_check import gflops
 from tasks.worker.process.job import Job
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from tasks.pretrained.encoders import kind_of
+from tasks.data.encoders import kind_of
 
 MATMUL = "millrace_matmul"
 

@@ -8,8 +8,8 @@ import pyarrow.compute
 
 from configs.schema.training import HeadsConfig
 from tasks.contracts.evaluation import QUERY_KEY
+from tasks.data.label_pairs import pair_mask
 from tasks.data.rows import ITEM_ID, QUERY
-from tasks.labels.pairs import pair_mask
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.model.relevant import query_keys
 from tasks.worker.rows.holdout_order import query_places

@@ -19,7 +19,7 @@ from tasks.contracts.evaluation import (
 from tasks.contracts.progress import report
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM, ITEM_ID
-from tasks.measures.vector_metrics import Answers, nearest_items, vector_metrics
+from tasks.quality.vector_metrics import Answers, nearest_items, vector_metrics
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender
 from tasks.worker.evaluation.corpus import some_rows

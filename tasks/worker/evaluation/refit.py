@@ -11,9 +11,9 @@ import torch
 
 from configs.schema.config import Config
 from tasks.contracts.checkpoints import HeadSolved
+from tasks.data.label_columns import row_weights
+from tasks.data.label_pairs import label_classes
 from tasks.data.rows import QUERY
-from tasks.labels.columns import row_weights
-from tasks.labels.pairs import label_classes
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.newest_rows import inputs_of, newest_rows
 from tasks.worker.evaluation.refit_labels import solve_label_head

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from tasks.contracts.checkpoints import LabelHeadSolved
+from tasks.data.label_columns import label_values, row_weights
 from tasks.data.rows import QUERY
-from tasks.labels.columns import label_values, row_weights
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.newest_rows import inputs_of, newest_rows
 from tasks.worker.model.label_heads import LABEL_TASKS

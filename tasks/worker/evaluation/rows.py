@@ -12,10 +12,10 @@ from configs.schema.training import HeadsConfig
 from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
 from tasks.contracts.evaluation import COLUMN, GOLDEN, GROUP, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
+from tasks.data.label_columns import label_values
+from tasks.data.label_pairs import label_classes, pair_mask
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_hashes, group_keys
 from tasks.foundation.errors import DataError
-from tasks.labels.columns import label_values
-from tasks.labels.pairs import label_classes, pair_mask
 from tasks.worker.evaluation.sample import rows_of_spans
 from tasks.worker.model.relevant import query_keys
 from tasks.worker.process.job import Job

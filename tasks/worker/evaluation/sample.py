@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.contracts.evaluation import Role
-from tasks.gates.bootstrap import DRAWS, Answers, draw, row_values, truths
-from tasks.measures.row_metrics import RANKING
-from tasks.measures.row_results import RowResults
+from tasks.quality.bootstrap import DRAWS, Answers, draw, row_values, truths
+from tasks.quality.row_metrics import RANKING
+from tasks.quality.row_results import RowResults
 
 HEADLINE = "recall@10"
 CONFIDENCE = 0.95  # of the interval of a number that a sample gives

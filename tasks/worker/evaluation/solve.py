@@ -11,7 +11,7 @@ import scipy.optimize
 import scipy.special
 from sklearn.linear_model import LogisticRegression
 
-from tasks.measures.row_metrics import area_under_roc, classification_metrics
+from tasks.quality.row_metrics import area_under_roc, classification_metrics
 
 FOLDS = 5
 STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs of about unit length

@@ -3,7 +3,7 @@
 import dataclasses
 
 from configs.schema.config import Config
-from tasks.preflight.encoder import describe_encoder, pretrained_folder
+from tasks.planning.preflight_encoder import describe_encoder, pretrained_folder
 from tasks.worker.training.build import first_model
 from tasks.worker.training.checkpoint import ModelParts
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from tasks.measures.row_metrics import RANKING
+from tasks.quality.row_metrics import RANKING
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.ranks import rank_targets
 from tasks.worker.training.holdout import Embedded, Holdout

@@ -14,7 +14,7 @@ from configs.schema.model import FeaturesConfig
 from tasks.data.items import TEXT
 from tasks.data.rows import QUERY
 from tasks.foundation.errors import ConfigError, FailureClass, classify
-from tasks.preflight.encoder import pretrained_folder
+from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.export.export import export_model
 from tasks.worker.model.embed import embed, embed_settings

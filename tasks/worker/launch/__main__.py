@@ -16,7 +16,7 @@ from infra.store.factory import open_store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import POLICIES, classify
-from tasks.hosts.host_records import excluded
+from tasks.runs.host_records import excluded
 from tasks.worker.launch.attempt import own_attempt, spec_of_try, write_ending, write_spec
 from tasks.worker.launch.child_node import ChildNode
 from tasks.worker.launch.container_position import ContainerPosition, check_position

@@ -8,8 +8,8 @@ from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import FailureClass, StoreError
 from tasks.foundation.neuron_errors import classify_log, needs_another_machine
-from tasks.hosts.findings import read_findings
-from tasks.hosts.host_records import exclude, strike
+from tasks.runs.host_findings import read_findings
+from tasks.runs.host_records import exclude, strike
 
 
 def blame(store: Store, spec: JobSpec, ending: Ending, host: str | None) -> None:

@@ -8,7 +8,7 @@ import time
 
 from infra.store.base import Store
 from tasks.foundation.errors import POLICIES, StoreError, from_exit_code
-from tasks.hosts.host_records import given_up
+from tasks.runs.host_records import given_up
 from tasks.worker.launch.stop_signals import StopSignals
 
 HOLD_SECONDS = 120.0  # a machine ends within that; meanwhile it gets no other job

@@ -16,7 +16,7 @@ from infra.log_tail import LogTail
 from tasks.contracts import progress
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.records import Record
-from tasks.hosts.host_records import HOST
+from tasks.runs.host_records import HOST
 from tasks.worker.launch.container_position import ContainerPosition, network_interface, processes_per_node
 from tasks.worker.launch.torchrun import REPORT, AgentReport
 from tasks.worker.process.sigterm import RUNNER_PID

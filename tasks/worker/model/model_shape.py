@@ -6,8 +6,8 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from configs.schema.train.label_heads import LabelHead
+from tasks.data.shapes import TextShape
 from tasks.foundation.records import Record
-from tasks.pretrained.shapes import TextShape
 from tasks.worker.model.features import FeatureTable
 
 

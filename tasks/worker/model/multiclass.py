@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from configs.schema.train.label_heads import MulticlassHead
-from tasks.measures.label_metrics import label_metrics
+from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import STRENGTHS, Known, LabelSolved, LabelTask, unseen_outputs
 
 MOST_STEPS = 1000

@@ -13,7 +13,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.profiles import ColumnDrift
 from tasks.contracts.references import RowsRef
 from tasks.data.rows import ITEM, QUERY, ROWS_KIND
-from tasks.gates.limits import Limit
+from tasks.quality.limits import Limit
 from tasks.worker.rows.columns import Compared, compared, joined
 from tasks.worker.rows.drift import MIN_ROWS, category_stability, population_stability
 from tasks.worker.rows.word_counts import swapped

@@ -22,10 +22,10 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
+from tasks.data.label_columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
-from tasks.gates.expectations import Finding, judge
-from tasks.labels.columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
+from tasks.quality.expectations import Finding, judge
 from tasks.worker.rows.row_rules import ID_RULES, row_rules
 
 JUDGED_ROWS = 50_000  # in memory at once, as pandas and great-expectations need them

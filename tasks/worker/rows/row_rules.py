@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from configs.schema.config import Config
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY
-from tasks.gates.expectations import Expectation, between, not_null
+from tasks.quality.expectations import Expectation, between, not_null
 
 
 class Rule(NamedTuple):

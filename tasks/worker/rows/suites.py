@@ -12,8 +12,8 @@ from configs.schema.expectations import Scope
 from configs.schema.validation import ExpectationConfig
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import CodeError, ConfigError
-from tasks.gates.expectations import Expectation, Finding, check_arguments, judge
-from tasks.gates.limits import Limit
+from tasks.quality.expectations import Expectation, Finding, check_arguments, judge
+from tasks.quality.limits import Limit
 
 
 @dataclass

@@ -7,7 +7,7 @@ from configs.schema.config import Config
 from configs.schema.gates import Severity
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import SpanRef
-from tasks.gates.limits import Limit
+from tasks.quality.limits import Limit
 from tasks.worker.rows.counts import WindowCounts
 from tasks.worker.rows.row_rules import ID_RULES, row_rules
 

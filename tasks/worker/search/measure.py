@@ -11,7 +11,7 @@ from infra.store.manifest import expect_manifest, open_folder
 from tasks.contracts.references import ReleasedRef
 from tasks.contracts.search import SharedSearch
 from tasks.data.rows import ITEM_ID
-from tasks.measures.row_metrics import retrieval_metrics
+from tasks.quality.row_metrics import retrieval_metrics
 from tasks.worker.search.consumer import Consumer
 from tasks.worker.search.index import ABSENT, MEMORY_BYTES, Found, Index
 

@@ -14,9 +14,9 @@ import torch
 from configs.schema.training import NegativesConfig
 from tasks.contracts.progress import report
 from tasks.contracts.references import MinedRelease
+from tasks.data.label_pairs import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.foundation.errors import ConfigError
-from tasks.labels.pairs import pair_mask
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender, Entrant, open_entrant
 from tasks.worker.model.embed import embed

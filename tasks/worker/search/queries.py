@@ -10,8 +10,8 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides
+from tasks.data.label_pairs import pair_mask
 from tasks.data.rows import CORE
-from tasks.labels.pairs import pair_mask
 
 
 def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa.Table:

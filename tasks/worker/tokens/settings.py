@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer, normalizers
 
-from tasks.pretrained.folder import read_settings as read_json
+from tasks.data.pretrained import read_settings as read_json
 
 TokenizerSettings = Mapping[str, Mapping[str, Any]]  # the content of each file by its name
 

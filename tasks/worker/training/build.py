@@ -12,10 +12,10 @@ from transformers import AutoConfig, AutoModel, BertConfig, PretrainedConfig
 
 from configs.schema.config import Config
 from configs.schema.model import Prompts
+from tasks.data.pretrained import DENSE_WEIGHTS, Described
 from tasks.data.rows import ITEM, QUERY
-from tasks.preflight.encoder import describe_encoder, pretrained_folder
-from tasks.pretrained.folder import DENSE_WEIGHTS, Described
-from tasks.pretrained.shapes import TextShape
+from tasks.data.shapes import TextShape
+from tasks.planning.preflight_encoder import describe_encoder, pretrained_folder
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable, fit_features
 from tasks.worker.model.model_shape import ModelShape, shape_of

@@ -10,12 +10,12 @@ import torch
 
 from configs.schema.config import Config
 from configs.schema.train.label_heads import LabelHead
+from tasks.data.encoders import positions_for_text
+from tasks.data.label_columns import label_values
+from tasks.data.label_pairs import label_classes, pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
-from tasks.labels.columns import label_values
-from tasks.labels.pairs import label_classes, pair_mask
-from tasks.measures.label_metrics import label_metrics
-from tasks.measures.row_metrics import metrics_of
-from tasks.pretrained.encoders import positions_for_text
+from tasks.quality.label_metrics import label_metrics
+from tasks.quality.row_metrics import metrics_of
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.classify import classify, label_answers
 from tasks.worker.model.embed import EmbedSettings, embed

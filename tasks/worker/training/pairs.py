@@ -16,9 +16,9 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, trainable
+from tasks.data.label_columns import entity_codes, label_values, own_label_columns, row_weights
+from tasks.data.label_pairs import label_classes, pair_mask
 from tasks.foundation.errors import DataError
-from tasks.labels.columns import entity_codes, label_values, own_label_columns, row_weights
-from tasks.labels.pairs import label_classes, pair_mask
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.row_sums import RowSums

@@ -17,7 +17,7 @@ from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import ConfigError
-from tasks.preflight.encoder import check_widths
+from tasks.planning.preflight_encoder import check_widths
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel

@@ -10,7 +10,7 @@ from torch import nn
 
 from infra.store.base import Store
 from tasks.contracts.usage import Communication
-from tasks.hosts.link_speeds import read_speeds
+from tasks.runs.link_speeds import read_speeds
 from tasks.worker.devices.accelerators import Accelerator
 
 GB = 1e9  # bytes, as in the rates of health

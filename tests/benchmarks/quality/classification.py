@@ -21,11 +21,11 @@ import pyarrow as pa
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
 from tasks.data.holdout import read_sides
+from tasks.data.label_pairs import label_classes
 from tasks.data.rows import ITEM, QUERY, ROW_ID
-from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
-from tasks.labels.pairs import label_classes
-from tasks.measures.row_metrics import NAMED
-from tasks.preflight.encoder import pretrained_folder
+from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.quality.bootstrap import DRAWS, Answers, draw, measure
+from tasks.quality.row_metrics import NAMED
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank

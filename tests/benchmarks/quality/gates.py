@@ -31,9 +31,9 @@ from tasks.data.holdout import held_out
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.data.sources import Format
-from tasks.gates.comparisons import Measured
-from tasks.gates.verdicts import judge
-from tasks.measures.row_results import RowResults
+from tasks.quality.comparisons import Measured
+from tasks.quality.row_results import RowResults
+from tasks.quality.verdicts import judge
 from tests.benchmarks import reviews
 from tests.support.measures.row_results import row_results
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from tasks.contracts.evaluation import Role
 from tasks.foundation.records import Record
-from tasks.gates.bootstrap import DRAWS, Answers, draw, measure
-from tasks.measures.row_metrics import CLASSIFICATION, NAMED
-from tasks.measures.row_metrics import RANKING as RANKING_METRICS
-from tasks.measures.row_results import RowResults
+from tasks.quality.bootstrap import DRAWS, Answers, draw, measure
+from tasks.quality.row_metrics import CLASSIFICATION, NAMED
+from tasks.quality.row_metrics import RANKING as RANKING_METRICS
+from tasks.quality.row_results import RowResults
 
 CONFIDENCE = 0.95
 

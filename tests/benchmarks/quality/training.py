@@ -29,8 +29,8 @@ from tasks.data.ingest import ingest
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.evaluate import evaluate
-from tasks.measures.row_results import RowResults, read_row_results
 from tasks.planning.next_run import plan_run
+from tasks.quality.row_results import RowResults, read_row_results
 from tasks.runs.plan import save_plan
 from tasks.runs.results import read_result
 from tasks.train import model_of, train

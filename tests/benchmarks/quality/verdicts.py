@@ -32,9 +32,9 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef
 from tasks.data.items import CONTENT, TEXT, VECTOR, VECTORS_KIND, part_name
 from tasks.data.rows import ITEM_ID
-from tasks.gates.comparisons import Measured
-from tasks.gates.verdicts import judge
-from tasks.measures.row_results import RowResults
+from tasks.quality.comparisons import Measured
+from tasks.quality.row_results import RowResults
+from tasks.quality.verdicts import judge
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.whole_catalogue import EQUAL, AsRight, Side, WholeRanks, rank_in_whole

@@ -3,7 +3,7 @@ import pytest
 from configs.load import load_config
 from configs.schema.expectations import REFUSED, SCOPES
 from tasks.foundation.errors import ConfigError
-from tasks.gates.expectations import load_great_expectations
+from tasks.quality.expectations import load_great_expectations
 
 
 def test_every_expectation_of_the_library_is_known_or_refused():

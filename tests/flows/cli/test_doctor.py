@@ -19,8 +19,8 @@ from prefect.flows import flow
 from prefect.states import Scheduled
 
 from infra.store.directory import DirectoryStore
-from tasks.doctor import prefect_api
-from tasks.doctor.check import CheckResult
+from tasks.upkeep import prefect_api
+from tasks.upkeep.check import CheckResult
 from tests.support.processes import command
 from tests.support.processes.command import Command, CommandResult
 from tests.support.processes.prefect_server import PrefectServer

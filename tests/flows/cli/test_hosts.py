@@ -12,10 +12,9 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import Check
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import HostError
-from tasks.hosts import host_records
-from tasks.hosts.findings import Findings, findings_key
 from tasks.planning.next_run import plan_run
-from tasks.runs import ledger
+from tasks.runs import host_records, ledger
+from tasks.runs.host_findings import Findings, findings_key
 from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.processes import command

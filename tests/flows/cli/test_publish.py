@@ -13,8 +13,7 @@ from flows.presentation.run.origin import report_key
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore
 from tasks.foundation.errors import StoreError
-from tasks.runs import releases
-from tasks.targets import served
+from tasks.runs import releases, served_targets
 from tests.support.fakes.fake_runner import FakeRunner, ingest
 from tests.support.processes import command
 from tests.support.processes.command import Command
@@ -79,7 +78,7 @@ def test_a_target_that_a_rollback_can_not_reach_is_named_by_the_command_and_by_s
 
 def test_another_release_is_published_on_request(store, runner, millrace):
     assert millrace("publish", "--release", "1", "--set", TARGETS, *SMALL).code == 0
-    assert [each.release for each in served.of_all_targets(store)] == [1, 1]
+    assert [each.release for each in served_targets.of_all_targets(store)] == [1, 1]
     assert "NOT THE CURRENT RELEASE, 2: millrace publish" in millrace("status").out
 
 

@@ -22,12 +22,12 @@ from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import CancelledError, DataError, HostError
 from tasks.health import health
-from tasks.hosts.findings import Findings, findings_key
 from tasks.infer import infer
 from tasks.planning.next_run import plan_run
 from tasks.release import release
 from tasks.running.context import within
 from tasks.runs import invocations
+from tasks.runs.host_findings import Findings, findings_key
 from tasks.runs.plan import save_plan
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from flows.presentation.parity_curves import draw
-from tasks.parity.parity_report import ParityReport, compare
+from tasks.upkeep.parity_report import ParityReport, compare
 from tests.support.workspace.trainings import CURVE, LOSSES, Curve, changed, side
 
 SVG = "{http://www.w3.org/2000/svg}"

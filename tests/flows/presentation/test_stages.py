@@ -30,11 +30,11 @@ from tasks.contracts.usage import (
     ShapeTiming,
     TokenUse,
 )  # fmt: skip
-from tasks.current.rollback import rollback
 from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
-from tasks.hosts.findings import Findings, findings_key
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
+from tasks.runs.host_findings import Findings, findings_key
+from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
 from tests.support.pages.sections import commands, part, parts, row, rows

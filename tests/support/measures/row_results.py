@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tasks.contracts.evaluation import Role
-from tasks.measures.row_results import RowResults
+from tasks.quality.row_results import RowResults
 
 
 def row_results(

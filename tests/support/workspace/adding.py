@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
-import tasks.current.adding
+import tasks.runs.adding_releases
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
@@ -27,7 +27,7 @@ def add(
     model = ModelRef(version=version, checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256=run_key))
     if not store.list(f"models/m-{run_key}"):
         write_outputs(store, run_key)
-    return tasks.current.adding.add(
+    return tasks.runs.adding_releases.add(
         store,
         span=SpanRef(name=span, version=1),
         run_key=run_key,

@@ -6,7 +6,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec, PublishInputs
 from tasks.contracts.runs import Release
-from tasks.targets.served import publication
+from tasks.runs.served_targets import publication
 from tasks.worker.process.job import Job, PhaseClock, Rank
 
 

@@ -6,7 +6,7 @@ from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.parity.parity_report import Trained
+from tasks.upkeep.parity_report import Trained
 from tests.support.fakes.fake_runner import small_config
 
 Curve = dict[int, dict[str, float]]  # step -> metrics

@@ -17,7 +17,6 @@ from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.spans import after
 from tasks.contracts.stages import Stage
-from tasks.current.holding import hold
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, HostError
 from tasks.monitoring import span_progress
 from tasks.monitoring.freshness import FreshnessReport, freshness
@@ -28,6 +27,7 @@ from tasks.planning.next_run import plan_run
 from tasks.planning.skips import skip
 from tasks.running.lineage_lock import confirm_turns, hold_lineage
 from tasks.runs import branches, invocations, ledger
+from tasks.runs.holds import hold
 from tasks.runs.plan import save_plan
 from tests.support.cloud.s3 import Fault, S3Server
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config

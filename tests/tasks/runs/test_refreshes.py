@@ -2,13 +2,13 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
-from tasks.current.rollback import rollback
-from tasks.judging.again import let_pass
+from tasks.planning.judge_again import let_pass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
 from tasks.runs.plan import NothingToDo, planned_runs, save_plan
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import judgement_key
+from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out
 

@@ -24,9 +24,9 @@ from infra.store.manifest import commit
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
-from tasks.current.adding import add
-from tasks.current.rollback import rollback
 from tasks.runs import releases
+from tasks.runs.adding_releases import add
+from tasks.runs.rollback import rollback
 from tests.support.workspace.stores import STORES
 
 ROOT = Path(__file__).resolve().parents[3]

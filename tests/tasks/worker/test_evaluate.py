@@ -17,7 +17,7 @@ from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
-from tasks.measures.row_results import RowResults, read_row_results
+from tasks.quality.row_results import RowResults, read_row_results
 from tasks.worker import evaluate, infer
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks

@@ -8,9 +8,9 @@ from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import HealthOutcome
 from tasks.contracts.results import StageResult, WorkerFailure
 from tasks.foundation.errors import HostError, StoreError
-from tasks.hosts import host_records
-from tasks.hosts.findings import read_findings
-from tasks.hosts.link_speeds import ENOUGH, read_speeds, remember_speeds
+from tasks.runs import host_records
+from tasks.runs.host_findings import read_findings
+from tasks.runs.link_speeds import ENOUGH, read_speeds, remember_speeds
 from tasks.worker import health
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.health import probe_store

@@ -24,7 +24,7 @@ from tasks.contracts.outcomes import ImportOutcome
 from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import ConfigError, DataError, StageError
-from tasks.preflight.encoder import pretrained_folder
+from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.runs.lineage import head
 from tasks.worker import import_checkpoint
 from tasks.worker.devices.accelerators import open_accelerator

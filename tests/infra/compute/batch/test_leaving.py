@@ -8,7 +8,7 @@ import pytest
 
 from infra.compute.batch import watch
 from tasks.foundation.errors import FailureClass
-from tasks.hosts.host_records import known_hosts
+from tasks.runs.host_records import known_hosts
 from tests.support.cloud.batch import BatchServer
 from tests.support.cloud.waiters import Waiting, run
 from tests.support.fakes.stand_ins import health_spec, replace_health

@@ -11,8 +11,8 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs
 from tasks.foundation.errors import ConfigError, HostError, StageError
-from tasks.hosts import host_records
-from tasks.hosts.findings import read_findings
+from tasks.runs import host_records
+from tasks.runs.host_findings import read_findings
 from tasks.worker import health
 from tasks.worker.checks import nodes
 from tasks.worker.checks.exchange import AllFindings

@@ -5,9 +5,9 @@ import pytest
 from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import ConfigError, HostError, StoreError
-from tasks.hosts import host_records
-from tasks.hosts.findings import findings_key, read_findings
-from tasks.hosts.link_speeds import ENOUGH, LinkSpeeds
+from tasks.runs import host_records
+from tasks.runs.host_findings import findings_key, read_findings
+from tasks.runs.link_speeds import ENOUGH, LinkSpeeds
 from tasks.worker.checks.verdicts import (
     conclude,
     judge_product,

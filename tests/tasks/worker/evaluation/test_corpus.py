@@ -9,9 +9,9 @@ import pytest
 from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef
+from tasks.data.label_pairs import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, read_rows
-from tasks.evaluating.golden_set import store_golden_set
-from tasks.labels.pairs import pair_mask
+from tasks.planning.golden_set import store_golden_set
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.corpus import known_pairs, relevant_items
 from tasks.worker.evaluation.rows import read_holdout, with_golden_set

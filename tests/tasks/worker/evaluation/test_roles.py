@@ -16,8 +16,8 @@ from tasks.contracts.jobs import EvaluateInputs, Rival
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
 from tasks.data.holdout import read_sides
-from tasks.evaluating.golden_set import store_golden_set
-from tasks.measures.row_results import read_row_results
+from tasks.planning.golden_set import store_golden_set
+from tasks.quality.row_results import read_row_results
 from tasks.worker import evaluate
 from tasks.worker.evaluation.untrained import untrained_parts
 from tasks.worker.process.job import Rank

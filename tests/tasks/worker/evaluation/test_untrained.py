@@ -13,7 +13,7 @@ from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import ImportInputs, ReleaseInputs
 from tasks.contracts.references import RowsRef
-from tasks.evaluating.rivals import begun_with
+from tasks.planning.rivals import begun_with
 from tasks.worker import import_checkpoint, release
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.untrained import NotThere, untrained_parts

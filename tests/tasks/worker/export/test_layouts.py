@@ -18,7 +18,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import Inputs, ReleaseInputs, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
-from tasks.pretrained.folder import describe
+from tasks.data.pretrained import describe
 from tasks.worker import release, train
 from tasks.worker.devices.base import Precision
 from tasks.worker.export.export import export_model

@@ -3,8 +3,8 @@ import pytest
 from infra.root_cause import Ending
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import FailureClass
-from tasks.hosts.findings import Findings, findings_key
-from tasks.hosts.host_records import known_hosts
+from tasks.runs.host_findings import Findings, findings_key
+from tasks.runs.host_records import known_hosts
 from tasks.worker.launch.blame import blame
 from tests.support.fakes.stand_ins import health_spec
 

@@ -16,7 +16,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts import progress
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import POLICIES, FailureClass
-from tasks.hosts.host_records import exclude
+from tasks.runs.host_records import exclude
 from tasks.worker.launch import __main__ as launcher
 from tasks.worker.launch.container_position import ContainerPosition
 from tasks.worker.launch.stop_signals import StopSignals

@@ -4,7 +4,7 @@ import pytest
 
 from configs.load import load_config
 from tasks.foundation.errors import POLICIES, FailureClass
-from tasks.hosts.host_records import exclude
+from tasks.runs.host_records import exclude
 from tasks.worker.launch.leaving import leave, why_leave
 from tasks.worker.launch.stop_signals import StopSignals
 

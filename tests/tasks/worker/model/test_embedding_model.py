@@ -13,7 +13,7 @@ from transformers import (
 
 from configs.schema.config import Config
 from configs.schema.model import Pooling
-from tasks.pretrained.shapes import TextShape
+from tasks.data.shapes import TextShape
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.model_shape import shape_of

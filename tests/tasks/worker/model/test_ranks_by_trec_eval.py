@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from tasks.measures.row_metrics import retrieval_metrics
+from tasks.quality.row_metrics import retrieval_metrics
 from tasks.worker.model.ranks import rank_targets
 from tasks.worker.model.relevant import find_relevant
 

@@ -15,7 +15,7 @@ from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.holdout import LEFT_OUT, read_sides
 from tasks.data.rows import QUERY
-from tasks.evaluating.golden_set import store_golden_set
+from tasks.planning.golden_set import store_golden_set
 from tasks.worker.rows.duplicates import SIGNATURES, LeftOut, check_left_out, find_sides
 from tests.support.workspace.jobs import change_rows, make_workspace, tiny_config
 

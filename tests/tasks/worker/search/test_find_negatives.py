@@ -13,9 +13,9 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.contracts.usage import MinedNegatives
 from tasks.data.items import TEXT
+from tasks.data.label_pairs import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.labels.pairs import pair_mask
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings

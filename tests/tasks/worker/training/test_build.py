@@ -11,7 +11,7 @@ import torch
 from configs.load import load_config
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
-from tasks.preflight.encoder import pretrained_folder
+from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import encode_features

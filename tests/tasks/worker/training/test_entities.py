@@ -17,7 +17,7 @@ from infra.store.manifest import open_folder
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.foundation.errors import ConfigError
-from tasks.preflight.encoder import describe_encoder
+from tasks.planning.preflight_encoder import describe_encoder
 from tasks.worker import release
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.model.prompts import prompts_of

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from configs.schema.config import Config
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.pretrained.folder import describe
+from tasks.data.pretrained import describe
 from tasks.worker import release
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.features import Side

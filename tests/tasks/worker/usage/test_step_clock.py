@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.hosts.link_speeds import remember_speeds
+from tasks.runs.link_speeds import remember_speeds
 from tasks.worker.devices.base import Accelerator
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank

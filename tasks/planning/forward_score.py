@@ -1,0 +1,66 @@
+"""The forward score: the champion on the newest span, before that is trained, beside the release before it.
+
+The holdout of the week that a model was trained on tells how well it knows that week; this tells what it is worth in
+the next one.
+"""
+
+from collections.abc import Mapping
+
+from configs.schema.gates import NEWEST, GateConfig
+from infra.store.base import Store
+from tasks.contracts.evaluation import ForwardScore, Role
+from tasks.contracts.outcomes import EvaluateOutcome
+from tasks.contracts.references import SpanRef
+from tasks.contracts.runs import Release
+from tasks.contracts.spans import first_day
+from tasks.quality.comparisons import Measured, compare
+from tasks.runs import releases
+
+# Each bound is one-sided, so both together hold in 95 of 100 cases.
+_WORTH = GateConfig(
+    metric="recall@10", of="champion", baseline="previous", span=NEWEST, direction="higher", threshold=0.0,
+    confidence=0.975, severity="warning",
+)  # fmt: skip
+
+
+def judged_releases(store: Store, outcome: EvaluateOutcome) -> dict[Role, Release]:
+    """Return the releases of the champion's model and of the previous one, as far as they exist.
+
+    Raises:
+        StoreError: a release is not readable; names the file.
+    """
+    versions = {each.role: each.version for each in outcome.measured if each.role in (Role.champion, Role.previous)}
+    found = {role: releases.origin(store, version) for role, version in versions.items()}
+    return {role: release for role, release in found.items() if release is not None}
+
+
+def seen_by(found: Mapping[Role, Release], span: SpanRef) -> frozenset[Role]:
+    """Return which releases were trained on this span, in any version, or on a later one."""
+    began = first_day(span.name)
+    return frozenset(role for role, release in found.items() if first_day(release.span.name) >= began)
+
+
+def forward_score(found: Mapping[Role, Release], outcome: EvaluateOutcome, measured: Measured) -> ForwardScore | None:
+    """Return the champion's; None without a champion, without a holdout row of the span, or if it has seen the span."""
+    spans, champion, metric = outcome.spans, found.get(Role.champion), _WORTH.metric
+    if champion is None or Role.champion in measured.seen_by or not spans or spans[-1].span != measured.newest:
+        return None
+    values = {role: metrics[metric] for role, metrics in spans[-1].metrics.items() if metric in metrics}
+    if Role.champion not in values:
+        return None
+    (difference,) = compare(measured, _WORTH)
+    previous = None if difference.absent else found.get(Role.previous)
+    interval = difference.interval
+    return ForwardScore(
+        release=champion.number,
+        span=measured.newest,
+        rows=spans[-1].rows,
+        metric=metric,
+        value=values[Role.champion],
+        previous=previous.number if previous else None,
+        previous_value=values.get(Role.previous) if previous else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        untrained=values.get(Role.untrained),
+        challenger=values.get(Role.challenger),
+    )

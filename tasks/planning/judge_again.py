@@ -1,0 +1,110 @@
+"""Judges a run again: by rules that changed since, or by a human who lets it pass. No stage runs for it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.load import load_config
+from configs.schema.config import BESIDE_THE_WORK, Config
+from infra.store.base import Store
+from tasks.contracts.evaluation import Override, Rules
+from tasks.contracts.folders import run_folder
+from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, ReleaseOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.foundation.clock import now
+from tasks.foundation.errors import ConfigError
+from tasks.planning.judge_run import judge_evaluation, judge_release, rules_of
+from tasks.quality.verdicts import refusals
+from tasks.runs import releases
+from tasks.runs.plan import planned_runs, read_plan
+from tasks.runs.results import Judgement, judgement_key, read_judgement, read_result
+
+
+def plan_again(store: Store, run_key: str, config_file: Path | str | None, overrides: Sequence[str]) -> RunPlan:
+    """Return the plan of a run with the rules that it is to be judged by; everything else in it stays.
+
+    Args:
+        config_file: its gates and slices are the rules; None or empty: the settings of the run itself, but for
+            `publish`: no address or name of a secret is taken from the workspace.
+        overrides: single settings over both. Without either the rules are those of the newest judgement.
+
+    Raises:
+        ConfigError: there is no such run, or the configuration is wrong.
+        StoreError: a record of the run is not readable.
+    """
+    if run_key not in planned_runs(store):
+        raise ConfigError(f"{store.uri} has no run {run_key}; millrace status and millrace history name the runs")
+    plan = read_plan(store, run_key)
+    if not config_file and not overrides:
+        judged = read_judgement(store, run_key)
+        config = plan.config if judged is None or judged.rules is None else _with_rules(plan.config, judged.rules)
+    else:
+        given = load_config(config_file or store.local(f"{run_folder(run_key)}/config.yaml"), overrides)
+        config = plan.config.model_copy(update={name: getattr(given, name) for name in BESIDE_THE_WORK})
+        config = _with_rules(config, rules_of(given))
+    if not config_file:
+        own = load_config(None, [override for override in overrides if override.startswith("publish.")])
+        config = config.model_copy(update={"publish": own.publish})
+    return plan.model_copy(update={"workspace": store.uri, "config": config})
+
+
+def judge_again(store: Store, plan: RunPlan) -> Judgement:
+    """Judge what the run measured by the rules of the plan; if they are those of before, nothing is written.
+
+    Hold the lock of the lineage.
+
+    Raises:
+        ConfigError: the run was not evaluated yet, or a rule names a column that its rows do not have.
+        StoreError: what it measured is not readable.
+    """
+    evaluated = read_result(store, plan.run_key, Stage.evaluate)
+    if evaluated is None or not isinstance(evaluated.outcome, EvaluateOutcome):
+        raise ConfigError(
+            f"run {plan.run_key} was not evaluated yet, so there is nothing to judge; "
+            f"first: millrace run --span {plan.span.name}"
+        )
+    judgement = judge_evaluation(store, plan, evaluated.outcome)
+    exported = read_result(store, plan.run_key, Stage.release)
+    inferred = read_result(store, plan.run_key, Stage.infer)
+    if exported is None or inferred is None:
+        return judgement
+    assert isinstance(exported.outcome, ReleaseOutcome)
+    assert isinstance(inferred.outcome, InferOutcome)
+    verdicts = judge_release(exported.outcome, inferred.outcome.vectors, plan.config.release.gates)
+    if verdicts != judgement.release_verdicts:
+        judgement = judgement.model_copy(update={"release_verdicts": verdicts})
+        store.write(judgement_key(plan.run_key), judgement.to_json())
+    return judgement
+
+
+def let_pass(store: Store, plan: RunPlan, judgement: Judgement, name: str, reason: str) -> Judgement:
+    """Record that a human lets a refused run pass, and why. Hold the lock of the lineage.
+
+    Raises:
+        ConfigError: name or reason is empty, or no gate refuses the run.
+    """
+    if not name.strip() or not reason.strip():
+        raise ConfigError("an override needs a name and a reason: --override NAME --reason TEXT")
+    if not judgement.refused:
+        raise ConfigError(f"no gate refuses run {plan.run_key}, so there is nothing to override")
+    if (release := releases.of_run(store, plan.run_key)) is not None:
+        raise ConfigError(f"run {plan.run_key} is release {release.number} already, so there is nothing to override")
+    override = Override(name=name.strip(), reason=reason.strip(), at=now(), refusals=refusals(judgement.all_verdicts))
+    passed = judgement.model_copy(update={"overrides": (*judgement.overrides, override)})
+    store.write(judgement_key(plan.run_key), passed.to_json())
+    return passed
+
+
+def _with_rules(config: Config, rules: Rules) -> Config:
+    judged = {
+        "gates": rules.gates,
+        "slices": rules.slices,
+        "min_slice_rows": rules.min_slice_rows,
+        "champion_loss": rules.champion_loss,
+    }
+    return config.model_copy(
+        update={
+            "evaluate": config.evaluate.model_copy(update=judged),
+            "release": config.release.model_copy(update={"gates": rules.release_gates}),
+        }
+    )

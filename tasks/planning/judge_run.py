@@ -1,0 +1,167 @@
+"""Judges a run by its rules: from what evaluate and release measured, at once or any time later. It needs no worker."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from configs.schema.config import Config
+from configs.schema.gates import GateConfig
+from infra.store.base import Store
+from infra.store.manifest import quarantine
+from tasks.contracts.evaluation import Role, Rules, SliceMetrics, Verdict
+from tasks.contracts.outcomes import EvaluateOutcome, ReleaseOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.foundation.clock import now
+from tasks.planning import forward_score
+from tasks.quality import verdicts
+from tasks.quality.comparisons import Measured
+from tasks.quality.fall import judge_falls
+from tasks.quality.label_conflicts import contradicted
+from tasks.quality.label_metrics import without_skill
+from tasks.quality.row_metrics import area_by_chance
+from tasks.quality.row_results import RowResults, read_row_results
+from tasks.quality.selection import slices_of
+from tasks.runs.plan import read_plan
+from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement
+
+# They follow the names of metrics of the release stage.
+QUERIES_OF = " of the whole catalogue"
+SHARED_BY = " of the items that both hold"
+
+
+def rules_of(config: Config) -> Rules:
+    """Return the settings of a configuration that runs are judged by."""
+    return Rules(
+        gates=config.evaluate.gates,
+        slices=config.evaluate.slices,
+        min_slice_rows=config.evaluate.min_slice_rows,
+        release_gates=config.release.gates,
+        champion_loss=config.evaluate.champion_loss,
+    )
+
+
+def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:
+    """Return the gates' verdicts on an evaluation: those on record if evaluation and rules are the same, else new ones.
+
+    New ones are written; those before stay on record under their number. Damaged ones are moved to quarantine/.
+
+    Raises:
+        ConfigError: a gate or evaluate.slices names a column that the rows do not have.
+        StoreError: the row results are not readable.
+    """
+    key, rules = judgement_key(plan.run_key), rules_of(plan.config)
+    try:
+        kept = read_judgement(store, plan.run_key)
+    except UnusableResult:
+        quarantine(store, key)
+        kept = None
+    if kept is not None and kept.outcome.to_json() == outcome.to_json() and _same(store, plan, kept, rules):
+        return kept
+    rows = read_row_results(store, outcome.rows_key) if outcome.rows_key is not None else None
+    counts = _class_counts(rows) if rows else np.zeros(2)
+    found = forward_score.judged_releases(store, outcome)
+    measured = _measured(plan, outcome, rows, forward_score.seen_by(found, plan.span))
+    window = [span.name for span in plan.window]
+    falls = judge_falls(rows, window, rules.champion_loss, _seed(plan)) if rows else {}
+    judgement = Judgement(
+        outcome=outcome,
+        verdicts=(*verdicts.judge(measured, rules.gates), *falls.values()),
+        number=kept.number + 1 if kept else 1,
+        at=now(),
+        rules=rules,
+        forward=forward_score.forward_score(found, outcome, measured),
+        slices=_slices(rows, rules) if rows else (),
+        larger_class=float(counts.max() / counts.sum()) if counts.any() else None,
+        auc_by_chance=area_by_chance(int(counts[1]), int(counts[0])),
+        without_skill=_without_skill(rows) if rows else {},
+        wrong_spans=tuple(span for span, verdict in falls.items() if verdict.refuses),
+        contradicted=contradicted(rows, plan.span.name) if rows else "",
+    )
+    if kept is not None:
+        store.write(judgement_key(plan.run_key, kept.number), kept.to_json())
+    store.write(key, judgement.to_json())
+    return judgement
+
+
+def judge_release(exported: ReleaseOutcome, vectors: int, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
+    """Return the verdicts of the gates of the release stage; none where it had no queries.
+
+    Args:
+        vectors: all that the queries were searched among.
+    """
+    if not exported.queries:  # the rows of an old release are not known
+        return ()
+    return tuple(verdict for gate in gates for verdict in verdicts.judge(_searched(exported, vectors, gate), [gate]))
+
+
+def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measured:
+    """Return what a gate of the release stage judges: the release, or both models apart from their catalogues."""
+    shared = exported.shared
+    if gate.baseline == "none" or shared is None:
+        metrics: dict[Role, Mapping[str, float]] = {Role.challenger: exported.metrics}
+        among = f"among all {vectors:,} vectors"
+        return Measured(metrics, corpus=among, many=exported.queries, called="queries", suffix=QUERIES_OF)
+    metrics = {Role.challenger: shared.metrics_after, Role.champion: shared.metrics_before}
+    among = f"among the {shared.items:,} items that both hold"
+    return Measured(metrics, corpus=among, many=shared.queries, called="queries", suffix=SHARED_BY)
+
+
+def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
+    """Return whether a judgement is by these rules; those of the release stage are judged there."""
+    then = kept.rules or rules_of(read_plan(store, plan.run_key).config)
+    return then.model_copy(update={"release_gates": rules.release_gates}) == rules
+
+
+def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, seen_by: frozenset[Role]) -> Measured:
+    metrics: dict[Role, Mapping[str, float]] = {
+        each.role: {**each.metrics, **each.vectors} for each in outcome.measured
+    }
+    metrics.setdefault(Role.challenger, outcome.challenger)
+    if outcome.champion is not None:
+        metrics.setdefault(Role.champion, outcome.champion)
+    return Measured(
+        metrics,
+        rows,
+        corpus=_corpus(outcome),
+        whole=f"among all {outcome.whole_items:,} items" if outcome.whole_items else "",
+        shared={role: f"among the {items:,} items that both hold" for role, items in outcome.shared_items.items()},
+        many=outcome.holdout_rows,
+        sampled_from=outcome.sampled_from,
+        newest=plan.span.name,
+        seen_by=seen_by,
+        min_slice_rows=plan.config.evaluate.min_slice_rows,
+        seed=_seed(plan),
+    )
+
+
+def _corpus(outcome: EvaluateOutcome) -> str:
+    sampled = outcome.whole_items is not None or outcome.corpus_items < outcome.catalogue_items
+    return f"among {outcome.corpus_items:,} items{' drawn without regard to a model' if sampled else ''}"
+
+
+def _seed(plan: RunPlan) -> tuple[int, ...]:
+    return plan.config.seed, int.from_bytes(plan.run_key.encode())
+
+
+def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:
+    return tuple(
+        SliceMetrics(
+            column=column,
+            value=part.where,
+            rows=int(part.rows.sum()),
+            metrics=rows.compared(Role.challenger, part.rows),
+            champion=rows.compared(Role.champion, part.rows) if Role.champion in rows.ranks else None,
+        )
+        for column in rules.slices
+        for part in slices_of(rows, column)
+        if part.rows.sum() >= rules.min_slice_rows
+    )
+
+
+def _without_skill(rows: RowResults) -> dict[str, float]:
+    return without_skill({head: truth[~rows.golden] for head, truth in rows.labels.items()})
+
+
+def _class_counts(rows: RowResults) -> np.ndarray:
+    """Return the holdout rows of each class, int64 (2,)."""
+    return np.bincount(rows.label_class[(rows.label_class >= 0) & ~rows.golden], minlength=2)

@@ -1,0 +1,96 @@
+"""The pretrained folder that a lineage begins with: where it is, and whether it can be used."""
+
+import importlib.util
+from pathlib import Path
+
+from configs.schema.config import Config
+from tasks.data.encoders import check_direction, kind_of, positions_for_text
+from tasks.data.pretrained import Described, describe, read_settings, text_shape
+from tasks.data.shapes import TextShape
+from tasks.foundation.errors import ConfigError
+
+# One of each group must be there.
+_FILES = (
+    ("config.json",),
+    ("tokenizer.json",),
+    ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
+
+
+def pretrained_folder(name: str) -> Path:
+    """Return the local folder of `model.pretrained`: a path, or `package:NAME/FOLDER` in an installed package.
+
+    No package is imported for it.
+
+    Raises:
+        ConfigError: the name is none of these, or there is no such package.
+    """
+    if not name.startswith("package:"):
+        return Path(name).expanduser()
+    package, _, below = name.removeprefix("package:").partition("/")
+    if not package.isidentifier() or ".." in Path(below).parts or Path(below).is_absolute():
+        raise ConfigError(
+            f"model.pretrained {name!r}: write package:NAME/FOLDER, with the name of a package at the top and a folder "
+            "inside it"
+        )
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # a module of this process that was made, not found
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"model.pretrained {name!r}: the package {package!r} is not installed")
+    return Path(next(iter(spec.submodule_search_locations))) / below
+
+
+def check_encoder(config: Config) -> None:
+    """Check, without loading it, that the pretrained folder can be trained from as it is, and holds the longest text.
+
+    Raises:
+        ConfigError: there is no such folder, a file is missing, something in it can't be honoured, the configuration
+            contradicts it, or a text may have more tokens than the encoder positions.
+    """
+    if config.model.pretrained is not None:
+        describe_encoder(config, pretrained_folder(config.model.pretrained))
+
+
+def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape]:
+    """Return what a folder says, and how texts' vectors are made; checked and raises as `check_encoder`."""
+    if not folder.is_dir():
+        raise ConfigError(f"model.pretrained: there is no folder {folder}; give a local Hugging Face model folder")
+    described = describe(folder)
+    shape, encoder = text_shape(config.model, described), described.encoder
+    if shape.prompts.by_entity and config.features.entity is None:
+        names = ", ".join(shape.prompts.by_entity)
+        raise ConfigError(
+            f"model.pretrained: {folder} has prompts for texts about {names}; name the column that says so with "
+            "features.entity=COLUMN, or the prompts to train with instead: model.prompts={query: ..., item: ...}"
+        )
+    for names in _FILES:
+        if not any((encoder / name).is_file() for name in names):
+            raise ConfigError(f"model.pretrained: {encoder} has no {names[0]}; give a local Hugging Face model folder")
+    facts = read_settings(encoder / "config.json")
+    kind_of(facts.get("model_type"))
+    check_direction(facts)
+    longest, positions = config.longest_tokens, positions_for_text(facts)
+    if positions is not None and longest > positions:
+        raise ConfigError(
+            f"a text of {longest} tokens is longer than the {positions} positions of the encoder in {encoder}; "
+            "lower train.max_tokens and infer.max_tokens"
+        )
+    if described.longest_tokens is not None and longest > described.longest_tokens:
+        raise ConfigError(
+            f"a text of {longest} tokens is longer than the {described.longest_tokens} at which {folder} cuts its "
+            "texts; lower train.max_tokens and infer.max_tokens, or raise max_seq_length in a copy of the folder"
+        )
+    encoder_width = facts.get("hidden_size", facts.get("dim"))  # DistilBERT's name
+    if isinstance(encoder_width, int):
+        check_widths(config, config.model.embedding_width or shape.text_width(encoder_width))
+    return described, shape
+
+
+def check_widths(config: Config, width: int) -> None:
+    """Check what depends on the width of the embedding. Raises ConfigError: a narrower width is not below it."""
+    try:
+        config.check_widths(width)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

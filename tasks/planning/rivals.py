@@ -1,0 +1,115 @@
+"""Which released models an evaluation measures besides challenger and champion: previous, first and best.
+
+First and best are fixed points: a slow decay, each time within what a comparison with the champion allows, shows in
+them. On a new span the previous release shows what the training of the champion was worth.
+"""
+
+import functools
+from collections.abc import Sequence
+
+from configs.schema.config import Config
+from configs.schema.metrics import METRICS, Family
+from infra.store.base import Store
+from infra.store.manifest import MissingFolder, read_manifest
+from tasks.contracts.evaluation import Role
+from tasks.contracts.jobs import Rival
+from tasks.contracts.references import CheckpointRef, ModelRef
+from tasks.contracts.runs import Release
+from tasks.planning.worth import worth_of_models
+from tasks.runs import branches, lineage, releases
+
+USUAL_METRIC = "recall@10"
+
+
+def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Rival, ...]:
+    """Return the releases that an evaluation of the challenger measures. Raises as `compared_with`."""
+    return tuple(
+        Rival(
+            role=role,
+            release=release.number,
+            model=release.model,
+            vectors=release.vectors_prefix if release.catalogue else None,
+        )
+        for role, release in compared_with(store, config, challenger).items()
+    )
+
+
+def compared_with(store: Store, config: Config, challenger: ModelRef | None = None) -> dict[Role, Release]:
+    """Return the release before the champion, the lineage's first, and its best by the first ranking gate's metric.
+
+    A release whose checkpoint was deleted can't be measured: it is not the best, and if it has another role, nobody
+    has. A model with several roles is read with the vectors of the first of them here.
+
+    Args:
+        challenger: no release of this model is one.
+
+    Raises:
+        StoreError: a release, its evaluation, or the record of a branch, is not readable; names the file.
+    """
+    own = branches.root(store, config.lineage)
+    root_of = functools.cache(lambda name: branches.root(store, name))
+    every = list(releases.with_new_models(store))
+    made = [
+        release
+        for release in every
+        if (challenger is None or release.model.version != challenger.version)
+        and root_of(release.model.checkpoint.prefix.split("/")[1]) == own
+    ]
+    chosen: dict[Role, Release] = {}
+    if (previous := _previous(store, challenger)) is not None:
+        chosen[Role.previous] = previous
+    if made and not lineage.is_pruned(store, made[-1].model.checkpoint):
+        chosen[Role.first] = made[-1]
+    if made and (best := _best(store, every, made, _metric(config))) is not None:
+        chosen[Role.best] = best
+    return chosen
+
+
+def begun_with(store: Store, config: Config) -> CheckpointRef | None:
+    """Return the imported weights that the lineage began with; None if it began with a new model, or they are gone."""
+    name = config.lineage
+    while (branch := branches.branch_of(store, name)) is not None:
+        if branch.base is None:
+            break
+        name = branch.of
+    prefix = f"lineages/{name}/step-00000000"
+    try:
+        return CheckpointRef(prefix=prefix, step=0, sha256=read_manifest(store, prefix).sha256)
+    except MissingFolder:
+        return None
+
+
+def _previous(store: Store, challenger: ModelRef | None) -> Release | None:
+    """Return the newest release of another model that was current before the champion, with its newest vectors."""
+    own = challenger.version if challenger is not None else None
+    others = (each for each in releases.current_and_before(store) if each.model.version != own)
+    found = champion = next(others, None)
+    while found is not None and champion is not None:
+        if found.model.version not in (champion.model.version, own):
+            return None if lineage.is_pruned(store, found.model.checkpoint) else found
+        brought = releases.origin(store, found.model.version)  # refreshes since then, one an hour, are not read
+        found = releases.read(store, brought.previous) if brought is not None and brought.previous else None
+    return None
+
+
+def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metric: str) -> Release | None:
+    """Return the best of the releases that a chain of evaluations connects with the one that serves, or served last.
+
+    Args:
+        every: with those of other lineages, which may have been champions.
+        made: the lineage's own, newest first; at least one.
+    """
+    by_version = {release.model.version: release for release in reversed(made)}
+    served = (by_version.get(release.model.version) for release in releases.current_and_before(store))
+    serving = next((release for release in served if release is not None), made[0])
+    worth = worth_of_models(store, every, serving, metric)
+    sign = 1 if METRICS[metric].better == "higher" else -1
+    known = [release for release in made if release.model.version in worth]
+    # Of equal ones the newest, which knows most.
+    best_first = sorted(known, key=lambda release: (sign * worth[release.model.version], release.number), reverse=True)
+    return next((each for each in best_first if not lineage.is_pruned(store, each.model.checkpoint)), None)
+
+
+def _metric(config: Config) -> str:
+    gated = [gate.metric for gate in config.evaluate.gates if METRICS[gate.metric].family is Family.ranking]
+    return next(iter(gated), USUAL_METRIC)

@@ -1,0 +1,219 @@
+"""The numbers that a gate is judged by: value, baseline, threshold, and how sure the difference is."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from configs.schema.gates import NEWEST, GateConfig
+from configs.schema.metrics import METRICS, Family
+from tasks.contracts.evaluation import Role
+from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
+from tasks.quality.row_results import RowResults
+from tasks.quality.selection import Part, parts_of
+
+
+class Measured(NamedTuple):
+    """What is known of the models: numbers of all rows, and the answers to each row where they were kept."""
+
+    metrics: Mapping[Role, Mapping[str, float]]
+    rows: RowResults | None = None
+    corpus: str = ""  # the items that the rows' own were found among, as in `among 2,000 items`
+    whole: str = ""  # the same, of ranks among a catalogue that `corpus` is a part of; empty: there are none
+    shared: Mapping[Role, str] = MappingProxyType({})  # the same, of ranks that a baseline has with the challenger
+    many: int | None = None  # rows that the metrics are of
+    sampled_from: int | None = None  # rows that these are a sample of; None: they are all
+    called: str = "holdout rows"
+    newest: str = ""  # the newest span
+    seen_by: frozenset[Role] = frozenset()  # released models that were trained on the newest span, or on a later one
+    min_slice_rows: int = 1
+    seed: tuple[int, ...] = (0,)
+    suffix: str = ""  # follows the metrics' names
+
+
+class Interval(NamedTuple):
+    """Bounds of the value, or of the difference; each holds with the gate's confidence, corrected if there are many."""
+
+    low: float
+    high: float
+    standard_error: float
+
+
+class Comparison(NamedTuple):
+    """One gate on one part of the rows."""
+
+    gate: GateConfig
+    where: str
+    value: float  # NaN: not measured
+    baseline: float | None  # None: the gate compares with nothing, or there is nothing to compare with
+    rows: int | None = None
+    groups: int | None = None
+    interval: Interval | None = None
+    absent: str = ""  # why the gate does not apply
+    unknown: str = ""  # why its rows can't tell
+    among: str = ""  # the items that the rows' own were found among; empty: not known, or the gate is of no rows
+
+    @property
+    def judged(self) -> float:
+        """The number that is compared with the threshold."""
+        return self.value - (self.baseline or 0.0)
+
+    @property
+    def threshold(self) -> float:
+        """Of the value or the difference, also where the gate has it as a share of the baseline."""
+        return self.gate.threshold * (abs(self.baseline or 0.0) if self.gate.relative else 1.0)
+
+
+def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
+    """Return the numbers of a gate, one entry for each slice or span that it judges; at least one.
+
+    Raises:
+        ConfigError: the gate names a column that the rows do not have.
+    """
+    role = None if gate.baseline == "none" else Role(gate.baseline)
+    of_part = gate.rows != "holdout" or any((gate.slice, gate.span, gate.width))
+    rows = measured.rows
+    if absent := _absent(measured, gate, role) or _not_as_narrow(rows, gate, role):
+        return [Comparison(gate, gate.narrowed, _whole(measured, Role(gate.of), gate), None, absent=absent)]
+    if not gate.of_rows or rows is None or gate.metric not in measured.metrics[Role(gate.of)]:
+        if of_part:
+            kept = "the evaluation kept no answers to single rows; evaluate again to judge a part of them"
+            absent = kept if rows is None else f"the model gives no {gate.metric}"
+        value = _whole(measured, Role(gate.of), gate)
+        baseline = None if role is None else _whole(measured, role, gate)
+        many = measured.many if gate.of_rows else None
+        unknown = _too_few(gate, many)
+        among = measured.corpus if gate.of_rows else ""
+        return [Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown, among=among)]
+    parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows)
+    if not parts:
+        few = f"no {gate.slice_column or 'span'} has {measured.min_slice_rows} rows (evaluate.min_slice_rows)"
+        return [Comparison(gate, "", math.nan, None, absent=few)]
+    compared = [_of_part(rows, gate, role, part) for part in parts]
+    among = _among(measured, gate, role)
+    return [each._replace(among=among) for each in _with_intervals(gate, compared, measured.seed)]
+
+
+def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
+    """Return the items that the ranks of `RowResults.ranks_against` are among."""
+    if gate.of == "champion":  # it met no model but the challenger on other items than the corpus
+        return measured.corpus
+    if METRICS[gate.metric].family is Family.ranking and gate.width is None:
+        return measured.shared.get(role, measured.corpus) if role is not None else measured.whole or measured.corpus
+    return measured.corpus
+
+
+def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
+    """Return the reason why a gate does not apply; empty if it does."""
+    if gate.of == "champion":
+        if Role.champion not in measured.metrics:
+            return "no champion yet to judge"
+        seen = [_called(each) for each in (Role.champion, role) if each is not None and each in measured.seen_by]
+        if seen and gate.span == NEWEST:
+            return f"the {seen[0]} has seen span {measured.newest} already"
+    if role is None:
+        compatible = METRICS[gate.metric].family is Family.compatibility
+        return "no champion yet to compare with" if compatible and Role.champion not in measured.metrics else ""
+    if role in measured.metrics:
+        if gate.metric in measured.metrics[role]:
+            return ""
+        return f"the {_called(role)} gives no {gate.metric} to compare with"
+    if role is Role.champion or (role is not Role.untrained and Role.champion not in measured.metrics):
+        return f"no {'champion' if role is Role.champion else 'release'} yet to compare with"
+    if role is Role.previous:
+        return "no release of another model before the champion that can be measured"
+    return f"the {_called(role)} was not measured; evaluate again to compare with it"
+
+
+def _not_as_narrow(rows: RowResults | None, gate: GateConfig, role: Role | None) -> str:
+    """Return which model was not measured by the gate's part of the vectors; empty where all were."""
+    if gate.width is None or rows is None:
+        return ""
+    known = rows.narrow_ranks.get(gate.width, {})
+    if Role(gate.of) not in known:
+        return "the evaluation did not measure them; evaluate again to judge by them"
+    if role is not None and role not in known:
+        return f"the {_called(role)} was not measured by {gate.narrowed}; its vectors may have no more"
+    return ""
+
+
+def _called(role: Role) -> str:
+    called = {
+        Role.previous: "previous release",
+        Role.untrained: "untrained model",
+        Role.first: "first release",
+        Role.best: "best release",
+    }
+    return called.get(role, role)
+
+
+def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
+    return math.nan if gate.width is not None else measured.metrics.get(role, {}).get(gate.metric, math.nan)
+
+
+def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) -> tuple[Comparison, Answers]:
+    roles = (Role(gate.of), *((role,) if role else ()))
+    met = role if gate.of == "challenger" else None
+    truth = truths(rows, gate.metric)[part.rows]
+    answers = Answers(
+        gate.metric,
+        rows.group[part.rows],
+        truth,
+        tuple(row_values(rows, gate.metric, each, met, gate.width)[part.rows] for each in roles),
+    )
+    value, *others = measure(answers)
+    many, unknown = len(truth), ""
+    if part.where and (not many or (gate.metric == "auc" and len(np.unique(truth)) < 2)):
+        unknown = f"no row of {part.where} to judge" if not many else f"{part.where} has rows of one class only"
+    else:
+        unknown = _too_few(gate, many)
+    where, groups = ", ".join(filter(None, (gate.narrowed, part.where))), len(np.unique(answers.groups))
+    return Comparison(gate, where, value, others[0] if others else None, many, groups, unknown=unknown), answers
+
+
+def _too_few(gate: GateConfig, many: int | None) -> str:
+    if many is None or many >= gate.min_rows:
+        return ""
+    return f"{many:,} rows are fewer than the {gate.min_rows:,} that the gate wants"
+
+
+def _with_intervals(
+    gate: GateConfig, found: Sequence[tuple[Comparison, Answers]], seed: tuple[int, ...]
+) -> list[Comparison]:
+    """Add the intervals of a gate that says how sure it must be.
+
+    Of several comparisons the bound that lets the gate fail is corrected by Holm's method: the chance that any part of
+    an equal model fails stays what it is for one part. The bound that lets it pass needs no correction, since the gate
+    lets a model pass only if it passes everywhere.
+    """
+    if gate.confidence is None:
+        return [comparison for comparison, _ in found]
+    doubt, sign = 1 - gate.confidence, 1 if gate.direction == "higher" else -1
+    draws = max(DRAWS, math.ceil(10 * len(found) / doubt))
+    margins = {}
+    for at, (comparison, answers) in enumerate(found):
+        if not comparison.unknown and math.isfinite(comparison.judged):
+            margin = _margin(gate, draw(answers, draws, seed)) * sign
+            margins[at] = margin[np.isfinite(margin)]
+    left = len(margins)
+    bounds = {}
+    by_doubt = sorted(margins, key=lambda at: float((margins[at] >= 0).mean()))
+    for at in by_doubt:
+        most = float(np.quantile(margins[at], 1 - doubt / left))
+        bounds[at] = (float(np.quantile(margins[at], doubt)), most)
+        left -= most < 0
+    result = [comparison for comparison, _ in found]
+    for at, ends in bounds.items():
+        low, high = sorted(sign * end for end in ends)
+        threshold = result[at].threshold
+        interval = Interval(low + threshold, high + threshold, float(margins[at].std()))
+        result[at] = result[at]._replace(interval=interval)
+    return result
+
+
+def _margin(gate: GateConfig, drawn: np.ndarray) -> np.ndarray:
+    """Return by how much each draw is above the threshold, (models, draws) -> (draws,)."""
+    baseline = drawn[1] if len(drawn) > 1 else np.zeros(drawn.shape[1])
+    return drawn[0] - baseline - gate.threshold * (np.abs(baseline) if gate.relative else 1.0)

@@ -1,0 +1,103 @@
+"""The champion on the newest span next to the same champion on the spans before: are the new rows themselves wrong?
+
+The other gates compare two models on the same rows. Where those rows are wrong, both are wrong alike, and no gate says
+so. The champion has not seen the new span: on items that its release holds it is nearly as good there as before, also
+where a third of the items is new, since those don't count.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from configs.schema.stages import Bounds
+from tasks.contracts.evaluation import Role, Verdict
+from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
+from tasks.quality.row_results import RowResults
+
+METRIC = "recall@10"
+FEWEST = 50  # rows on each side; with fewer, chance alone moves recall too far
+CONFIDENCE = 0.95
+CHAMPION_BEFORE = "champion before"  # the name of what it is compared with
+
+
+def judge_falls(rows: RowResults, window: Sequence[str], bounds: Bounds, seed: tuple[int, ...]) -> dict[str, Verdict]:
+    """Return a verdict for each span of the window that can be judged: on enough holdout rows, with a champion.
+
+    Args:
+        window: names of the spans that the champion was not trained on.
+        bounds: what share of its value on the spans before the champion may lose.
+    """
+    if Role.champion not in rows.ranks or rows.held is None:
+        return {}
+    counted = rows.pair & rows.held & ~rows.golden
+    before = counted & ~np.isin(rows.span, list(window))
+    spans = {span: counted & (rows.span == span) for span in window}
+    if before.sum() < FEWEST:
+        return {}
+    return {s: _judge(rows, s, new, before, bounds, seed) for s, new in spans.items() if new.sum() >= FEWEST}
+
+
+def _judge(
+    rows: RowResults, span: str, new: np.ndarray, before: np.ndarray, bounds: Bounds, seed: tuple[int, ...]
+) -> Verdict:
+    sides = [_answers(rows, among) for among in (new, before)]
+    (value,), (baseline,) = (measure(side) for side in sides)
+    drawn, drawn_before = (draw(side, DRAWS, (*seed, at))[0] for at, side in enumerate(sides))
+    stops, warns = (limit is not None and _lost(drawn, drawn_before, limit) for limit in (bounds.stop, bounds.warn))
+    limit = bounds.stop if stops or bounds.warn is None else bounds.warn
+    low, high = np.quantile(drawn - drawn_before, [1 - CONFIDENCE, CONFIDENCE])
+    lost = (baseline - value) / baseline if baseline else 0.0
+    return Verdict(
+        metric=METRIC,
+        severity="critical" if stops else "warning",
+        answer="fail" if stops or warns else "pass",
+        value=value,
+        baseline=baseline,
+        sentence=_sentence(span, value, baseline, lost, limit, (int(new.sum()), int(before.sum())), stops, warns),
+        against=CHAMPION_BEFORE,
+        where=f"the champion on {span}",
+        over=f"{int(new.sum()):,} holdout rows about items of its release",
+        rows=int(new.sum()),
+        groups=len(np.unique(rows.group[new])),
+        threshold=None if limit is None else -limit * baseline,
+        difference=value - baseline,
+        low=float(low),
+        high=float(high),
+        standard_error=float((drawn - drawn_before).std()),
+        confidence=CONFIDENCE,
+    )
+
+
+def _answers(rows: RowResults, among: np.ndarray) -> Answers:
+    values = row_values(rows, METRIC, Role.champion)[among]
+    return Answers(METRIC, rows.group[among], truths(rows, METRIC)[among], (values,))
+
+
+def _lost(drawn: np.ndarray, before: np.ndarray, share: float) -> bool:
+    """Return whether more than the share is lost, with CONFIDENCE, by samples of both."""
+    return bool(np.quantile(drawn - (1 - share) * before, CONFIDENCE) < 0)
+
+
+def _sentence(
+    span: str,
+    value: float,
+    baseline: float,
+    lost: float,
+    limit: float | None,
+    rows: tuple[int, int],
+    stops: bool,
+    warns: bool,
+) -> str:
+    allowed = "" if limit is None else f"; a loss of {limit:.0%} is allowed"
+    said = (
+        f"The champion's {METRIC} is {value:.4f} on {rows[0]:,} holdout rows of span {span} about items that its "
+        f"release holds, and {baseline:.4f} on {rows[1]:,} of the spans before"
+    )
+    if not (stops or warns):
+        return f"{said}: {'no loss' if lost <= 0 else f'a loss of {lost:.1%}'}{allowed}."
+    return (
+        f"{said}: a loss of {lost:.1%}{allowed}, with {CONFIDENCE:.0%} confidence. The champion is the same, so the "
+        f"rows of {span} differ: are queries, ids, texts, features and labels joined rightly? If not, ingest the span "
+        "again with --replace. If customers really search otherwise now: millrace gate --override NAME --reason TEXT, "
+        "or another evaluate.champion_loss."
+    )

@@ -1,0 +1,194 @@
+"""The answers of every measured model to each row, from the file that evaluate wrote: numbers can be made again."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from infra.store.base import Store
+from tasks.contracts.evaluation import (
+    COLUMN,
+    GOLDEN,
+    GROUP,
+    ITEM_ID,
+    LABEL,
+    LABEL_CLASS,
+    PAIR,
+    ROW_ID,
+    SPAN,
+    Role,
+    held_of,
+    loss_of,
+    predicted_of,
+    probability_of,
+    rank_of,
+    says_of,
+    shared_rank_of,
+    whole_rank_of,
+)
+from tasks.foundation.errors import StoreError
+from tasks.quality.label_metrics import label_metrics
+from tasks.quality.row_metrics import metrics_of
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+HALF = 0.5  # the threshold of a head that has none of its own
+NO_VALUE = "(none)"  # the value of a column where the row has none
+
+
+@dataclass(frozen=True)
+class RowResults:
+    """One entry for each row in every array. The rows of the golden set are among them, with the span GOLDEN.
+
+    `columns` holds texts, NO_VALUE for null. Each role that was measured is in `ranks`; it is in `losses`
+    if the configuration has a contrastive head, and in `probabilities` and `predicted` if its
+    model classifies. `labels` and `says` have the heads that learn one value of each row.
+    """
+
+    row_id: np.ndarray  # object: str
+    span: np.ndarray  # object: str
+    group: np.ndarray  # int64: rows with an equal number are resampled together
+    item_id: np.ndarray  # object: str
+    pair: np.ndarray  # bool
+    label_class: np.ndarray  # int8
+    columns: dict[str, np.ndarray]  # name in the source -> object: str
+    ranks: dict[Role, np.ndarray]  # int32, from 1
+    losses: dict[Role, np.ndarray]  # float32, nats
+    probabilities: dict[Role, np.ndarray]  # float32
+    predicted: dict[Role, np.ndarray]  # int8: the class that the model names
+    # Evaluations without such heads have none.
+    labels: dict[str, np.ndarray] = field(default_factory=dict)  # by head, float64: the truth, NaN: not known
+    says: dict[str, dict[Role, np.ndarray]] = field(default_factory=dict)  # by head, float32
+    narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
+    whole_ranks: np.ndarray | None = None  # int32, the challenger's among a catalogue that the corpus is a part of
+    shared_ranks: dict[Role, dict[Role, np.ndarray]] = field(default_factory=dict)  # baseline -> int32 of both
+    held: np.ndarray | None = None  # bool: the champion's release holds the row's item; None: it can't be read
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The models that were measured."""
+        return tuple(self.ranks)
+
+    @property
+    def golden(self) -> np.ndarray:
+        """Whether a row is of the golden set, bool (rows,); the others are the holdout."""
+        return self.span == GOLDEN
+
+    def ranks_against(self, role: Role, baseline: Role | None) -> np.ndarray:
+        """Return a role's ranks for a comparison with a baseline, int32 (rows,); None: with nothing.
+
+        They are those among the items that both hold, or among the whole catalogue, if these were measured.
+
+        Raises:
+            KeyError: the role was not measured.
+        """
+        if baseline is not None and baseline in self.shared_ranks:
+            return self.shared_ranks[baseline][role]
+        if baseline is None and role is Role.challenger and self.whole_ranks is not None:
+            return self.whole_ranks
+        return self.ranks[role]
+
+    def compared(self, role: Role, among: np.ndarray | None = None) -> dict[str, float]:
+        """Return the metrics of challenger or champion, each other's measure, as `metrics` does."""
+        baseline = Role.champion if Role.champion in self.ranks else None
+        return self.metrics(role, among, self.ranks_against(role, baseline))
+
+    def metrics(self, role: Role, among: np.ndarray | None = None, ranks: np.ndarray | None = None) -> dict[str, float]:
+        """Return a model's metrics over the holdout, or over the rows where the bool array `among` is true.
+
+        Args:
+            ranks: of the ranking metrics, int32 (all rows,); None: among the corpus that all models are measured on.
+
+        Raises:
+            KeyError: the role was not measured.
+        """
+        rows = ~self.golden if among is None else among
+        losses, probabilities, predicted = (
+            each.get(role) for each in (self.losses, self.probabilities, self.predicted)
+        )
+        found = metrics_of(
+            ranks=(self.ranks[role] if ranks is None else ranks)[rows],
+            losses=None if losses is None else losses[rows],
+            pair=self.pair[rows],
+            label_class=self.label_class[rows],
+            probabilities=None if probabilities is None else probabilities[rows],
+            predicted=None if predicted is None else predicted[rows],
+        )
+        for head, says in self.says.items():
+            if role in says:
+                found |= label_metrics(head, self.labels[head][rows], says[role][rows])
+        return found
+
+
+def read_row_results(store: Store, key: str) -> RowResults:
+    """Return the row results under `key`, which is `EvaluateOutcome.rows_key`.
+
+    Raises:
+        StoreError: the file is gone, damaged, or lacks a column; names the file and the way out.
+    """
+    try:
+        return row_results(pq.read_table(store.local(key)))
+    except (OSError, KeyError, pa.ArrowInvalid) as error:
+        raise StoreError(
+            f"{store.uri}/{key}, the row results of an evaluation, can't be read: {error}; restore it, or "
+            "delete the result.json of this run's stage evaluate and run it again"
+        ) from error
+
+
+def row_results(table: pa.Table) -> RowResults:
+    """Return the row results in a table with the columns of the file. Raises KeyError: it lacks one."""
+    there = set(table.column_names)
+    heads = [name.removeprefix(LABEL) for name in table.column_names if name.startswith(LABEL)]
+    return RowResults(
+        row_id=_texts(table[ROW_ID]),
+        span=_texts(table[SPAN]),
+        group=table[GROUP].to_numpy(),
+        item_id=_texts(table[ITEM_ID]),
+        pair=table[PAIR].to_numpy(),
+        label_class=table[LABEL_CLASS].to_numpy(),
+        columns={name.removeprefix(COLUMN): _texts(table[name])
+                 for name in table.column_names if name.startswith(COLUMN)},
+        ranks={role: table[rank_of(role)].to_numpy() for role in Role if rank_of(role) in there},
+        held=table[held_of(Role.champion)].to_numpy() if held_of(Role.champion) in there else None,
+        losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
+        probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
+        predicted={role: _predicted(table, role) for role in Role if probability_of(role) in there},
+        labels={head: table[f"{LABEL}{head}"].to_numpy() for head in heads},
+        says={
+            head: {role: table[says_of(role, head)].to_numpy() for role in Role if says_of(role, head) in there}
+            for head in heads
+        },
+        narrow_ranks=_narrow_ranks(table),
+        whole_ranks=table[whole].to_numpy() if (whole := whole_rank_of(Role.challenger)) in there else None,
+        shared_ranks={
+            baseline: {role: table[shared_rank_of(role, baseline)].to_numpy() for role in (Role.challenger, baseline)}
+            for baseline in Role if shared_rank_of(baseline, baseline) in there
+        },
+    )  # fmt: skip
+
+
+def _narrow_ranks(table: pa.Table) -> dict[int, dict[Role, np.ndarray]]:
+    found: dict[int, dict[Role, np.ndarray]] = {}
+    for role in Role:
+        for name in table.column_names:
+            before, _, width = name.rpartition(".")
+            if before == rank_of(role):  # as `narrow_rank_of` makes it
+                found.setdefault(int(width), {})[role] = table[name].to_numpy()
+    return found
+
+
+def _predicted(table: pa.Table, role: Role) -> np.ndarray:
+    """Return the classes that a model names, int8 (rows,). In earlier files they follow from the probability."""
+    if predicted_of(role) in table.column_names:
+        return table[predicted_of(role)].to_numpy()
+    return (table[probability_of(role)].to_numpy() >= HALF).astype(np.int8)
+
+
+def _texts(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column as texts, object (rows,); rows with an equal value share it."""
+    encoded = pc.fill_null(column.cast(pa.string()), NO_VALUE).combine_chunks().dictionary_encode()
+    values = np.array(encoded.dictionary.to_pylist(), dtype=object)
+    return values[encoded.indices.to_numpy()]

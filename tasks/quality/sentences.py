@@ -1,0 +1,89 @@
+"""What a gate says in words: the numbers, what is allowed, how sure it is, and what it would take to be surer."""
+
+import math
+
+from tasks.contracts.evaluation import Answer
+from tasks.quality.comparisons import Comparison
+
+DECIMALS = 9  # of a rounded difference, so that a drop of exactly the threshold passes
+
+_MODELS = {
+    "untrained": "the untrained model's",
+    "champion": "the champion's",
+    "previous": "the previous release's",
+    "first": "the first release's",
+    "best": "the best release's",
+}
+
+
+def sentence(comparison: Comparison, suffix: str, answer: Answer | None, needed: int | None) -> str:
+    """Return the verdict in words.
+
+    Args:
+        suffix: follows the metric's name.
+        needed: rows that an undecided gate would take; None: not known.
+    """
+    gate, value, baseline = comparison.gate, comparison.value, comparison.baseline
+    name = gate.metric + suffix + (f" of {comparison.where}" if comparison.where else "")
+    name = f"the champion's {name}" if gate.of == "champion" else name
+    if comparison.unknown:
+        return f"{name} is undecided: {comparison.unknown}."
+    if comparison.absent:
+        return f"{name}{f' {_texts(value)[0]}' if math.isfinite(value) else ''}; {comparison.absent}."
+    if not math.isfinite(value):
+        return f"{name} is {value}: the evaluation gave no number to judge."
+    if gate.baseline == "none" or baseline is None:
+        bound = "at least" if gate.direction == "higher" else "at most"
+        value_text, threshold = _texts(value, gate.threshold)
+        return f"{name} {value_text}; {bound} {threshold} is required.{_sureness(comparison, answer, needed)}"
+    whose = _MODELS[gate.baseline]
+    if not math.isfinite(baseline):
+        return f"{name} {_texts(value)[0]}; {whose} is {baseline}, which nothing can be compared with."
+    return f"{_compared(comparison, name, whose)} {_allowed(comparison)}.{_sureness(comparison, answer, needed)}"
+
+
+def _compared(comparison: Comparison, name: str, whose: str) -> str:
+    difference = round(comparison.judged, DECIMALS)
+    value, baseline, size, _ = _texts(
+        comparison.value, comparison.baseline or 0.0, abs(difference), abs(comparison.threshold)
+    )
+    if difference == 0:
+        return f"{name} {value} equals {whose};"
+    return f"{name} {value} is {size} {'above' if difference > 0 else 'below'} {whose} {baseline};"
+
+
+def _allowed(comparison: Comparison) -> str:
+    gate, threshold = comparison.gate, comparison.threshold
+    worse, better = ("drop", "gain") if gate.direction == "higher" else ("rise", "drop")
+    slack = -threshold if gate.direction == "higher" else threshold
+    if slack == 0:
+        return f"no {worse} is allowed"
+    size = _texts(comparison.value, comparison.baseline or 0.0, abs(round(comparison.judged, DECIMALS)), abs(slack))[-1]
+    share = f" ({abs(gate.threshold):.4g} of it)" if gate.relative else ""
+    return f"allowed is a {worse} of {size}{share}" if slack > 0 else f"required is a {better} of {size}{share}"
+
+
+def _sureness(comparison: Comparison, answer: Answer | None, needed: int | None) -> str:
+    """Return a sentence about the interval; empty for a gate that asks for none."""
+    gate, interval = comparison.gate, comparison.interval
+    if gate.confidence is None:
+        return ""
+    if interval is None:
+        return " The number alone decides: the evaluation kept no answers to single rows."
+    what = "it" if comparison.baseline is None else "the difference"
+    low, high = (f"{bound:+.4f}" if comparison.baseline is not None else f"{bound:.4f}" for bound in interval[:2])
+    sure = f" With {gate.confidence:.4g} confidence {what} is at least {low}, and at most {high}"
+    over = f"{comparison.rows:,} rows{f' {comparison.among}' if comparison.among else ''}"
+    if answer != "undecided":
+        return f"{sure}, over {over}."
+    enough = f"about {needed:,} would tell" if needed else "more of them may tell"
+    return f"{sure}: {over} can't tell, {enough}."
+
+
+def _texts(*numbers: float) -> list[str]:
+    """Format with four decimals, or with more until different numbers look different."""
+    rounded = {round(number, DECIMALS) for number in (*numbers, 0.0)}
+    decimals = next(
+        (d for d in range(4, DECIMALS) if len({f"{number:.{d}f}" for number in rounded}) == len(rounded)), DECIMALS
+    )
+    return [f"{number:.{decimals}f}" for number in numbers]

@@ -1,0 +1,117 @@
+"""The checks of `millrace doctor`: which of them apply, and their report.
+
+They start nothing, and change nothing except for a scratch key in the workspace, which they delete.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.load import load_config
+from configs.schema.config import Config
+from infra import prefect_server
+from infra.prefect_server import Server
+from infra.store.base import Store
+from infra.store.directory import DirectoryStore
+from infra.store.factory import scheme_of
+from tasks.contracts.stages import Stage, compute_of
+from tasks.foundation.records import Record
+from tasks.upkeep import access, clock, machine, prefect_api, workspace
+from tasks.upkeep.check import Check, CheckResult, Finding, run_check, run_checks
+
+_LEAST_GIB = 1.0  # if the configuration is not readable
+
+
+class DoctorReport(Record):
+    """`millrace doctor`."""
+
+    failed: int
+    warned: int
+    findings: tuple[Finding, ...]
+
+
+def examine(uri: str, config_file: Path | None, overrides: Sequence[str]) -> DoctorReport:
+    """Run all checks that apply to this workspace and configuration; none of them raises.
+
+    If a Prefect server is found, the environment is set for it, so call this before Prefect is imported.
+    """
+    configs: list[Config] = []
+    stores: list[Store] = []
+    servers: list[Server] = []
+    first = [
+        run_check(Check("configuration", lambda: _configuration(config_file, overrides, configs))),
+        run_check(Check("server", lambda: prefect_api.reachable(prefect_server.state_home(), servers))),
+    ]
+    opened = run_check(Check("workspace", lambda: workspace.opened(uri, stores)))
+    if not stores:
+        first.append(opened)
+    for server in servers:
+        os.environ.update(prefect_server.client_environment(server))
+        import prefect.client.orchestration  # noqa: F401 - here, so that the checks' threads do not wait for each other's imports
+
+    config = configs[0] if configs else None
+    rest = run_checks(
+        [
+            *_of_machine(config, stores),
+            *(check for server in servers for check in _of_server(server)),
+            *(check for store in stores for check in _of_workspace(store)),
+            *_of_aws(uri, config),
+        ]
+    )
+    findings = (*first, *rest)
+    failed = sum(finding.outcome == "FAIL" for finding in findings)
+    warned = sum(finding.outcome == "warn" for finding in findings)
+    return DoctorReport(failed=failed, warned=warned, findings=findings)
+
+
+def _of_machine(config: Config | None, stores: Sequence[Store]) -> list[Check]:
+    least = config.health.min_disk_gib if config else _LEAST_GIB
+    folders = [machine.scratch(), *(store.root for store in stores if isinstance(store, DirectoryStore))]
+    return [
+        Check("python", machine.python),
+        Check("versions", machine.pins),
+        *(Check("disk", lambda folder=folder: machine.disk(folder, least)) for folder in folders),
+    ]
+
+
+def _of_server(server: Server) -> list[Check]:
+    return [
+        Check("access", lambda: access.access(server)),
+        Check("prefect", prefect_api.versions),
+        Check("database", lambda: prefect_api.database(server)),
+        Check("workers", prefect_api.workers),
+        Check("deployments", prefect_api.deployments),
+        Check("waiting runs", prefect_api.waiting),
+        Check("clock", lambda: clock.clock("the Prefect server", lambda: clock.date_of_server(server.url))),
+    ]
+
+
+def _of_workspace(store: Store) -> list[Check]:
+    return [
+        Check("workspace", lambda: workspace.content(store)),
+        Check("store", lambda: workspace.guarantees(store)),
+        Check("hosts", lambda: workspace.excluded(store)),
+    ]
+
+
+def _of_aws(uri: str, config: Config | None) -> list[Check]:
+    stages = [stage for stage in Stage if config is not None and compute_of(config, stage) == "batch"]
+    in_bucket = scheme_of(uri) == "s3"
+    if not stages and not in_bucket:
+        return []
+    from tasks.upkeep import aws  # boto3 is slow to import, and a local workspace does not need it
+
+    checks = [Check("credentials", aws.credentials)]
+    if in_bucket:
+        checks.append(Check("clock", lambda: clock.clock("S3", lambda: aws.date_of_bucket(uri))))
+    if config is not None and stages:
+        checks.append(Check("batch", lambda: aws.batch(config, stages)))
+    return checks
+
+
+def _configuration(config_file: Path | None, overrides: Sequence[str], configs: list[Config]) -> CheckResult:
+    configs.append(load_config(config_file, overrides))
+    given = " ".join([str(config_file or "base.yaml alone"), *(f"--set {override}" for override in overrides)])
+    return CheckResult(
+        "ok", f"{given}: lineage {configs[0].lineage}, {configs[0].accelerator}, compute {configs[0].compute}"
+    )

@@ -1,0 +1,96 @@
+"""A comparison of the compiler's optimisation levels: compile time, step time and numerical differences.
+
+Each level runs a warmup with its own compile cache. Nothing is trained, and the lineage does not change.
+"""
+
+import statistics
+from collections.abc import Sequence
+from itertools import starmap
+
+from pydantic import Field
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.jobs import WarmupInputs
+from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.references import SpanRef
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.planning.next_run import plan_work
+from tasks.running.lineage_lock import hold_lineage
+from tasks.running.stage import run_stage
+from tasks.running.stage_output import logger
+from tasks.runs.plan import with_settings
+from tasks.upkeep.parity_report import relative_difference
+from tasks.validate import validate
+
+LEVELS = (1, 2, 3)
+
+
+class LevelLine(Record):
+    """One level. Each difference is the largest relative difference to the first level, over all steps or metrics."""
+
+    level: int
+    graphs: int
+    compile_seconds: float = Field(
+        description="compile time of all graphs, in seconds, also of those an earlier run compiled"
+    )
+    step_seconds: float = Field(description="seconds of the fastest step of each shape, averaged over the shapes")
+    loss_difference: float
+    metric_difference: float
+
+
+class LevelReport(Record):
+    """`millrace warmup --compare-optlevel`."""
+
+    span: SpanRef
+    accelerator: str
+    device: str
+    levels: tuple[LevelLine, ...]
+
+
+def compare_levels(store: Store, config: Config, span: str, levels: Sequence[int]) -> LevelReport:
+    """Warm up once for each level, from the lineage's checkpoint and on the same rows. A finished warmup is reused.
+
+    Raises:
+        ConfigError: a level is unknown, the accelerator compiles nothing ahead of time, or a shape has only one step.
+        StageError: of the class that stopped a stage.
+    """
+    known = ", ".join(map(str, LEVELS))
+    if not levels:
+        raise ConfigError(f"--compare-optlevel: no level given; give some of {known}")
+    if unknown := [level for level in levels if level not in LEVELS]:
+        raise ConfigError(f"--compare-optlevel: unknown level {unknown[0]}; give some of {known}")
+    if config.accelerator != "xla":
+        raise ConfigError(
+            f"accelerator: {config.accelerator} compiles nothing ahead of time; add --set accelerator=xla"
+        )
+    if config.warmup.steps < 2:
+        raise ConfigError(
+            "warmup.steps: the only step is the one that compiles, so a step could not be timed; "
+            "add --set warmup.steps=4"
+        )
+    work = plan_work(store, config, span)
+    with hold_lineage(store, f"lineages/{config.lineage}.run", logger().warning):
+        rows = validate.fn(work).rows
+        outcomes = []
+        for level in levels:
+            plan = with_settings(work, compiler=work.config.compiler.model_copy(update={"optlevel": level}))
+            inputs = WarmupInputs(rows=rows, parent=plan.parent)
+            outcomes.append(run_stage(plan, inputs, WarmupOutcome))
+    lines = tuple(_line(level, outcome, outcomes[0]) for level, outcome in zip(levels, outcomes, strict=True))
+    return LevelReport(span=work.span, accelerator=config.accelerator, device=outcomes[0].device, levels=lines)
+
+
+def _line(level: int, outcome: WarmupOutcome, first: WarmupOutcome) -> LevelLine:
+    assert outcome.compiled is not None, "the accelerator compiles"
+    losses = zip(outcome.trial_losses, first.trial_losses, strict=True)
+    metrics = [(outcome.trial_metrics[name], value) for name, value in first.trial_metrics.items()]
+    return LevelLine(
+        level=level,
+        graphs=outcome.compiled.graphs,
+        compile_seconds=outcome.compiled.seconds,
+        step_seconds=round(statistics.mean(shape.step_seconds for shape in outcome.shapes), 4),
+        loss_difference=max(starmap(relative_difference, losses), default=0.0),
+        metric_difference=max(starmap(relative_difference, metrics), default=0.0),
+    )

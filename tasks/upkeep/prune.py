@@ -1,0 +1,91 @@
+"""Deletes what nothing needs any more. While it does, no run, refresh or backfill works on the workspace."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from infra.store.base import Conflict, Store
+from infra.store.checked import CheckedStore
+from infra.store.manifest import MANIFEST
+from tasks.contracts.results import StageResult
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import ConfigError
+from tasks.monitoring.reader import Reader
+from tasks.running.lineage_lock import confirm_turns, hold_lineage
+from tasks.runs import lineage, releases
+from tasks.runs.plan import mark_pruned, planned_runs
+from tasks.runs.results import result_key
+from tasks.upkeep.prune_plan import Folder, PrunePlan, plan_prune
+from tasks.upkeep.reach import Reach, find_reach
+
+_WITH_OUTPUTS = (Stage.validate, Stage.train, Stage.infer, Stage.release)
+
+
+def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -> PrunePlan:
+    """Delete the folders that nothing needs if the newest `keep` releases are kept, or only list them.
+
+    A folder loses its manifest first, so that no reader takes a part of it for the whole. Killed in the middle, it
+    deletes the rest the next time.
+
+    Raises:
+        Conflict: a process works on a lineage of the workspace; nothing was deleted.
+        StoreError: a record that decides what is needed is not readable; nothing was deleted.
+    """
+    if keep < 1:
+        raise ConfigError(f"--keep {keep}: at least the current release is kept")
+    reach = find_reach(store, keep)
+    if dry_run:
+        return _plan(store, keep, reach)
+    with _locked(store, reach.lineages, warn):
+        reach = find_reach(store, keep)  # what was done before the locks were taken
+        plan = _plan(store, keep, reach)
+        _mark(store, plan)
+        # Notes that shards are done go before the shards.
+        for folder in sorted(plan.folders, key=lambda folder: folder.kind != "runs"):
+            _delete(CheckedStore(store, lambda _: confirm_turns()), folder)
+    return plan.model_copy(update={"deleted": True})
+
+
+def _plan(store: Store, keep: int, reach: Reach) -> PrunePlan:
+    gone = releases.pruned(store)
+    every = [release for release in releases.history(store) if release.number not in gone]
+    return plan_prune(store, keep, reach, {each.number: (each.model_prefix, each.vectors_prefix) for each in every})
+
+
+@contextlib.contextmanager
+def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None]) -> Iterator[None]:
+    """Hold all lineages, for runs and for refreshes."""
+    with contextlib.ExitStack() as held:
+        for name in sorted(lineages):
+            for what in ("run", "refresh"):
+                held.enter_context(hold_lineage(store, f"lineages/{name}.{what}", warn, patience_seconds=0.0))
+        yield
+
+
+def _mark(store: Store, plan: PrunePlan) -> None:
+    """Mark the releases and runs that lose files, before they do.
+
+    Raises:
+        Conflict: a rollback made one of the releases current at the same moment.
+    """
+    releases.mark_pruned(store, plan.releases)
+    _, pointer = releases.read_pointer(store)
+    needed = {pointer.release, pointer.going_to} & set(plan.releases) if pointer is not None else set[int]()
+    if needed:
+        releases.unmark_pruned(store, plan.releases)
+        raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
+    gone = {folder.folder for folder in plan.folders}
+    reader, runs = Reader(store), planned_runs(store)
+    reader.fetch(result_key(run_key, stage) for run_key in runs for stage in _WITH_OUTPUTS)
+    for run_key in runs:
+        # Results that can't be read count for nothing: no run goes on from those.
+        results = (reader.read(result_key(run_key, stage), StageResult) for stage in _WITH_OUTPUTS)
+        if gone & {folder for result in results if result is not None for folder in result.outcome.outputs}:
+            mark_pruned(store, run_key)
+
+
+def _delete(store: Store, folder: Folder) -> None:
+    if folder.kind == "checkpoints":
+        lineage.prune_checkpoint(store, folder.folder)
+        return
+    store.delete(f"{folder.folder}/{MANIFEST}")
+    store.delete(folder.folder)

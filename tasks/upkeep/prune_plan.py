@@ -1,0 +1,137 @@
+"""What can be deleted: folders of bulk data that nothing needs any more. Records (JSON) stay, but for notes of shards.
+
+Spans and item feeds are never in it, nor are runs without a plan, which are the sides of a comparison.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from infra.store.base import Store
+from infra.store.manifest import MANIFEST, read_fact, read_manifest
+from tasks.foundation.records import Record
+from tasks.runs.lineage import PRUNED, STATE
+from tasks.runs.plan import plan_key
+from tasks.upkeep.reach import Reach
+
+Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "tokens", "runs"]
+
+_DEPTHS: Mapping[Kind, int] = {
+    "models": 2,
+    "vectors": 3,
+    "catalogue": 2,
+    "compile": 2,
+    "negatives": 2,
+}  # parts of a folder's key
+_CHECKPOINT = re.compile(r"lineages/[^/]+/step-\d{8}")
+_OF_A_RUN = re.compile(
+    r"(?:runs|refreshes)/[^/]+/(validate/(attempt-\d+/)?rows/[^/]+|validate/attempt-\d+/quarantine|infer/quarantine|infer/shards/[^/]+/[^/]+"
+    r"|train/attempt-\d+/tensorboard)"
+)
+
+
+class Folder(Record):
+    """A folder that nothing needs."""
+
+    kind: Kind = Field(description="kind of folder")
+    folder: str = Field(description="key of the folder in the workspace")
+    files: int
+    bytes: int
+
+
+class PrunePlan(Record):
+    """`millrace prune`: what is kept, and what is deleted, or would be."""
+
+    keep: int = Field(description="number of releases to keep")
+    kept: tuple[int, ...] = Field(description="numbers of the releases that can still be rolled back to")
+    releases: tuple[int, ...] = Field(description="numbers of the releases that lose their model or vectors")
+    folders: tuple[Folder, ...]
+    bytes: dict[Kind, int] = Field(description="bytes by kind of folder")
+    total_bytes: int
+    deleted: bool = Field(description="false: nothing was deleted (--dry-run)")
+
+
+def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[str, ...]]) -> PrunePlan:
+    """Return what can be deleted.
+
+    Args:
+        whole: number of each release that is whole -> its model and vectors.
+    """
+    found = [folder for folder in _folders(store, reach) if folder.folder not in reach.folders]
+    gone = {folder.folder for folder in found}
+    totals: dict[Kind, int] = {}
+    for folder in found:
+        totals[folder.kind] = totals.get(folder.kind, 0) + folder.bytes
+    return PrunePlan(
+        keep=keep,
+        kept=tuple(release.number for release in reach.releases),
+        releases=tuple(number for number, prefixes in sorted(whole.items()) if gone & set(prefixes)),
+        folders=tuple(found),
+        bytes=totals,
+        total_bytes=sum(totals.values()),
+        deleted=False,
+    )
+
+
+def _folders(store: Store, reach: Reach) -> Iterator[Folder]:
+    """Yield all folders that may be deleted unless something needs them."""
+    for kind, depth in _DEPTHS.items():
+        if kind == "negatives" and reach.unfinished:
+            continue  # one of these runs may use them; they can be mined again, but not in the middle of a training
+        for folder, sizes in _grouped(store.sizes(kind), depth).items():
+            if kind != "compile" or _is_compiled(store, folder, sizes):
+                yield _folder(kind, folder, sizes)
+    for folder, sizes in _grouped(store.sizes("lineages"), 3).items():
+        if not _CHECKPOINT.fullmatch(folder) or set(sizes) <= {f"{folder}/{STATE}", f"{folder}/{PRUNED}"}:
+            continue
+        complete = f"{folder}/{MANIFEST}" in sizes and read_manifest(store, folder).facts.get("complete") is not False
+        if complete or folder.split("/")[1] not in reach.training:
+            yield _folder("checkpoints", folder, sizes)
+    runs = {**store.sizes("runs"), **store.sizes("refreshes")}
+    yield from _of_runs(runs, reach)
+    yield from _tokens(store, runs, reach)
+
+
+def _is_compiled(store: Store, folder: str, sizes: Mapping[str, int]) -> bool:
+    """Return whether a compile cache is complete; another may be in the making, which no lock of a lineage shows."""
+    return f"{folder}/{MANIFEST}" in sizes and bool(read_manifest(store, folder).facts.get("complete"))
+
+
+def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
+    folders: dict[str, dict[str, int]] = {}
+    for key, size in sizes.items():
+        if (found := _OF_A_RUN.match(key)) is not None and len(found[0]) < len(key):
+            folders.setdefault(found[0], {})[key] = size
+    for folder, below in folders.items():
+        run_key = folder.split("/")[1]
+        if plan_key(run_key) not in sizes or run_key in reach.unfinished:
+            continue
+        if "/rows/" in folder or run_key not in reach.runs:
+            yield _folder("runs", folder, below)
+
+
+def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
+    """Yield the tokens of rows that are gone, or that no run needs which may go on or whose release is kept."""
+    for folder, sizes in _grouped(store.sizes("tokens"), 2).items():
+        if f"{folder}/{MANIFEST}" in sizes:  # else they may be in the making
+            rows = read_fact(store, folder, "of", str)
+            run_key = rows.split("/")[1]
+            needed = run_key in reach.runs or plan_key(run_key) not in runs
+            if not needed or f"{rows}/{MANIFEST}" not in runs:
+                yield _folder("tokens", folder, sizes)
+
+
+def _folder(kind: Kind, folder: str, sizes: Mapping[str, int]) -> Folder:
+    return Folder(kind=kind, folder=folder, files=len(sizes), bytes=sum(sizes.values()))
+
+
+def _grouped(sizes: Mapping[str, int], depth: int) -> dict[str, dict[str, int]]:
+    """Return the sizes by folder, which has `depth` parts."""
+    found: dict[str, dict[str, int]] = {}
+    for key, size in sizes.items():
+        parts = key.split("/")
+        if len(parts) > depth:
+            found.setdefault("/".join(parts[:depth]), {})[key] = size
+    return found

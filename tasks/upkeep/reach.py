@@ -1,0 +1,211 @@
+"""What is still needed: all that a kept release, a lineage's head, an unfinished run or an unfinished backfill reaches.
+
+It only reads the workspace.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from infra.store.base import Store
+from infra.store.manifest import MissingFolder, read_fact
+from infra.store.records import read_record
+from tasks.backfill import backfill_state
+from tasks.backfill.backfill_plan import BackfillPlan
+from tasks.contracts.folders import REFRESH
+from tasks.contracts.jobs import InferInputs, JobSpec
+from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.references import CatalogueRef, RowsRef
+from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import StoreError
+from tasks.monitoring.reader import Reader
+from tasks.planning.mined_release import chosen_release
+from tasks.planning.rivals import begun_with, compared_with
+from tasks.planning.start import is_rejected, last_accepted
+from tasks.runs import branches, catalogues, lineage, releases
+from tasks.runs.plan import plan_key, read_plan
+from tasks.runs.results import Judgement, judgement_key, read_result
+
+_INFER_SPEC = re.compile(r"infer/attempt-\d+/spec\.json")
+
+
+class Reach(NamedTuple):
+    """What is needed. Folders are keys of the workspace."""
+
+    releases: tuple[Release, ...]  # that are kept
+    folders: frozenset[str]
+    unfinished: frozenset[str]  # keys of runs: all of their files stay
+    runs: frozenset[str]  # keys of those, of kept heads' runs and of kept releases' runs: pages about them stay whole
+    lineages: frozenset[str]
+    training: frozenset[str]  # lineages with an unfinished run: checkpoints made during it stay
+
+
+class _Head(NamedTuple):
+    run_key: str
+    trained_by: Mapping[str, str]  # span -> key of the run
+
+
+def find_reach(store: Store, keep: int) -> Reach:
+    """Return what is needed if the newest `keep` releases are kept.
+
+    Always kept are the current one, the one before it, and the newest one of the model before. Of the previous, the
+    first and the best release of a lineage the checkpoint is kept, and so are imported weights that it began with:
+    evaluations measure them.
+
+    Raises:
+        StoreError: a record that decides this is not readable; names the file.
+    """
+    reader = Reader(store)
+    keys = _by_run(store)
+    kept = _kept_releases(store, reader, keep)
+    names = frozenset(key.split("/")[1] for key in store.list("lineages"))
+    folders: set[str] = set()
+    heads: dict[str, _Head] = {}
+    whole = {release.run_key for release in kept}
+    for name in names:
+        head = lineage.head(store, name)
+        accepted = last_accepted(store, name)  # a lineage goes on from there after a rejection
+        if accepted is not None:
+            folders |= {accepted[0].prefix, *(rows.prefix for rows in accepted[1].consumed)}
+        branch = branches.branch_of(store, name)
+        if branch is not None and branch.base is not None:
+            folders.add(branch.base.prefix)
+        if head is not None:
+            ref, state = head
+            folders |= _of_rows(state.consumed)
+            by_span = {rows.span.name: rows.prefix.split("/")[1] for rows in state.consumed}
+            heads[name] = _Head(state.run_key, by_span)
+            if is_rejected(store, head) and not _is_continued(store, name):
+                continue
+            folders |= {ref.prefix, *_of_catalogue(store, catalogues.of_run(store, state.run_key))}
+            whole.add(state.run_key)
+            if state.run_key in keys:
+                config = read_plan(store, state.run_key).config
+                folders |= {release.model.checkpoint.prefix for release in compared_with(store, config).values()}
+                if (imported := begun_with(store, config)) is not None:
+                    folders.add(imported.prefix)
+    for release in kept:
+        folders |= {release.model_prefix, release.vectors_prefix, release.model.checkpoint.prefix}
+        folders |= _of_catalogue(store, release.catalogue)
+    plans = dict(_unfinished(reader, keys, heads, releases.current(store), _of_backfills(store)))
+    for run_key, plan in plans.items():
+        folders |= _of_unfinished(store, run_key, plan, keys[run_key])
+    whole |= plans.keys()
+    for run_key in whole:
+        warmed = read_result(store, run_key, Stage.warmup)
+        if warmed is not None and isinstance(warmed.outcome, WarmupOutcome) and warmed.outcome.compiled is not None:
+            folders.add(warmed.outcome.compiled.prefix)
+    training = frozenset(plan.config.lineage for plan in plans.values())
+    return Reach(kept, frozenset(folders), frozenset(plans), frozenset(whole), names | training, training)
+
+
+def _is_continued(store: Store, name: str) -> bool:
+    """Return whether runs continue this lineage, and not a branch that was adopted instead."""
+    return branches.active(store, branches.root(store, name)) == name
+
+
+def _by_run(store: Store) -> dict[str, list[str]]:
+    """Return the keys of runs and refreshes, by run key, that have a plan; a side of a comparison has none."""
+    found: dict[str, list[str]] = {}
+    for key in (*store.list("runs"), *store.list("refreshes")):
+        found.setdefault(key.split("/")[1], []).append(key)
+    return {run_key: keys for run_key, keys in found.items() if plan_key(run_key) in keys}
+
+
+def _kept_releases(store: Store, reader: Reader, keep: int) -> tuple[Release, ...]:
+    """Return the releases to keep; those that lost their files earlier do not count."""
+    every = reader.releases
+    if reader.problems:
+        raise StoreError(f"{reader.problems[0]}; restore it from a backup; nothing was deleted")
+    gone = releases.pruned(store)
+    whole = [release for release in every if release.number not in gone]
+    numbers: set[int | None] = {release.number for release in whole[-keep:]}
+    _, pointer = releases.read_pointer(store)
+    if pointer is None and every:
+        raise StoreError(
+            f"{store.uri}/{releases.CURRENT} is gone, so what serves is not known; write it again: "
+            "millrace rollback --to N; nothing was deleted"
+        )
+    if pointer is not None:
+        serving = releases.read(store, pointer.release)
+        model_before = releases.of_another_model_before(store, serving)
+        numbers |= {serving.number, serving.previous, pointer.going_to, *pointer.undecided}
+        numbers |= {model_before.number} if model_before is not None else set()
+    return tuple(release for release in whole if release.number in numbers)
+
+
+def _unfinished(
+    reader: Reader,
+    keys: Mapping[str, Sequence[str]],
+    heads: Mapping[str, _Head],
+    serving: Release | None,
+    of_backfills: set[str],
+) -> Iterator[tuple[str, RunPlan]]:
+    """Yield the runs that may still go on: neither released nor rejected, and their lineage has not passed them."""
+    released = {release.run_key for release in reader.releases}
+    left = [run_key for run_key in keys if run_key not in released]
+    reader.fetch([*map(judgement_key, left), *map(plan_key, left)])
+    for run_key in left:
+        judged = reader.read(judgement_key(run_key), Judgement)
+        if judged is not None and judged.refused and run_key not in of_backfills:
+            continue
+        plan = reader.read(plan_key(run_key), RunPlan)
+        if plan is None:
+            raise StoreError(f"{reader.problems[-1]}; move the folder away; nothing was deleted")
+        if run_key.startswith(REFRESH):
+            going_on = serving is not None and plan.parent == serving.model.checkpoint
+        else:
+            head = heads.get(plan.config.lineage)
+            trained_by = head.trained_by.get(plan.span.name) if head is not None else None
+            going_on = trained_by is None or (head is not None and head.run_key == run_key)
+        if going_on or run_key in of_backfills:
+            yield run_key, plan
+
+
+def _of_backfills(store: Store) -> set[str]:
+    """Return the keys of all runs of backfills that did not come to an end and can still be continued."""
+    found: set[str] = set()
+    for state in backfill_state.read_all(store):
+        if state.state in ("Planned", "Done", "Released", "Rejected"):
+            continue
+        plan = read_record(store, f"backfills/{state.id}/plan.json", BackfillPlan, "move the folder away")
+        if plan.branch is None or branches.active(store, plan.lineage) in (plan.on, plan.branch):
+            found |= {span.run_key for span in (*state.spans, *plan.spans) if span.run_key is not None}
+    return found
+
+
+def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str]) -> set[str]:
+    """Return the folders that a run has made, and those that it starts from."""
+    found = _of_rows(plan.history)
+    if plan.parent is not None:
+        found.add(plan.parent.prefix)
+    for stage in Stage:
+        result = read_result(store, run_key, stage)
+        if result is not None:
+            found |= set(result.outcome.outputs)
+    found |= _of_catalogue(store, catalogues.of_run(store, run_key))
+    mined = chosen_release(store, run_key)
+    if mined is not None:
+        found |= {mined.vectors, mined.model.checkpoint.prefix, *_of_catalogue(store, mined.catalogue)}
+    for key in keys:
+        if _INFER_SPEC.fullmatch(key.split("/", 2)[2]):  # its vectors may be complete in part
+            spec = read_record(store, key, JobSpec, "move the run's folder away")
+            if isinstance(spec.inputs, InferInputs):
+                found |= {spec.inputs.vectors}
+    return found
+
+
+def _of_rows(refs: Iterable[RowsRef]) -> set[str]:
+    return {folder for rows in refs for folder in rows.folders}
+
+
+def _of_catalogue(store: Store, catalogue: CatalogueRef | None) -> set[str]:
+    """Return a catalogue's folder and the rows that it was made of, for another with more or other features."""
+    if catalogue is None:
+        return set()
+    try:
+        sources = read_fact(store, catalogue.prefix, "sources", list[str])
+    except MissingFolder:
+        return set()
+    return {catalogue.prefix, *sources}

@@ -1,0 +1,231 @@
+"""Gates on parts of the rows and against other models, judged from the answers to single rows."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.schema.gates import GateConfig
+from tasks.contracts.evaluation import GOLDEN, Role, Verdict
+from tasks.foundation.errors import ConfigError
+from tasks.quality.comparisons import Measured
+from tasks.quality.row_results import RowResults
+from tasks.quality.verdicts import judge, refused
+from tests.support.measures.row_results import row_results
+
+CHALLENGER, CHAMPION = Role.challenger, Role.champion
+HIT, MISS = 1, 11
+
+
+def gate(**changes: Any) -> GateConfig:
+    values = {"metric": "recall@10", "direction": "higher", "threshold": -0.01, "baseline": "champion"}
+    return GateConfig.model_validate({**values, "severity": "critical", **changes})
+
+
+def verdicts(rows: RowResults, *gates: GateConfig, **measured: Any) -> tuple[Verdict, ...]:
+    metrics = {role: rows.metrics(role) for role in rows.roles}
+    return judge(Measured(metrics, rows, "among 50 items", **measured), gates)
+
+
+def parts(count: int, hits: dict[str, tuple[int, int]]) -> tuple[dict[Role, list[int]], list[str]]:
+    """So many rows of each part; of the first ones challenger and champion find as many as given."""
+    ranks: dict[Role, list[int]] = {CHALLENGER: [], CHAMPION: []}
+    for ours, theirs in hits.values():
+        ranks[CHALLENGER] += [HIT] * ours + [MISS] * (count - ours)
+        ranks[CHAMPION] += [HIT] * theirs + [MISS] * (count - theirs)
+    return ranks, [part for part in hits for _ in range(count)]
+
+
+def test_a_slice_is_judged_by_its_own_rows_against_the_champion_on_the_same() -> None:
+    ranks, locale = parts(10, {"de": (4, 8), "en": (9, 5)})
+    whole, german = verdicts(row_results(ranks, locale=locale), gate(), gate(slice="locale=de"))
+    assert (whole.answer, whole.value, whole.baseline, whole.where) == ("pass", 0.65, 0.65, "")
+    assert (german.answer, german.value, german.baseline, german.where) == ("fail", 0.4, 0.8, "locale=de")
+    assert german.sentence.startswith("recall@10 of locale=de 0.4000 is 0.4000 below the champion's 0.8000;")
+    assert german.over == "10 holdout rows among 50 items"
+
+
+def test_each_value_with_enough_rows_is_judged_and_one_without_rows_can_not_tell() -> None:
+    ranks, locale = parts(6, {"de": (3, 3), "en": (5, 5)})
+    ranks = {role: [*values, HIT] for role, values in ranks.items()}
+    rows = row_results(ranks, locale=[*locale, "fr"])
+    found = verdicts(rows, gate(slice="locale"), gate(slice="locale=it"), min_slice_rows=5)
+    assert [(v.where, v.answer) for v in found] == [
+        ("locale=de", "pass"),
+        ("locale=en", "pass"),
+        ("locale=it", "undecided"),
+    ]
+    (none,) = verdicts(rows, gate(slice="locale"), min_slice_rows=50)
+    assert none.answer is None
+    assert "no locale has 50 rows" in none.sentence
+
+
+def test_a_column_that_the_rows_lack_is_an_error_that_names_those_they_have() -> None:
+    with pytest.raises(ConfigError, match=r"no column 'country' .*they have: locale"):
+        verdicts(row_results({CHALLENGER: [1], CHAMPION: [1]}, locale=["de"]), gate(slice="country"))
+
+
+def test_a_gate_by_width_takes_the_ranks_by_the_first_numbers() -> None:
+    ranks, locale = parts(10, {"de": (8, 8), "en": (8, 8)})
+    narrow, _ = parts(10, {"de": (2, 6), "en": (7, 6)})
+    rows = dataclasses.replace(
+        row_results(ranks, locale=locale), narrow_ranks={64: {role: np.array(each) for role, each in narrow.items()}}
+    )
+    whole, all_of_it, german = verdicts(rows, gate(), gate(width=64), gate(width=64, slice="locale=de", confidence=0.9))
+    assert (whole.value, whole.answer, whole.where) == (0.8, "pass", "")
+    assert (all_of_it.value, all_of_it.baseline, all_of_it.where) == (0.45, 0.6, "the first 64 numbers")
+    assert (german.value, german.answer, german.where) == (0.2, "fail", "the first 64 numbers, locale=de")
+    assert german.sentence.startswith("recall@10 of the first 64 numbers, locale=de 0.2000 is 0.4000 below")
+
+
+def test_a_gate_by_a_width_that_was_not_measured_does_not_apply() -> None:
+    ranks, _ = parts(10, {"": (8, 8)})
+    rows = dataclasses.replace(row_results(ranks), narrow_ranks={64: {CHALLENGER: np.array(ranks[CHALLENGER])}})
+    other, no_champion = verdicts(rows, gate(width=32), gate(width=64))
+    assert (other.answer, other.value) == (None, None)
+    assert "recall@10 of the first 32 numbers; the evaluation did not measure them" in other.sentence
+    assert no_champion.answer is None
+    assert "the champion was not measured by the first 64 numbers" in no_champion.sentence
+
+
+def test_spans_are_judged_by_name_and_forgetting_shows() -> None:
+    ranks, span = parts(10, {"2026-01": (2, 9), "2026-02": (9, 2)})
+    rows = row_results(ranks, span=span)
+    each = verdicts(rows, gate(span="each"), newest="2026-02")
+    assert [(v.where, v.answer) for v in each] == [("span 2026-01", "fail"), ("span 2026-02", "pass")]
+    newest, old = verdicts(rows, gate(span="newest"), gate(span="2026-01"), newest="2026-02")
+    assert (newest.where, newest.value) == ("span 2026-02", 0.9)
+    assert (old.where, old.value) == ("span 2026-01", 0.2)
+
+
+def test_the_golden_set_is_judged_alone_and_counts_nowhere_else() -> None:
+    ranks, span = parts(4, {GOLDEN: (0, 4), "2026-01": (4, 4)})
+    whole, golden = verdicts(row_results(ranks, span=span), gate(), gate(rows="golden"))
+    assert (whole.answer, whole.rows, whole.value) == ("pass", 4, 1.0)
+    assert (golden.answer, golden.rows, golden.value, golden.where) == ("fail", 4, 0.0, "the golden set")
+    assert golden.over == "4 rows among 50 items"
+
+
+@pytest.mark.parametrize(("threshold", "answer"), [(-0.25, "pass"), (-0.24, "fail")])
+def test_a_relative_threshold_is_a_share_of_the_baseline(threshold: float, answer: str) -> None:
+    ranks, _ = parts(10, {"": (6, 8)})
+    (found,) = verdicts(row_results(ranks), gate(threshold=threshold, relative=True))
+    assert (found.answer, found.threshold) == (answer, pytest.approx(threshold * 0.8))
+    assert f"({-threshold:g} of it)" in found.sentence
+
+
+def test_other_baselines_and_what_is_not_there() -> None:
+    ranks, _ = parts(10, {"": (6, 8)})
+    untrained = {**ranks, Role.untrained: [MISS] * 10}
+    above, first = verdicts(row_results(untrained), gate(baseline="untrained", threshold=0.0), gate(baseline="first"))
+    assert (above.answer, above.against, above.baseline) == ("pass", "untrained", 0.0)
+    assert "is 0.6000 above the untrained model's 0.0000" in above.sentence
+    assert (first.answer, first.value) == (None, 0.6)
+    assert "the first release was not measured; evaluate again" in first.sentence
+    (alone,) = verdicts(row_results({CHALLENGER: [HIT]}), gate(baseline="best"))
+    assert "no release yet to compare with" in alone.sentence
+
+
+def test_a_gate_on_the_champion_judges_it_on_a_span_that_it_has_not_seen() -> None:
+    forward = gate(of="champion", baseline="previous", span="newest", threshold=0.0, confidence=0.9)
+    ranks, span = parts(40, {"2026-01": (9, 40), "2026-02": (9, 30)})
+    before = {**ranks, Role.previous: [HIT] * 50 + [MISS] * 30}
+    rows = row_results(before, span=span)
+    (found,) = verdicts(rows, forward, newest="2026-02")
+    assert (found.of, found.against, found.answer) == ("champion", "previous", "pass")
+    assert (found.value, found.baseline, found.rows) == (0.75, 0.25, 40)
+    assert found.sentence.startswith("the champion's recall@10 of span 2026-02 0.7500 is 0.5000 above the previous ")
+    for seen, who in ((CHAMPION, "champion"), (Role.previous, "previous release")):
+        (known,) = verdicts(rows, forward, newest="2026-02", seen_by=frozenset({seen}))
+        assert known.answer is None
+        assert f"the {who} has seen span 2026-02 already" in known.sentence
+    # Of a large catalogue challenger and previous meet on all items; champion and previous on the corpus alone.
+    shared = {Role.previous: {CHALLENGER: np.full(80, HIT), Role.previous: np.full(80, HIT)}}
+    large = dataclasses.replace(rows, shared_ranks=shared)
+    (same,) = verdicts(large, forward, newest="2026-02", whole="among all items", shared={Role.previous: "among both"})
+    assert (same.value, same.baseline, same.over) == (0.75, 0.25, "40 holdout rows among 50 items")
+    (whole,) = verdicts(rows, gate(of="champion", baseline="none"), newest="2026-02", seen_by=frozenset({CHAMPION}))
+    assert (whole.answer, whole.value) == ("pass", 0.875), "over all spans it has seen most of the rows"
+    (only,) = verdicts(row_results(ranks, span=span), forward, newest="2026-02")
+    assert "no release of another model before the champion" in only.sentence
+    (first,) = verdicts(row_results({CHALLENGER: ranks[CHALLENGER]}, span=span), forward, newest="2026-02")
+    assert (first.answer, "no champion yet to judge" in first.sentence) == (None, True)
+
+
+def test_too_few_rows_are_undecided_and_the_configuration_says_what_that_means() -> None:
+    ranks, _ = parts(10, {"": (0, 10)})
+    rows = row_results(ranks)
+    accepted, warned, stopped = verdicts(
+        rows,
+        gate(min_rows=50),
+        gate(min_rows=50, undecided="refuse", severity="warning"),
+        gate(min_rows=50, undecided="refuse"),
+    )
+    assert [v.answer for v in (accepted, warned, stopped)] == ["undecided"] * 3
+    assert (accepted.rows, accepted.rows_needed) == (10, 50)
+    assert not refused([accepted, warned])
+    assert refused([stopped])
+
+
+def test_an_undecided_gate_shows_its_interval_and_says_how_many_rows_it_would_take() -> None:
+    random = np.random.default_rng(5)
+    ranks = {role: np.where(random.random(300) < 0.5, HIT, MISS) for role in (CHALLENGER, CHAMPION)}
+    (found,) = verdicts(row_results(ranks), gate(confidence=0.95))
+    assert found.answer == "undecided"
+    assert found.low is not None
+    assert found.high is not None
+    assert found.difference is not None
+    assert found.standard_error is not None
+    assert found.low < found.difference < found.high
+    spread = np.std([(one <= 10) * 1.0 - (two <= 10) for one, two in zip(*ranks.values(), strict=True)])
+    assert found.standard_error == pytest.approx(spread / 300**0.5, rel=0.05)
+    assert found.rows_needed is not None
+    assert found.rows_needed > 300
+    assert f"300 rows among 50 items can't tell, about {found.rows_needed:,} would tell." in found.sentence
+    assert "With 0.95 confidence the difference is at least -0." in found.sentence
+
+
+def test_of_a_metric_whose_low_values_are_better_the_other_end_decides() -> None:
+    random = np.random.default_rng(6)
+    ranks = {CHALLENGER: random.integers(2, 9, 400), CHAMPION: random.integers(1, 5, 400)}
+    loss = {"metric": "loss", "direction": "lower", "confidence": 0.95}
+    worse, better = verdicts(row_results(ranks), gate(**loss, threshold=0.1), gate(**loss, threshold=2.0))
+    assert (worse.answer, better.answer) == ("fail", "pass")
+    assert worse.low is not None
+    assert worse.low > 0.1
+
+
+def test_many_slices_of_an_equal_model_fail_no_more_often_than_one() -> None:
+    """Of 20 slices of an equal model about one is beyond a bound of 95 % by chance: uncorrected, it would fail."""
+    failed = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        ranks = {role: np.where(random.random(2000) < 0.5, HIT, MISS) for role in (CHALLENGER, CHAMPION)}
+        rows = row_results(ranks, shop=[f"shop {row % 20:02d}" for row in range(2000)])
+        found = verdicts(rows, gate(threshold=0.0, slice="shop", confidence=0.95), seed=(seed,))
+        assert len(found) == 20
+        failed += any(verdict.answer == "fail" for verdict in found)
+    assert failed <= 9, "of 60, 3 are expected at 5 %; without a correction it is about 38"
+
+
+def test_a_slice_that_is_far_worse_fails_among_many() -> None:
+    ranks, shop = parts(100, {f"shop {number}": (50, 50) for number in range(19)} | {"bad": (20, 50)})
+    found = verdicts(row_results(ranks, shop=shop), gate(slice="shop", confidence=0.95))
+    assert [verdict.where for verdict in found if verdict.answer == "fail"] == ["shop=bad"]
+
+
+def test_an_auc_of_one_class_is_undecided_in_a_slice_and_fails_in_the_whole() -> None:
+    answers: dict[str, Any] = {"label_class": [1, 1, 0, 1], "probabilities": {CHALLENGER: [0.9, 0.8, 0.1, 0.7]}}
+    rows = row_results({CHALLENGER: [1] * 4}, locale=["de", "de", "en", "en"], **answers)
+    floor = {"metric": "auc", "baseline": "none", "threshold": 0.5}
+    german, english = verdicts(rows, gate(**floor, slice="locale"))
+    assert (german.answer, english.answer) == ("undecided", "pass")
+    assert "locale=de has rows of one class only" in german.sentence
+
+
+def test_compatibility_with_a_champion_does_not_apply_before_there_is_one() -> None:
+    fits = gate(metric="same_item_cosine", baseline="none", threshold=0.9)
+    first = judge(Measured({CHALLENGER: {"recall@10": 0.5}}), [fits])
+    later = judge(Measured({CHALLENGER: {"same_item_cosine": 0.8}, CHAMPION: {"recall@10": 0.5}}), [fits])
+    assert [first[0].answer, later[0].answer] == [None, "fail"]

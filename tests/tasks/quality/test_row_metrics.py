@@ -1,0 +1,61 @@
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+
+from tasks.quality.row_metrics import classification_metrics, metrics_of, retrieval_metrics
+
+
+def test_retrieval_metrics_of_known_ranks():
+    metrics = retrieval_metrics(np.array([1, 2, 10, 101]))
+    assert metrics["recall@1"] == 0.25
+    assert metrics["recall@10"] == 0.75
+    assert metrics["recall@100"] == 0.75
+    assert metrics["mrr@10"] == pytest.approx((1 + 1 / 2 + 1 / 10) / 4)
+    assert metrics["ndcg@10"] == pytest.approx((1 + 1 / math.log2(3) + 1 / math.log2(11)) / 4)
+
+
+def test_classification_metrics_of_known_probabilities():
+    predicted = np.array([1, 1, 0, 1, 0])
+    metrics = classification_metrics(np.array([1, 1, 1, 0, 0]), np.array([0.9, 0.5, 0.2, 0.6, 0.1]), predicted)
+    # class 1 has precision 2/3 and recall 2/3, class 0 has 1/2 and 1/2
+    assert metrics["accuracy"] == pytest.approx(3 / 5)
+    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    # of the six pairs of a 1 and a 0, the 1 has the higher probability in four
+    assert metrics["auc"] == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize(("cls", "macro_f1"), [(1, 0.5), (0, 0.0)])
+def test_a_single_class_has_no_auc(cls: int, macro_f1: float):
+    metrics = classification_metrics(np.full(3, cls), np.array([0.9, 0.8, 0.7]), np.ones(3))
+    assert metrics == {"accuracy": float(cls), "macro_f1": macro_f1}
+
+
+def test_no_rows_give_no_metrics():
+    assert retrieval_metrics(np.array([], dtype=np.int64)) == {}
+    assert classification_metrics(np.array([], dtype=np.int64), np.array([]), np.array([])) == {}
+
+
+def test_the_loss_is_the_mean_of_the_rows_that_are_pairs():
+    found = metrics_of(
+        ranks=np.array([1, 2, 3]),
+        losses=np.array([0.5, 1.5, np.nan], dtype=np.float32),
+        pair=np.array([True, True, False]),
+        label_class=np.array([-1, -1, -1]),
+        probabilities=None,
+        predicted=None,
+    )
+    assert found["loss"] == 1.0
+    assert "accuracy" not in found
+
+
+def test_classification_metrics_are_those_of_scikit_learn():
+    random = np.random.default_rng(2)
+    classes, probabilities = random.integers(0, 2, 300), random.integers(0, 20, 300) / 19  # with ties
+    predicted = (probabilities >= 0.5).astype(int)
+    assert classification_metrics(classes, probabilities, predicted) == {
+        "accuracy": pytest.approx(accuracy_score(classes, predicted)),
+        "macro_f1": pytest.approx(f1_score(classes, predicted, average="macro")),
+        "auc": pytest.approx(roc_auc_score(classes, probabilities)),
+    }

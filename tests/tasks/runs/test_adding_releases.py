@@ -1,0 +1,175 @@
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import MissingFolder
+from tasks.runs import releases
+from tasks.runs.holds import hold, lift
+from tasks.runs.rollback import rollback
+from tests.support.workspace.adding import Killed, Rival, add, die, serving, write_outputs
+from tests.support.workspace.requests import count_requests
+
+
+def test_releases_are_numbered_and_name_the_previous_one(store):
+    first, second = add(store, "a"), add(store, "b")
+    assert (first.number, first.previous) == (1, None)
+    assert (second.number, second.previous) == (2, 1)
+    assert releases.current(store) == second
+    assert releases.history(store) == [first, second]
+    assert second.model_prefix == "models/m-b"
+    assert second.vectors_prefix == "vectors/m-b/2021-Q1"
+
+
+def test_an_old_run_that_ends_late_does_not_replace_the_current_release(store):
+    later, earlier = add(store, "later", "2021-Q3"), add(store, "earlier", "2021-Q2")
+    assert (earlier.number, serving(store)) == (2, later.number)
+    rollback(store, to=2)
+    assert serving(store) == 2
+    add(store, "later", "2021-Q3")
+    assert serving(store) == 2, "asking again does not undo a rollback"
+    add(store, "next", "2021-Q4")
+    assert serving(store) == 3
+
+
+def test_numbers_are_ordered_as_numbers(store):
+    for run in range(11):
+        add(store, f"run{run}")
+    assert [release.number for release in releases.history(store)] == list(range(1, 12))
+
+
+def test_a_run_that_is_added_again_finds_its_release_and_leaves_a_later_one_serving(store):
+    first, second = add(store, "a"), add(store, "b")
+    assert add(store, "a") == first
+    assert add(store, "b") == second
+    assert serving(store) == 2
+
+
+@pytest.mark.parametrize("gone", ["models/m-b", "vectors/m-b/2021-Q1"])
+def test_an_incomplete_model_or_vectors_are_never_released(store, gone):
+    add(store, "a")
+    write_outputs(store, "b")
+    store.delete(f"{gone}/MANIFEST.json")
+    with pytest.raises(MissingFolder, match=gone):
+        add(store, "b")
+    assert serving(store) == 1
+    assert len(releases.history(store)) == 1
+
+
+def test_a_number_taken_by_another_run_is_skipped(store):
+    ours = add(Rival(store, {0: lambda: add(store, "b")}), "a")
+    assert [release.run_key for release in releases.history(store)] == ["b", "a"]
+    assert (ours.number, ours.previous) == (2, 1)
+    assert serving(store) == 2
+
+
+def test_a_rollback_during_a_release_is_followed_by_it(store):
+    add(store, "a")
+    add(store, "b")
+    assert add(Rival(store, {2: lambda: rollback(store)}), "c").number == 3
+    assert serving(store) == 3
+
+
+def test_a_refresh_becomes_current_only_in_place_of_the_release_that_it_refreshed(store):
+    add(store, "a")
+    assert add(store, "refresh-1", refreshed=1).refreshed == 1
+    assert serving(store) == 2
+    add(store, "b")
+    add(store, "refresh-2", refreshed=2)
+    assert serving(store) == 3, "another model was released meanwhile"
+
+
+@pytest.mark.parametrize(
+    "act", [lambda store: add(store, "b"), rollback, lambda store: (hold(store, "why"), lift(store))]
+)
+def test_no_request_is_made_for_the_hours_before(tmp_path, monkeypatch, act):
+    """After a run with a refresh an hour, for two hours or for forty."""
+    asked = []
+    for hours in (2, 40):
+        store = DirectoryStore(tmp_path / str(hours))
+        add(store, "old")
+        add(store, "a")
+        for hour in range(hours):
+            add(store, f"refresh-{hour}", refreshed=2 + hour, by="a")
+        with monkeypatch.context() as patch:
+            seen = count_requests(patch)
+            act(store)
+        asked.append(seen)
+    assert asked[0] == asked[1]
+
+
+# The conditional writes of a release: its number is written down, the release is made, the pointer is moved.
+STEPS = range(4)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_refresh_at_the_same_moment_never_hides_an_accepted_model(store, step):
+    add(store, "old", "2021-Q1")
+    disturbed = Rival(store, {step: lambda: add(store, "refresh", "2021-Q1", refreshed=1, by="old")})
+    accepted = add(disturbed, "accepted", "2021-Q2")
+    assert serving(store) == accepted.number
+    assert decided(store)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_accepted_model_whose_run_was_killed_becomes_current_before_the_next_refresh(store, step):
+    add(store, "old", "2021-Q1")
+    with contextlib.suppress(Killed):
+        add(Rival(store, {step: die}), "accepted", "2021-Q2")
+    made = releases.of_run(store, "accepted")
+    add(store, "refresh", "2021-Q1", refreshed=1, by="old")
+    if made is not None:
+        assert serving(store) == made.number, "nobody has run it again yet"
+    assert add(store, "accepted", "2021-Q2").number == serving(store), "run again"
+    assert decided(store)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_that_was_killed_is_decided_by_the_run_of_another_lineage(store, step):
+    """The later span serves at the end, whichever of the two came first."""
+    add(store, "old", "2021-Q1")
+    with contextlib.suppress(Killed):
+        add(Rival(store, {step: die}), "earlier", "2021-Q2")
+    assert add(store, "later", "2021-Q3").number == serving(store)
+    add(store, "earlier", "2021-Q2")
+    current = releases.current(store)
+    assert current is not None
+    assert (current.run_key, decided(store)) == ("later", True)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_first_release_of_a_workspace_may_be_killed_anywhere(store, step):
+    with contextlib.suppress(Killed):
+        add(Rival(store, {step: die}), "a", "2021-Q1")
+    add(store, "b", "2021-Q2")
+    add(store, "a", "2021-Q1")
+    current = releases.current(store)
+    assert current is not None
+    assert (current.run_key, decided(store)) == ("b", True)
+    assert sorted(release.run_key for release in releases.history(store)) == ["a", "b"]
+
+
+def test_many_at_the_same_moment_lose_no_accepted_model(store):
+    """Threads, without a kill: a run, a refresh of the release before, and a run of an older span."""
+    add(store, "start", "2020-Q1")
+    for year in range(2021, 2036):
+        current = releases.current(store)
+        assert current is not None
+        write_outputs(store, f"{year}")
+        write_outputs(store, f"{year}-old")
+        with ThreadPoolExecutor() as together:
+            results = [
+                together.submit(add, store, f"{year}", f"{year}-Q2"),
+                together.submit(add, store, f"{year}-refresh", current.span.name, current.number, current.run_key),
+                together.submit(add, store, f"{year}-old", f"{year}-Q1"),
+            ]
+        assert serving(store) == results[0].result().number
+        assert decided(store)
+        assert len({result.result().number for result in results}) == 3
+
+
+def decided(store: DirectoryStore) -> bool:
+    """Whether no release that is there waits for a decision."""
+    _, pointer = releases.read_pointer(store)
+    return pointer is not None and not set(pointer.undecided) & set(releases.numbers(store))

@@ -1,0 +1,158 @@
+import json
+
+import pytest
+
+from infra.store.base import Conflict
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.runs import releases
+from tasks.runs.rollback import rollback
+from tasks.upkeep.reach import find_reach
+from tests.support.workspace.adding import Killed, Rival, add, die, serving
+
+
+def test_a_rollback_restores_model_and_vectors_of_the_previous_release(store):
+    first = add(store, "a")
+    add(store, "b")
+    add(store, "c")
+    rollback(store)
+    assert rollback(store) == first
+    now = releases.current(store)
+    assert now is not None
+    assert (now.model_prefix, now.vectors_prefix) == ("models/m-a", "vectors/m-a/2021-Q1")
+    assert len(releases.history(store)) == 3
+
+
+def test_a_rollback_to_a_number_works_in_both_directions(store):
+    for run in "abc":
+        add(store, run)
+    assert rollback(store, to=1).number == serving(store) == 1
+    assert rollback(store, to=3).number == serving(store) == 3
+
+
+def test_a_rollback_returns_to_the_release_that_served_before(store):
+    for run in "ab":
+        add(store, run)
+    rollback(store)
+    assert add(store, "c").previous == 1
+    assert serving(store) == 3
+    assert rollback(store).number == 1
+
+
+@pytest.mark.parametrize(
+    ("runs", "to", "message"),
+    [
+        ("", None, "has no release to roll back to"),
+        ("a", None, "no whole release of another model was current before release 1, by model m-a$"),
+        ("ab", 2, "release 2 is the current one already"),
+        ("ab", 7, "there is no release 7; there are 1, 2"),
+    ],
+)
+def test_an_impossible_rollback_changes_nothing(store, runs, to, message):
+    for run in runs:
+        add(store, run)
+    before = serving(store)
+    with pytest.raises(ConfigError, match=message):
+        rollback(store, to)
+    assert serving(store) == before
+
+
+@pytest.mark.parametrize("prefix", ["models/m-a/weights", "vectors/m-a/2021-Q1/part-0.parquet"])
+@pytest.mark.parametrize(("damage", "verify"), [(None, False), (b"other size", False), (b"x", True)])
+def test_a_rollback_to_damaged_files_is_refused_and_names_them(store, prefix, damage, verify):
+    add(store, "a")
+    add(store, "b")
+    store.delete(prefix)
+    if damage:
+        store.write(prefix, damage)
+    with pytest.raises(ConfigError, match=rf"release 1 can't serve, nothing was changed: .*{prefix}"):
+        rollback(store, verify=verify)
+    assert serving(store) == 2
+
+
+@pytest.mark.parametrize("prefix", ["models/m-a", "vectors/m-a/2021-Q1"])
+def test_a_folder_that_was_changed_together_with_its_manifest_is_not_rolled_back_to(store, prefix):
+    add(store, "a")
+    add(store, "b")
+    changed = json.loads(store.read(f"{prefix}/MANIFEST.json"))
+    changed["facts"]["by"] = "somebody"
+    store.write(f"{prefix}/MANIFEST.json", json.dumps(changed).encode())
+    with pytest.raises(ConfigError, match=rf"release 1 can't serve.*{prefix}/MANIFEST\.json is not the one that was"):
+        rollback(store)
+    assert serving(store) == 2
+
+
+def test_a_rollback_during_another_write_is_a_conflict(store):
+    add(store, "a")
+    add(store, "b")
+    rival = Rival(store, {0: lambda: add(store, "c")})
+    with pytest.raises(Conflict):
+        rollback(rival)
+    assert serving(store) == 3
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", json.dumps({"release": 0, "newest": 0}).encode()])
+def test_a_damaged_pointer_names_the_file_and_is_repaired_by_naming_a_release(store, damage):
+    add(store, "a")
+    add(store, "b")
+    store.write(releases.CURRENT, damage)
+    with pytest.raises(StoreError, match=r"releases/CURRENT is not a valid pointer.*millrace rollback --to N"):
+        releases.current(store)
+    with pytest.raises(StoreError, match="releases/CURRENT"):
+        rollback(store)
+    assert rollback(store, to=1).number == serving(store) == 1
+    add(store, "b")
+    assert serving(store) == 1
+
+
+def test_a_rollback_goes_back_a_model_and_not_an_hour(store):
+    """The bad model came at six, was refreshed each hour, and is found in the afternoon."""
+    add(store, "good", "2021-Q1")
+    add(store, "bad", "2021-Q2")
+    for hour in range(2, 6):
+        add(store, f"refresh-{hour}", "2021-Q2", refreshed=hour, by="bad")
+    assert serving(store) == 6
+    assert rollback(store).number == serving(store) == 1
+
+
+def test_a_rollback_goes_to_the_newest_whole_refresh_of_the_model_before(store):
+    add(store, "good", "2021-Q2")
+    add(store, "good-1", "2021-Q2", refreshed=1, by="good")
+    add(store, "good-2", "2021-Q2", refreshed=2, by="good")
+    add(store, "never current", "2021-Q1")
+    add(store, "bad", "2021-Q3")
+    add(store, "bad-5", "2021-Q3", refreshed=5, by="bad")
+    releases.mark_pruned(store, [3])
+    assert rollback(store).number == serving(store) == 2
+
+
+def test_a_rollback_that_finds_no_other_model_says_where_it_can_go(store):
+    add(store, "a")
+    add(store, "a-1", refreshed=1, by="a")
+    with pytest.raises(ConfigError, match=r"of another model was current before release 2, .*; name one.* 1$"):
+        rollback(store)
+    assert serving(store) == 2
+
+
+def test_a_rollback_that_dies_leaves_the_pointer_at_a_release_that_no_prune_takes(store):
+    """It dies after it looked for the marks of a prune, and a prune begins in the next moment."""
+    for run in "abc":
+        add(store, run)
+
+    with pytest.raises(Killed):
+        rollback(Rival(store, {1: die}), 1)
+    assert serving(store) == 3
+    assert 1 in {release.number for release in find_reach(store, keep=1).releases}
+    assert rollback(store, 1).number == serving(store) == 1
+
+
+def test_a_rollback_while_a_number_is_taken_is_not_refused(store):
+    """A person goes back in the night; that a run ends at the same moment is no reason to ask again."""
+    for run in "ab":
+        add(store, run)
+
+    def run_ends() -> None:
+        with pytest.raises(Killed):
+            add(Rival(store, {2: die}), "c")  # its number is taken, and the pointer not moved yet
+
+    assert rollback(Rival(store, {0: run_ends}), 1).number == serving(store) == 1
+    assert releases.read_pointer(store)[1] == releases.Pointer(release=1, undecided=(3,))

@@ -1,0 +1,52 @@
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.health import health
+from tasks.runs.results import result_key
+from tasks.upkeep.parity_runs import plan_parity_runs
+from tasks.upkeep.train_side import train
+from tasks.validate import validate
+from tasks.warmup import warmup
+from tests.support.fakes.fake_runner import small_config
+
+
+@pytest.fixture
+def plan(store: DirectoryStore) -> RunPlan:
+    return plan_parity_runs(store, small_config(), "2021-Q1", "cpu", "xla").left
+
+
+def trained(plan: RunPlan) -> TrainOutcome:
+    validated = validate.fn(plan)
+    return train.fn(plan, validated, warmup.fn(plan, validated, health.fn(plan, validated)))
+
+
+def test_the_curve_is_kept_and_the_checkpoint_deleted(store, runner, plan):
+    assert trained(plan).curve
+    assert store.exists(result_key(plan.run_key, Stage.train))
+    assert store.list("lineages") == []
+
+
+def test_a_side_without_its_checkpoint_is_done(store, runner, plan):
+    first = trained(plan)
+    assert trained(plan) == first
+    assert runner.stages == ["validate", "health", "warmup", "train"]
+
+
+def test_a_checkpoint_that_was_not_deleted_in_time_is_deleted_the_next_time(store, runner, plan, monkeypatch):
+    with monkeypatch.context() as killed:
+        killed.setattr("tasks.upkeep.train_side.drop_checkpoints", lambda store, plan: None)
+        trained(plan)
+    assert store.list("lineages")
+    trained(plan)
+    assert store.list("lineages") == []
+
+
+def test_a_damaged_result_is_set_aside_and_the_side_trained_again(store, runner, plan):
+    first = trained(plan)
+    store.write(result_key(plan.run_key, Stage.train), b"{")
+    assert trained(plan).curve == first.curve
+    assert runner.stages.count("train") == 2
+    assert len(store.list("quarantine")) == 1
