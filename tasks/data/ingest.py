@@ -25,13 +25,13 @@ from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.csv_form import name_of
 from tasks.data.feed_versions import noted
-from tasks.data.item_texts import ItemTexts
 from tasks.data.known_spans import Known
 from tasks.data.mapping import check_map
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
 from tasks.data.source_spans import SetAside, build_spans, spool_rows
 from tasks.data.sources import Format, SourceReader
 from tasks.data.span_versions import list_spans
+from tasks.data.tables import ItemTexts, open_tables
 from tasks.data.times import believed, refuse_far_spans
 from tasks.foundation.errors import ConfigError, DiskError
 from tasks.foundation.records import Record
@@ -103,9 +103,10 @@ def ingest(
         _frugal_arrow(),
         _explaining_full_disk(temporary, "free some space, or set TMPDIR to a folder on a larger disk"),
         scratch_folder(INGEST) as scratch,
-        contextlib.closing(ItemTexts(scratch)) as items,
+        open_tables(scratch / "items.sqlite") as tables,
         SetAside(options.set_aside) as aside,
     ):
+        items = ItemTexts(tables)
         spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report)
         if layout is ROWS:
             trusted = (options.not_before is not None, options.not_after is not None)

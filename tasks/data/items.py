@@ -23,11 +23,6 @@ def partition_of(item_id: str, partitions: int) -> int:
     return int.from_bytes(hashlib.md5(item_id.encode(), usedforsecurity=False).digest()[8:], "little") % partitions
 
 
-def hash_of(item_id: str) -> int:
-    """Return bytes 0 to 7 of the MD5 of the id in UTF-8, as a little-endian number: DuckDB's md5_number_upper."""
-    return int.from_bytes(hashlib.md5(item_id.encode(), usedforsecurity=False).digest()[:8], "little")
-
-
 def part_name(number: int) -> str:
     """Return the file name of a partition, in a catalogue and in its vectors."""
     return f"part-{number:05d}.parquet"

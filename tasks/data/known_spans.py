@@ -1,16 +1,17 @@
 """A span of a source compared with the version that the workspace has, row by row, and the two merged.
 
 Rows are paired by their key: the row id, or for an item feed the item id and the time. Of rows with the same key, the
-first is paired with the first. Keys and hashes are on disk, so memory does not grow with the span.
+first is paired with the first.
 """
 
 import enum
 import hashlib
+import itertools
 import json
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,12 +19,36 @@ from pydantic import Field
 
 from tasks.data.rows import CORE, ITEM_ID, ROW_ID, TIME
 from tasks.data.spool import Columns, row_of
+from tasks.data.tables import open_tables
 from tasks.foundation.records import Record
 
 _BATCH_ROWS = 256
-_CACHE_KIB = 16_384
 _KINDS = {"double": "float64", "bool": "bool", "string": "string"}
 _PLACE = {column: place for place, column in enumerate(CORE)}
+
+# The rows of the version before come first, so their `n` are lower. `elsewhere`: the source has the item in some span.
+_ROWS = "CREATE TABLE rows (n INTEGER PRIMARY KEY, is_new INTEGER, key TEXT, digest BLOB, elsewhere INTEGER)"
+_ADD = "INSERT INTO rows (is_new, key, digest, elsewhere) VALUES (?, ?, ?, ?)"
+# Of two rows in a pair, the old one stays if they are the same, else the new one. An old row without a partner stays if
+# no new row has its key.
+_MET = """
+CREATE TABLE met AS
+WITH placed AS (SELECT *, row_number() OVER (PARTITION BY key, is_new ORDER BY n) AS place FROM rows),
+paired AS (
+    SELECT *, count(*) OVER pair = 2 AS paired, min(digest) OVER pair = max(digest) OVER pair AS alike,
+        max(is_new) OVER (PARTITION BY key) AS key_is_new
+    FROM placed WINDOW pair AS (PARTITION BY key, place)
+)
+SELECT n, is_new, elsewhere, paired, paired AND alike AS same,
+    CASE WHEN is_new THEN NOT (paired AND alike) ELSE paired AND alike OR NOT key_is_new END AS stays
+FROM paired ORDER BY n
+"""
+_COUNTS = """
+SELECT count(*) FILTER (WHERE NOT is_new), count(*) FILTER (WHERE is_new AND paired AND NOT same),
+    count(*) FILTER (WHERE is_new AND NOT paired), count(*) FILTER (WHERE NOT (is_new OR paired OR elsewhere)),
+    count(*) FILTER (WHERE stays)
+FROM met
+"""
 
 
 class Known(enum.Enum):
@@ -55,115 +80,50 @@ class Comparison(NamedTuple):
     columns: Columns  # of `merged`
 
 
-class _Met(enum.IntEnum):
-    alone = 0  # no row has the key
-    same = 1
-    changed = 2
-    extra = 3  # the key has fewer rows on the other side
-
-
 def compare(
     parts: Sequence[Path],
     spool: Path,
     columns: Columns,
     empty: Set[str],
     scratch: Path,
+    merging: bool,
     by_item: bool = False,
     elsewhere: Callable[[str], bool] | None = None,
 ) -> Comparison:
-    """Compare the rows of a spool with those of a version, and merge them; new rows win.
+    """Compare the rows of a spool with those of a version, and perhaps merge them; new rows win.
 
     Args:
         parts: the Parquet files of the version before, at least one.
         columns: of the spool; `empty` are the source columns among them with only nulls, whose type means nothing.
-        scratch: an empty folder, for `merged` and for a database.
+        scratch: an empty folder, for tables and for `merged`, which is written if `merging`.
         by_item: pair rows by item and time, as in a feed; else by row id.
         elsewhere: whether the source has an item in any span, so that its old row is not gone.
     """
     together = _together(columns, empty, parts)
-    before = kept = gone = 0
-    with _Pairs(scratch / "pairs.sqlite") as pairs, (scratch / "merged.jsonl").open("wb") as merged:
-        for line in _lines(spool):
-            pairs.add(*_identity(line, together, by_item))
-        pairs.rewind()
-        for line in _old_lines(parts, together):
-            before += 1
-            key, digest = _identity(line, together, by_item)
-            met = pairs.meet(key, digest)
-            if met in (_Met.alone, _Met.same):
-                merged.write(line)
-                kept += 1
-            there = elsewhere is not None and elsewhere(json.loads(line)[_PLACE[ITEM_ID]])
-            gone += met in (_Met.alone, _Met.extra) and not there
-        pairs.rewind()
-        for line in _lines(spool):
-            if not pairs.is_same(_identity(line, together, by_item)[0]):
-                merged.write(line)
-        changed, added = pairs.count(_Met.changed), pairs.count(_Met.alone)
-        difference = Difference(before=before, changed=changed, added=added, gone=gone, merged=kept + changed + added)
-    return Comparison(difference, scratch / "merged.jsonl", together)
+    old, new = partial(_old_lines, parts, together), partial(_lines, spool)
 
+    def identities(lines: Iterable[bytes], is_new: bool) -> Iterator[tuple[bool, str, bytes, bool]]:
+        for line in lines:
+            row = row_of(line, together)
+            item = row[_PLACE[ITEM_ID]]
+            key = f"{item}\n{row[_PLACE[TIME]]}" if by_item else str(row[_PLACE[ROW_ID]])
+            there = elsewhere is not None and not is_new and elsewhere(item)
+            yield is_new, key, hashlib.blake2b(json.dumps(row).encode(), digest_size=16).digest(), there
 
-class _Pairs:
-    """The rows of the spool by key and place among the rows of the same key, with the hash of their content."""
-
-    def __init__(self, path: Path) -> None:
-        self._database = sqlite3.connect(path, isolation_level=None)
-        for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
-            self._database.execute(f"PRAGMA {setting}")
-        self._database.execute(
-            "CREATE TABLE rows (key TEXT, place INTEGER, digest BLOB, met INTEGER, PRIMARY KEY (key, place)) "
-            "WITHOUT ROWID"
-        )
-        self._database.execute("CREATE TABLE passed (key TEXT PRIMARY KEY, last INTEGER) WITHOUT ROWID")
-        self._database.execute("BEGIN")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._database.close()
-
-    def add(self, key: str, digest: bytes) -> None:
-        row = (key, self._place(key), digest, _Met.alone)
-        self._database.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", row)
-
-    def rewind(self) -> None:
-        """Begin to count the rows of each key again."""
-        self._database.execute("DELETE FROM passed")
-
-    def meet(self, key: str, digest: bytes) -> _Met:
-        """Pair the next row of the version before."""
-        place = self._place(key)
-        found = self._database.execute("SELECT digest FROM rows WHERE key = ? AND place = ?", (key, place)).fetchone()
-        if found is None:
-            return _Met.extra if place and self._has(key) else _Met.alone
-        met = _Met.same if found[0] == digest else _Met.changed
-        self._database.execute("UPDATE rows SET met = ? WHERE key = ? AND place = ?", (met, key, place))
-        return met
-
-    def is_same(self, key: str) -> bool:
-        """Return whether the next row of the spool met its equal."""
-        at = (key, self._place(key))
-        (met,) = self._database.execute("SELECT met FROM rows WHERE key = ? AND place = ?", at).fetchone()
-        return met == _Met.same
-
-    def count(self, met: _Met) -> int:
-        return int(self._database.execute("SELECT count(*) FROM rows WHERE met = ?", (met,)).fetchone()[0])
-
-    def _has(self, key: str) -> bool:
-        return self._database.execute("SELECT 1 FROM rows WHERE key = ?", (key,)).fetchone() is not None
-
-    def _place(self, key: str) -> int:
-        counted = "INSERT INTO passed VALUES (?, 0) ON CONFLICT (key) DO UPDATE SET last = last + 1 RETURNING last"
-        return int(self._database.execute(counted, (key,)).fetchone()[0])
-
-
-def _identity(line: bytes, columns: Columns, by_item: bool) -> tuple[str, bytes]:
-    """Return the key of a line, and a hash of its content."""
-    row = row_of(line, columns)
-    key = f"{row[_PLACE[ITEM_ID]]}\n{row[_PLACE[TIME]]}" if by_item else str(row[_PLACE[ROW_ID]])
-    return key, hashlib.blake2b(json.dumps(row).encode(), digest_size=16).digest()
+    merged = scratch / "merged.jsonl"
+    with open_tables(scratch / "rows.sqlite") as tables:
+        tables.execute(_ROWS)
+        tables.executemany(_ADD, identities(old(), is_new=False))
+        tables.executemany(_ADD, identities(new(), is_new=True))
+        tables.execute(_MET)
+        before, changed, added, gone, rows = tables.execute(_COUNTS).fetchone()
+        if merging:
+            stay = tables.execute("SELECT stays FROM met ORDER BY rowid")
+            with merged.open("wb") as target:
+                for line, (stays,) in zip(itertools.chain(old(), new()), stay, strict=True):
+                    target.write(line if stays else b"")
+    difference = Difference(before=before, changed=changed, added=added, gone=gone, merged=rows)
+    return Comparison(difference, merged, together)
 
 
 def _lines(spool: Path) -> Iterator[bytes]:
@@ -200,12 +160,12 @@ def _columns_of(parts: Sequence[Path]) -> dict[str, str | None]:
     """Return name -> type of the columns of a span that are not core columns; None where all values are null."""
     kinds: dict[str, str | None] = {}
     for part in parts:
-        with pq.ParquetFile(part, pre_buffer=False) as file:
-            schema = file.schema_arrow
-            others = [name for name in schema.names if name not in CORE]
-            kinds.update(dict.fromkeys(name for name in others if name not in kinds))
-            for batch in file.iter_batches(_BATCH_ROWS, columns=others) if others else ():
-                for name in [name for name in others if kinds[name] is None]:
-                    if batch.column(name).null_count < batch.num_rows:
-                        kinds[name] = _KINDS[str(schema.field(name).type)]
+        with pq.ParquetFile(part) as file:
+            metadata = file.metadata
+            for place, field in enumerate(file.schema_arrow):
+                chunks = (metadata.row_group(group).column(place) for group in range(metadata.num_row_groups))
+                if field.name not in CORE and any(chunk.statistics.null_count < chunk.num_values for chunk in chunks):
+                    kinds[field.name] = _KINDS[str(field.type)]
+                elif field.name not in CORE:
+                    kinds.setdefault(field.name, None)
     return kinds

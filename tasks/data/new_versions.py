@@ -12,10 +12,10 @@ from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, read_manifest
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
-from tasks.data.item_texts import ItemTexts
 from tasks.data.known_spans import Comparison, Difference, Known, compare
 from tasks.data.span_versions import latest_version
 from tasks.data.spool import BuiltSpan, Spools, build_span
+from tasks.data.tables import ItemTexts
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
@@ -120,6 +120,7 @@ def _changed(
     """Return the version after `latest`; or `latest`, if it has the same rows, in another order or with other types."""
     scratch = choice.scratch / f"{built.name}-merged"
     scratch.mkdir()
+    merging = choice.known is Known.merge
     try:
         folder, manifest = open_folder(choice.store, _prefix(choice.layout, built.name, latest), choice.layout.kind)
         compared = compare(
@@ -128,17 +129,17 @@ def _changed(
             canonicaliser.columns(),
             canonicaliser.empty_columns(),
             scratch,
+            merging,
             by_item=choice.layout is ITEMS,
             elsewhere=items.__contains__ if choice.layout is ITEMS else None,
         )
     except (CorruptFolder, pa.ArrowInvalid) as error:
-        if choice.known is Known.merge:
+        if merging:
             raise StoreError(
                 f"v{latest} of {built.name} can't be read, so nothing can be merged with it: {error}; ingest the whole "
                 "span with --replace"
             ) from error
         return Version(built, latest + 1, built.rows, True, None)  # nothing is lost that was not lost before
-    merging = choice.known is Known.merge
     difference = compared.difference
     if difference.is_none or (merging and not (difference.changed or difference.added)):
         version = Version(built, latest, difference.before, False, None)

@@ -13,10 +13,11 @@ import pytest
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import Conflict
 from tasks.contracts.spans import SpanKind
+from tasks.data import tables
 from tasks.data.mapping import parse_map
 from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
-from tasks.foundation.errors import ConfigError, DataError, StoreError
+from tasks.foundation.errors import ConfigError, DataError, DiskError, StoreError
 from tests.support.workspace.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input
 
 
@@ -167,6 +168,17 @@ def test_a_full_temporary_disk_leaves_nothing(
         run(store, write_input(tmp_path / "input", many))
     assert not prepared.exists()
     assert not store.root.exists()
+
+
+def test_a_disk_that_is_full_of_tables_is_named(
+    store: DirectoryStore, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(store, write_input(tmp_path / "input", ROWS))
+    source = write_input(tmp_path / "more", [review(number, "2026-02-01") for number in range(9)])
+    monkeypatch.setattr(tables, "SETTINGS", (*tables.SETTINGS, "max_page_count = 2"))
+    with pytest.raises(DiskError, match=r"no space left in the temporary folder .*; free some space, or set TMPDIR"):
+        run(store, source, known="merge")
+    assert files_in(scratch) == []
 
 
 def test_the_files_of_a_killed_ingest_are_deleted(store: DirectoryStore, tmp_path: Path) -> None:
