@@ -11,7 +11,7 @@ from flows.presentation.wording import now
 from flows.running.janitors import LONGEST_SECONDS, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.factory import open_store
-from tasks.data.feed_versions import note_all
+from tasks.data.span_versions import note_all
 from tasks.foundation.records import Record
 from tasks.monitoring.history import read_history
 from tasks.monitoring.packs import pack_runs

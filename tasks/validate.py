@@ -5,7 +5,7 @@ from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef
 from tasks.contracts.runs import RunPlan
-from tasks.data.feed_versions import list_feeds
+from tasks.data.span_versions import list_feeds
 from tasks.foundation.errors import StoreError
 from tasks.planning.golden_set import store_golden_set
 from tasks.planning.preflight import check_plan

@@ -24,13 +24,12 @@ from tasks.contracts.progress import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.csv_form import name_of
-from tasks.data.feed_versions import noted
 from tasks.data.known_spans import Known
 from tasks.data.mapping import check_map
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
 from tasks.data.source_spans import SetAside, build_spans, spool_rows
 from tasks.data.sources import Format, SourceReader
-from tasks.data.span_versions import list_spans
+from tasks.data.span_versions import list_spans, noted
 from tasks.data.tables import ItemTexts, open_tables
 from tasks.data.times import believed, refuse_far_spans
 from tasks.foundation.errors import ConfigError, DiskError
@@ -122,14 +121,13 @@ def ingest(
                 _refuse_other_kinds(store, span)
             choice = Choice(store, layout, options.known, scratch)
             chosen = choose_versions(choice, built, spools, canonicaliser, items)
-            spans = []
-            numbers = {version.built.name: version.number for version in chosen}
+            numbers = {version.span.name: version.span.version for version in chosen}
             with noted(held, numbers) if layout is ITEMS else contextlib.nullcontext():
                 for done, version in enumerate(chosen, start=1):
-                    spans.append(commit_version(held, layout, version))
-                    report(Progress(what="writing spans", done=done, total=len(chosen), note=version.built.name))
+                    commit_version(held, layout, version)
+                    report(Progress(what="writing spans", done=done, total=len(chosen), note=version.span.name))
         return IngestSummary(
-            spans=tuple(spans),
+            spans=tuple(version.span for version in chosen),
             rows=sum(each.rows for each in built),
             files=len(reader.files),
             set_aside=aside.rows,

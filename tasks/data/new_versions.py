@@ -12,7 +12,7 @@ from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, read_manifest
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
-from tasks.data.known_spans import Comparison, Difference, Known, compare
+from tasks.data.known_spans import Difference, Known, compare
 from tasks.data.span_versions import latest_version
 from tasks.data.spool import BuiltSpan, Spools, build_span
 from tasks.data.tables import ItemTexts
@@ -45,13 +45,20 @@ class Choice(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A version of a span: to be written if `new`, else in the workspace already, with the rows of `built`."""
+    """A version of a span, and its rows, which are written if it is new."""
 
+    span: IngestedSpan
     built: BuiltSpan
-    number: int
-    rows: int
-    new: bool
-    difference: Difference | None
+
+
+def _new(built: BuiltSpan, number: int, difference: Difference | None = None) -> Version:
+    return Version(
+        IngestedSpan(name=built.name, version=number, rows=built.rows, new=True, difference=difference), built
+    )
+
+
+def _known(built: BuiltSpan, number: int, rows: int) -> Version:
+    return Version(IngestedSpan(name=built.name, version=number, rows=rows, new=False), built)
 
 
 def choose_versions(
@@ -68,50 +75,44 @@ def choose_versions(
     for each in built:
         latest = latest_version(choice.store, each.name, choice.layout.root)
         if latest is None:
-            versions.append(Version(each, 1, each.rows, True, None))
+            versions.append(_new(each, 1))
             continue
         facts = read_manifest(choice.store, _prefix(choice.layout, each.name, latest)).facts
         if facts.get("content_sha256") == each.content_sha256:
-            versions.append(Version(each, latest, each.rows, False, None))
+            versions.append(_known(each, latest, each.rows))
             continue
         version = _changed(choice, each, latest, spools, canonicaliser, items)
         versions.append(version)
-        difference = version.difference
-        if version.new and choice.known is None and difference and (choice.layout is ROWS or difference.gone):
+        difference = version.span.difference
+        if choice.known is None and difference and (choice.layout is ROWS or difference.gone):
             refused.append(version)
     if refused:
         raise ConfigError(_question(refused, choice.layout))
     return versions
 
 
-def commit_version(store: Store, layout: Layout, version: Version) -> IngestedSpan:
-    """Write a version, unless the workspace has it, and return what there is then."""
-    built = version.built
-    if version.new:
-        prefix = _prefix(layout, built.name, version.number)
-        store.delete(prefix)  # what a killed ingest left there, without a manifest
-        facts = {
-            "span": built.name,
-            "version": version.number,
-            "rows": built.rows,
-            "columns": built.columns,
-            "labels": built.labels,
-            "content_sha256": built.content_sha256,
-            "ingested_at": now(),
-        }
-        try:
-            commit(store, prefix, built.folder, layout.kind, facts)
-        except BaseException:
-            if not store.exists(f"{prefix}/{MANIFEST}"):
-                store.delete(prefix)
-            raise
-    return IngestedSpan(
-        name=built.name,
-        version=version.number,
-        rows=version.rows,
-        new=version.new,
-        difference=version.difference if version.new else None,
-    )
+def commit_version(store: Store, layout: Layout, version: Version) -> None:
+    """Write a version, unless the workspace has it."""
+    span, built = version
+    if not span.new:
+        return
+    prefix = _prefix(layout, span.name, span.version)
+    store.delete(prefix)  # what a killed ingest left there, without a manifest
+    facts = {
+        "span": span.name,
+        "version": span.version,
+        "rows": built.rows,
+        "columns": built.columns,
+        "labels": built.labels,
+        "content_sha256": built.content_sha256,
+        "ingested_at": now(),
+    }
+    try:
+        commit(store, prefix, built.folder, layout.kind, facts)
+    except BaseException:
+        if not store.exists(f"{prefix}/{MANIFEST}"):
+            store.delete(prefix)
+        raise
 
 
 def _changed(
@@ -139,37 +140,28 @@ def _changed(
                 f"v{latest} of {built.name} can't be read, so nothing can be merged with it: {error}; ingest the whole "
                 "span with --replace"
             ) from error
-        return Version(built, latest + 1, built.rows, True, None)  # nothing is lost that was not lost before
+        return _new(built, latest + 1)  # nothing is lost that was not lost before
     difference = compared.difference
     if difference.is_none or (merging and not (difference.changed or difference.added)):
-        version = Version(built, latest, difference.before, False, None)
-    elif merging:
-        merged = _built(compared, built.name, scratch)
-        version = Version(merged, latest + 1, merged.rows, True, difference)
-    else:
-        version = Version(built, latest + 1, built.rows, True, difference)
-    if not (merging and version.new):
         shutil.rmtree(scratch)
-    return version
-
-
-def _built(compared: Comparison, name: str, scratch: Path) -> BuiltSpan:
-    built = build_span(name, compared.merged, scratch / "parts", compared.columns)
-    compared.merged.unlink()
-    return built
+        return _known(built, latest, difference.before)
+    if merging:
+        built = build_span(built.name, compared.merged, choice.scratch / f"{built.name}-both", compared.columns)
+    shutil.rmtree(scratch)
+    return _new(built, latest + 1, difference)
 
 
 def _question(refused: Sequence[Version], layout: Layout) -> str:
     """Return why nothing was written, and what to say for each way out."""
     what = "rows" if layout is ROWS else "records"
     lines = []
-    for version in refused[:MOST_NAMED]:
-        difference = version.difference
+    for span, built in refused[:MOST_NAMED]:
+        difference = span.difference
         assert difference is not None
         lines.append(
-            f"  {version.built.name}: v{version.number - 1} has {difference.before:,} {what}, the source "
-            f"{version.built.rows:,}: {difference.changed:,} changed, {difference.added:,} new, {difference.gone:,} of "
-            f"v{version.number - 1} missing; --replace gives {version.built.rows:,}, --merge {difference.merged:,}"
+            f"  {span.name}: v{span.version - 1} has {difference.before:,} {what}, the source "
+            f"{built.rows:,}: {difference.changed:,} changed, {difference.added:,} new, {difference.gone:,} of "
+            f"v{span.version - 1} missing; --replace gives {built.rows:,}, --merge {difference.merged:,}"
         )
     if len(refused) > MOST_NAMED:
         lines.append(f"  and {len(refused) - MOST_NAMED} more spans")

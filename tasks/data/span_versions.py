@@ -1,17 +1,27 @@
-"""The spans of the workspace and their versions, found by their manifests.
+"""The spans and the item feeds of the workspace and their versions, found by their manifests.
 
-A version without a manifest was never completed, and does not count.
+A version without a manifest was never completed, and does not count. The latest versions of all feeds are in one record
+too: an export each hour leaves more than anybody could list. It is derived, and written by ingest under its lock. Each
+version is announced before it is committed, so a killed ingest hides nothing. If it is lost or damaged, all are listed.
 """
 
+import contextlib
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
-from infra.store.base import Store
+from pydantic import Field, ValidationError
+
+from infra.store.base import Conflict, Store
 from infra.store.manifest import MANIFEST
-from tasks.contracts.references import SpanRef
+from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.spans import first_day, in_order
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+
+FEEDS = "packs/feeds.json"
+FEW = 50  # announced versions that readers look for one by one; of more, all versions are listed
 
 _COMPLETE = re.compile(rf"(?:spans|items)/([^/]+)/v([1-9]\d*)/{re.escape(MANIFEST)}")
 
@@ -54,3 +64,83 @@ def latest_versions(store: Store, prefix: str) -> dict[str, int]:
             name, version = found[1], int(found[2])
             latest[name] = max(version, latest.get(name, 0))
     return latest
+
+
+class LatestFeeds(Record):
+    """`packs/feeds.json`: the latest version of each span of the item feeds, by name."""
+
+    version: Literal[1] = 1
+    complete: dict[str, int]
+    announced: dict[str, int] = Field(default={}, description="being written, or left by an ingest that was killed")
+
+
+def list_feeds(store: Store) -> list[FeedRef]:
+    """Return the latest complete version of each span of the item feeds, oldest span first.
+
+    Raises:
+        ConfigError: a span has a name of no known form.
+    """
+    _, known = _read_feeds(store)
+    if known is None or len(known.announced) > FEW:
+        latest = latest_versions(store, "items")
+    else:
+        there = {name: number for name, number in known.announced.items() if _is_there(store, name, number)}
+        latest = known.complete | there
+    return [FeedRef(name=name, version=latest[name]) for name in in_order(list(latest))]
+
+
+@contextlib.contextmanager
+def noted(store: Store, versions: Mapping[str, int]) -> Iterator[None]:
+    """Announce versions before they are committed inside, and note after that, that they are complete.
+
+    The caller holds the lock of ingest. Nothing is written where all of them are known.
+    """
+    _, known = _read_feeds(store)
+    if known is not None and versions.items() <= known.complete.items() and not known.announced.keys() & versions:
+        yield
+        return
+    _swap_feeds(store, {}, versions)
+    yield
+    _swap_feeds(store, versions, {})
+
+
+def note_all(store: Store) -> None:
+    """Compare the record with what lies below `items/`, and write it again if a person changed something there.
+
+    Takes no lock: where an ingest writes it meanwhile, that is left to the next time.
+    """
+    raw, known = _read_feeds(store)
+    there = latest_versions(store, "items")
+    before = known.announced if known is not None else {}
+    left = {name: number for name, number in before.items() if there.get(name, 0) < number}
+    found = LatestFeeds(complete=there, announced=left)
+    if found != known and (there or raw is not None):
+        with contextlib.suppress(Conflict):
+            store.swap(FEEDS, found.to_json(), expected=raw)
+
+
+def _swap_feeds(store: Store, complete: Mapping[str, int], announced: Mapping[str, int]) -> None:
+    while True:
+        raw, known = _read_feeds(store)
+        if known is None:
+            known = LatestFeeds(complete=latest_versions(store, "items"))
+        left = {name: number for name, number in known.announced.items() if name not in complete}
+        found = LatestFeeds(complete={**known.complete, **complete}, announced={**left, **announced})
+        with contextlib.suppress(Conflict):  # whoever compares all of it was faster; look again
+            store.swap(FEEDS, found.to_json(), expected=raw)
+            return
+
+
+def _read_feeds(store: Store) -> tuple[bytes | None, LatestFeeds | None]:
+    try:
+        raw = store.read(FEEDS)
+    except FileNotFoundError:
+        return None, None
+    try:
+        return raw, LatestFeeds.model_validate_json(raw)
+    except ValidationError:
+        return raw, None
+
+
+def _is_there(store: Store, name: str, number: int) -> bool:
+    return store.exists(f"{FeedRef(name=name, version=number).prefix}/{MANIFEST}")

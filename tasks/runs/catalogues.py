@@ -10,7 +10,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef, newest_rows
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
-from tasks.data.feed_versions import list_feeds
+from tasks.data.span_versions import list_feeds
 from tasks.runs import branches, lineage, releases
 from tasks.runs.plan import read_plan
 from tasks.runs.results import UnusableResult, read_judgement, read_result

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.data.feed_versions import note_all
+from tasks.data.span_versions import note_all
 from tasks.monitoring.packs import pack_runs
 from tasks.monitoring.reader import Reader
 from tasks.monitoring.work_sums import sum_up_lost

@@ -49,7 +49,7 @@ from tasks.contracts.runner import Waiter
 from tasks.contracts.search import SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import ShapeTiming
-from tasks.data.feed_versions import noted
+from tasks.data.span_versions import noted
 from tasks.foundation.errors import StageError, classify
 from tasks.runs import releases
 
