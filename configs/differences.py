@@ -7,7 +7,7 @@ from configs.schema.config import Config
 
 
 def differences(then: Config, now: Config) -> list[str]:
-    """Return the settings that decide what a run makes and that differ, as in `train.epochs (1 then, 2 now)`."""
+    """Return the settings that decide a run's model and vectors and differ, as in `train.epochs (1 then, 2 now)`."""
     old, new = leaves(then.work()), leaves(now.work())
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     return [f"{key} ({old.get(key)} then, {new.get(key)} now)" for key in keys]

@@ -68,7 +68,7 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
 
 
 def config_hash(config: Config) -> str:
-    """Return the hex SHA-256 over all settings that decide what a run makes, however they were written."""
+    """Return the hex SHA-256 over all settings that decide a run's model and vectors, however they were written."""
     return hashlib.sha256(json.dumps(config.work(), sort_keys=True).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""YAML as people write it in configurations; what says a thing twice, or would take long to read, is refused."""
+"""YAML as people write it in configurations; a key that is there twice, or a file too long to read, is refused."""
 
 from collections import Counter
 from pathlib import Path
@@ -17,7 +17,7 @@ _NUMBER_BITS = 64
 
 
 def read_yaml_file(path: Path, label: str = "") -> Any:
-    """Return what a YAML file says. `label` begins the messages, as the key that names the file.
+    """Return the content of a YAML file. `label` begins the messages, as the key that names the file.
 
     Raises:
         ConfigError: there is no such file, or it can't be read as `read_yaml` says.
@@ -32,7 +32,7 @@ def read_yaml_file(path: Path, label: str = "") -> Any:
 
 
 def read_yaml(text: str) -> Any:
-    """Return what a YAML text says, in bounded time and memory.
+    """Return the content of a YAML text, in bounded time and memory.
 
     Raises:
         yaml.YAMLError: it is no YAML, has a key twice, or is too long, too deep or too large; says where.
@@ -70,7 +70,7 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def _check(self, node: Node, depth: int) -> None:
-        """Raise ConstructorError for a key that is there twice, and for what aliases make too large or endless."""
+        """Raise ConstructorError for a key that is there twice, and for aliases that grow too large or without end."""
         self._left -= 1 + len(node.value)  # characters, or parts
         if depth > DEEPEST or self._left < 0:
             what = f"{DEEPEST} levels or {LONGEST:,} characters"

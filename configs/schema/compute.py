@@ -12,9 +12,9 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class MachineConfig(Record):
-    """What a node of one kind must have, and how fast it is expected to be; slower is a warning.
+    """Hardware and expected speeds of one kind of node; a slower one is a warning.
 
-    Once health has recorded enough runs on as many nodes, these say what their collectives must reach.
+    Once health has recorded enough runs on as many nodes, these give the limits of their collectives.
     """
 
     devices: int = Field(ge=0, description="Neuron devices of one node")
@@ -43,7 +43,7 @@ class OtherMachines(Record):
 
 
 class InferMachines(OtherMachines):
-    """Those of stage infer."""
+    """Machines of stage infer."""
 
     target: Target = Field(
         description="`compiler.target` of these machines; graphs of another target are compiled again"
@@ -51,7 +51,7 @@ class InferMachines(OtherMachines):
 
 
 class BatchConfig(Record):
-    """AWS Batch: where `compute: batch` sends a stage. Queues and definitions are those of infra/aws/millrace.yaml."""
+    """AWS Batch, for stages with `compute: batch`. Queues and definitions are made by infra/aws/millrace.yaml."""
 
     cpu_queue: str = Field(description="job queue of validate, release and publish")
     accelerator_queue: str = Field(description="job queue of all other stages")
@@ -61,7 +61,7 @@ class BatchConfig(Record):
     accelerator_definition: str | None = Field(
         default=None, description="name of the job definition for stages on accelerator_queue; null: as `definition`"
     )
-    infer: InferMachines | None = Field(default=None, description="machines of infer; null: those of accelerator_queue")
+    infer: InferMachines | None = Field(default=None, description="machines of infer; null: as accelerator_queue")
     cuda: OtherMachines | None = Field(
         default=None,
         description="machines on which `millrace parity` trains its cuda side, on one node; null: those of "

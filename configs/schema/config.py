@@ -90,7 +90,7 @@ class Config(Record):
         return self.model_dump(mode="json", by_alias=True)
 
     def work(self) -> dict[str, Any]:
-        """Return the settings that decide what a run makes, as a tree."""
+        """Return the settings that decide a run's model and vectors, as a tree."""
         tree = {name: section for name, section in self.tree().items() if name not in BESIDE_THE_WORK}
         for dotted in KEYS_BESIDE_THE_WORK:
             section, _, key = dotted.partition(".")
@@ -98,7 +98,7 @@ class Config(Record):
         return tree
 
     def same_work_as(self, other: Config) -> bool:
-        """Return whether both make the same model and vectors; settings of judging, place and time may differ."""
+        """Return True if both make the same model and vectors; settings of judging, place and time may differ."""
         return self.work() == other.work()
 
     @model_validator(mode="after")

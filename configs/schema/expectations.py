@@ -1,4 +1,4 @@
-"""The expectations of great-expectations that `validate.expectations` may name, and what each one judges.
+"""The expectations of great-expectations that `validate.expectations` may name, and the scope of each.
 
 A span is judged in pieces, so an expectation about single rows, about the columns, or about a number that can be added
 up piece by piece can be judged; one that needs all rows at once is refused with the reason. The arguments are checked
@@ -88,7 +88,7 @@ REFUSED: dict[str, str] = {
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError for an expectation that is unknown or can't be judged in pieces; it says what is right."""
+    """Raise ValueError for an expectation that is unknown or can't be judged in pieces; it names the right ones."""
     if name in REFUSED:
         raise ValueError(f"{name} {REFUSED[name]}")
     if name not in SCOPES:

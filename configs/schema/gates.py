@@ -1,4 +1,4 @@
-"""The gates: which number of a model is judged, over which rows, against what, and how sure the answer must be."""
+"""The gates: the number of a model that is judged, its rows, its baseline, and the confidence of the answer."""
 
 from typing import Annotated, Literal, Self
 
@@ -62,7 +62,7 @@ class GateConfig(Record):
 
     @property
     def of_rows(self) -> bool:
-        """Whether the metric is a number of rows, so that rows can be chosen; else it is of all vectors of a model."""
+        """True: the metric is a number of rows, so that rows can be chosen; else it is of all vectors of a model."""
         return METRICS[self.metric].family.of_rows
 
     @property

@@ -1,4 +1,4 @@
-"""The metrics: one table of their names and what each needs.
+"""The metrics: one table of their names and needs.
 
 How each is computed is in tasks/quality: row_metrics.py, label_metrics.py and vector_metrics.py.
 """
@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 
 class Family(enum.StrEnum):
-    """What a metric is computed from."""
+    """Kinds of metric, by the data that they are computed from."""
 
     ranking = "ranking"  # the rank of each query's own item among all items that are not as right
     likelihood = "likelihood"  # the cross entropy of each query's own item among the same items
@@ -21,7 +21,7 @@ class Family(enum.StrEnum):
 
     @property
     def of_rows(self) -> bool:
-        """Whether each row has a part in the number, so that it can be of some rows alone."""
+        """True: each row has a part in the number, so that it can be of some rows alone."""
         return self in (Family.ranking, Family.likelihood, Family.classification, Family.label)
 
 

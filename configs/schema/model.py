@@ -69,14 +69,14 @@ class InteractionConfig(Record):
 
 
 class EntityPrompts(Record):
-    """What stands before the texts of rows with one value of features.entity."""
+    """Texts before the query and item of rows with one value of features.entity."""
 
     query: str | None = Field(default=None, description="text before each query; null: as for all rows")
     item: str | None = Field(default=None, description="text before each item; null: as for all rows")
 
 
 class Prompts(Record):
-    """What stands before each text, word for word, as in `query: `; its tokens count towards the limit of a text."""
+    """Texts before each query and item, word for word, as in `query: `; their tokens count towards a text's limit."""
 
     query: str = Field(default="", description="text before each query")
     item: str = Field(default="", description="text before each item")
@@ -86,7 +86,7 @@ class Prompts(Record):
 
     @property
     def any(self) -> bool:
-        """Whether something stands before some text."""
+        """True: some text gets a prompt."""
         return any((self.query, self.item, *(each.query or each.item for each in self.by_entity.values())))
 
 

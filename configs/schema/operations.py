@@ -1,4 +1,4 @@
-"""The part of the configuration that is about operation: when runs start, how fresh vectors must be, where to look.
+"""The configuration of operation: the schedule of runs, the age of vectors, addresses of pages.
 
 Nothing here changes what a run makes, so none of it is part of a run's key.
 """
@@ -30,7 +30,7 @@ class ScheduleConfig(Record):
 
 
 class FreshnessConfig(Record):
-    """What the service was promised."""
+    """Limits of age and time that the service was promised."""
 
     target_hours: Annotated[float, Field(gt=0)] = Field(
         description="greatest age of the released vectors' data, in hours from the end of their newest span"

@@ -18,13 +18,13 @@ def _without_password(address: str) -> str:
     return address
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=30, description="what consumers read under")]
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=30)]
 Address = Annotated[str, Field(min_length=1), AfterValidator(_without_password)]
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class LancedbTarget(Record):
-    """A LanceDB database. On S3, credentials come from where those of the workspace do."""
+    """A LanceDB database. On S3, it uses the workspace's credentials."""
 
     kind: Literal["lancedb"] = Field(
         description="`lancedb`: a LanceDB database; on S3 with the workspace's credentials"
@@ -34,7 +34,7 @@ class LancedbTarget(Record):
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is on the machine of the worker."""
+        """True: it is on the machine of the worker."""
         return "://" not in self.uri
 
 
@@ -68,7 +68,7 @@ class QdrantTarget(Record):
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is Qdrant's local mode, on the machine of the worker."""
+        """True: it is Qdrant's local mode, on the machine of the worker."""
         return "://" not in self.url
 
 

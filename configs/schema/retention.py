@@ -1,4 +1,4 @@
-"""The configuration of what training does against forgetting: every key, its meaning, unit and bounds."""
+"""The configuration of training against forgetting: every key, its meaning, unit and bounds."""
 
 from typing import Annotated, Self
 
@@ -16,7 +16,7 @@ Inside = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class AveragingConfig(Record):
-    """Which mean of weights is evaluated and released; one of the two."""
+    """The mean of weights that is evaluated and released; one of the two."""
 
     ema_half_life_steps: float | None = Field(
         default=None,
@@ -38,7 +38,7 @@ class AveragingConfig(Record):
 
 
 class KeepBestConfig(Record):
-    """Which step's weights a run keeps: the best by development rows, which are split off the training rows."""
+    """The step whose weights a run keeps: the best by development rows, which are split off the training rows."""
 
     metric: MetricName = Field(
         description="metric that chooses the best step, measured every evaluate_every_steps; of ranking, classes "

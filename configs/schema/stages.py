@@ -80,7 +80,7 @@ class WarmupConfig(StageConfig):
 
 
 class NearDuplicatesConfig(Record):
-    """Which rows are so alike that they must not be on both sides of the holdout."""
+    """Rows so alike that they must not be on both sides of the holdout."""
 
     similarity: Annotated[float, Field(ge=0.8, le=1.0)] = Field(
         description="share of runs of three words, of those in either row, from which two rows are "

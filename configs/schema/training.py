@@ -11,7 +11,7 @@ from configs.schema.train.checkpoints import Every, with_interval
 from configs.schema.train.label_heads import LabelHead, MulticlassHead, RegressionHead
 from tasks.foundation.records import Record
 
-LARGEST_SCALE = 100.0  # of a scale that is learnt: with a larger one, training is known to become unstable
+LARGEST_SCALE = 100.0  # learnt scales above it are known to make training unstable
 
 
 class NegativesConfig(Record):
@@ -105,7 +105,7 @@ class ClassificationHead(Record):
 
 
 class HeadsConfig(Record):
-    """What the embedding is trained for; one head or several."""
+    """Tasks that the embedding is trained for; one head or several."""
 
     contrastive: ContrastiveHead | None = Field(
         description="retrieval: each query finds its own item among the items of a batch; null: not trained"

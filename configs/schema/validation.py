@@ -56,7 +56,7 @@ class ExpectationConfig(Record):
 
 
 class ColumnDriftConfig(Record):
-    """What differs for one column; null: as for all."""
+    """Exceptions for one column; null: as for all."""
 
     limit: float | None = Field(default=None, gt=0, description="limit of this column; null: as for all")
     severity: Severity | None = Field(default=None, description="severity of this column; null: as for all")

@@ -25,6 +25,9 @@ LIMITS = {
     r"(is|are) there": 6.5,  # exists
     r"so (many|long|often|few)": 5.5,  # N steps, N seconds
 }
+OPENINGS = (
+    740.0  # of 10,000 docstrings, comments and descriptions: "Whether a run is lost"; begin with a noun or a verb
+)
 WORD = re.compile(r"[A-Za-z']+")
 
 
@@ -54,3 +57,10 @@ def test_phrases_become_rarer(prose: dict[Path, str], pattern: str) -> None:
     rate = 10_000 * found.total() / words
     most = ", ".join(f"{path.relative_to(ROOT)} ({count})" for path, count in found.most_common(5))
     assert rate <= LIMITS[pattern], f"{rate:.1f} of 10,000 words, {LIMITS[pattern]} allowed; write a noun. Most: {most}"
+
+
+def test_openings_without_a_noun_become_rarer() -> None:
+    all_texts = [text.lstrip("# ") for path in source_files(*TOPS) for text in texts(path) if text.strip()]
+    begun = [text for text in all_texts if re.match(r"(what|whether|why|of|that|those|which)\b", text, re.I)]
+    rate = 10_000 * len(begun) / len(all_texts)
+    assert rate <= OPENINGS, f"{rate:.0f} of 10,000 texts, {OPENINGS:.0f} allowed, begin like this one: {begun[0]}"

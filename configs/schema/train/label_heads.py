@@ -13,7 +13,7 @@ LARGEST_NUMBER = 1e6  # bounds of a scale: its arithmetic is float32
 
 
 class LabelHead(Record):
-    """What these heads have in common."""
+    """Settings that these heads share."""
 
     weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
     input: Literal["query", "pair"] = Field(description="`query` alone, or the `pair` of query and item")
@@ -38,22 +38,22 @@ class LabelHead(Record):
 
     @property
     def of_names(self) -> bool:
-        """Whether the column holds names; else it holds numbers."""
+        """True: the column holds names; else numbers."""
         return False
 
     @property
     @abstractmethod
     def meaning(self) -> dict[str, float | list[str]]:
-        """Settings that say what the outputs mean; a lineage keeps them."""
+        """Settings that define the outputs; a lineage keeps them."""
 
     @property
     @abstractmethod
     def why_not(self) -> str:
-        """What is wrong with a value that the head can't learn, in words that follow the column's name."""
+        """The fault of a value that the head can't learn, in words that follow the column's name."""
 
     @abstractmethod
     def learnt_of(self, values: Sequence[Any]) -> list[float]:
-        """Return what the head learns of each value in its column; NaN: nothing."""
+        """Return the number that the head learns for each value in its column; NaN if none."""
 
 
 class MulticlassHead(LabelHead):
@@ -141,7 +141,7 @@ def class_name(value: Any) -> Any:
 
 
 def number_of(value: Any) -> float:
-    """Return a value as a number; NaN for what is none, such as a missing value or a word."""
+    """Return a value as a number; NaN for a missing value or a word."""
     try:
         return float(value)
     except (TypeError, ValueError):
